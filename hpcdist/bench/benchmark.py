@@ -59,6 +59,8 @@ class Benchmark(Generic[ResultT]):
     """Kinds of events that the ranks record, and their types."""
     measurements: ClassVar[Mapping[str, type[Struct]]]
     """Kinds of lines in the benchmarks' CSV, and the types whose fields are its columns."""
+    lines: ClassVar[Mapping[str, str]]
+    """Fields of the result that have the lines of each kind."""
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> ResultT | None:
         """Return the result of one rank's events by kind; None where it measured nothing."""
@@ -78,7 +80,8 @@ class Benchmark(Generic[ResultT]):
 
     def measured(self, result: ResultT) -> Iterator[tuple[str, Struct]]:
         """List what was measured, with its kind of line in the CSV."""
-        raise NotImplementedError
+        for kind, name in self.lines.items():
+            yield from ((kind, line) for line in getattr(result, name))
 
     def rates(self, result: ResultT) -> Iterator[tuple[str, Measure]]:
         """List the quantities, with units, that a baseline is compared by; more is better."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _BEAT_S = 5.0
 _LEAST_TIMES = 3
+_Planned = TypeVar("_Planned")
 _GROUP_TIMEOUT = timedelta(days=1)
 """A rank that waits this long waits for one that is measured; a hang is seen by the agents."""
 
@@ -45,6 +46,36 @@ class BenchmarkRank:
 
     def __init__(self, context: RankContext) -> None:
         self.context = context
+        self._is_stopping = False
+
+    def measure_all(
+        self,
+        plan: Sequence[_Planned],
+        measure: Callable[[_Planned], bool],
+        *,
+        conclude: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Measure what is planned, conclude, and leave where all ranks were asked to stop before.
+
+        `measure` returns, in all ranks alike, whether it measured as much as planned. The plan may
+        grow meanwhile.
+        """
+        done = 0
+        for planned in plan:
+            if self.should_stop():
+                break
+            if not measure(planned):
+                while not self.should_stop():  # the boundary where all stop
+                    pass
+                break
+            done += 1
+            if self.context.progress is not None:
+                self.context.progress.step(done)
+        conclude()
+        if done < len(plan):
+            message = f"stopped when it was asked to, after {done} of {len(plan)} measurements"
+            self.report("note", message, {"message": message})
+            raise SystemExit(EXIT_STOPPED)
 
     def say(self, message: str) -> None:
         """Print a line into the log of rank 0."""
@@ -84,30 +115,16 @@ class BenchmarkRank:
         if self.context.progress is not None:
             self.context.progress.alive()
 
-    def finish_step(self, number: int) -> None:
-        """Show the agent that so many measurements are done."""
-        if self.context.progress is not None:
-            self.context.progress.step(number)
-
     def should_stop(self) -> bool:
         """Return whether to leave before the next measurement; all ranks ask equally often."""
-        return self.context.progress is not None and self.context.progress.should_stop()
+        if not self._is_stopping and self.context.progress is not None:
+            self._is_stopping = self.context.progress.should_stop()
+        return self._is_stopping
 
     def is_asked_to_stop(self) -> bool:
         """Return whether to cut a measurement short. Ranks learn it at different moments, and those
         that measure together have to agree."""
         return self.context.progress is not None and self.context.progress.is_asked_to_stop()
-
-    def leave(self) -> None:
-        """Wait for the boundary where all stop, once all know that a measurement was cut short."""
-        while not self.should_stop():
-            pass
-
-    def stopped(self, done: int, planned: int) -> SystemExit:
-        """Note how many measurements were done, and return what to raise."""
-        message = f"stopped when it was asked to, after {done} of {planned} measurements"
-        self.report("note", message, {"message": message})
-        return SystemExit(EXIT_STOPPED)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, in every rank."""

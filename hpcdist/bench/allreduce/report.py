@@ -6,8 +6,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct
-
 from hpcdist.base.plotting import (
     LINES,
     Picture,
@@ -34,7 +32,6 @@ from hpcdist.bench.benchmark import Benchmark, NumberedResult, three_digits
 from hpcdist.runs.run import slug
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_PAIRS = 12
@@ -49,6 +46,7 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
     key = "all_reduce"
     events: ClassVar = {"collective": Collective, "pair": NodePair}
     measurements: ClassVar = {"all_reduce": SizeFigures, "pair": PairFigures}
+    lines: ClassVar = {"all_reduce": "sizes", "pair": "pairs"}
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> AllreduceSummary | None:
         """Return the figures of all sizes and pairs."""
@@ -63,11 +61,6 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
         yield _size_table(result, number)
         if result.pairs:
             yield _pair_table(result, number)
-
-    def measured(self, result: AllreduceSummary) -> Iterator[tuple[str, Struct]]:
-        """List the sizes, then the pairs."""
-        yield from (("all_reduce", size) for size in result.sizes)
-        yield from (("pair", pair) for pair in result.pairs)
 
     def rates(self, result: AllreduceSummary) -> Iterator[tuple[str, Measure]]:
         """List the bus bandwidth of each size."""
@@ -125,34 +118,26 @@ def _pair_table(summary: AllreduceSummary, number: int) -> Table[PairFigures]:
 def _draw(runs: Sequence[NumberedResult[AllreduceSummary]], title: str) -> Figure:
     figure = new_figure(9, 4.4)
     bus_axes, time_axes = figure.subplots(1, 2)
-    for run, style in zip(runs, LINES, strict=False):
-        name = label(f"#{run.number}: {run.size}")
-        _draw_run(bus_axes, time_axes, run.result, style | {"label": name})
-    sizes = sorted({size.bytes for run in runs for size in run.result.sizes})
-    finish(bus_axes, x="bytes of each rank", y="bus bandwidth (GB/s)")
-    finish(time_axes, x="bytes of each rank", y="time (ms): median, and up to p95")
-    for axes in (bus_axes, time_axes):
-        _size_axis(axes, sizes)
+    for run, line in zip(runs, LINES, strict=False):
+        style = line | {"label": label(f"#{run.number}: {run.size}")}
+        sizes = run.result.sizes
+        counts = [size.bytes for size in sizes]
+        bus_axes.plot(counts, [size.bus_bytes_per_s / _GB for size in sizes], **style)
+        medians = [size.median_time_s * 1e3 for size in sizes]
+        above = [max(0.0, size.p95_time_s - size.median_time_s) * 1e3 for size in sizes]
+        time_axes.errorbar(counts, medians, yerr=[[0.0] * len(sizes), above], capsize=3, **style)
+    drawn = sorted({size.bytes for run in runs for size in run.result.sizes})
+    ticks = drawn[:: -(-len(drawn) // _MOST_TICKS)]
+    for axes, y in (
+        (bus_axes, "bus bandwidth (GB/s)"),
+        (time_axes, "time (ms): median, and up to p95"),
+    ):
+        finish(axes, x="bytes of each rank", y=y)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+        axes.set_xticks(ticks, [show_binary(size) for size in ticks], rotation=30)
+        axes.tick_params(axis="x", which="minor", bottom=False)
     shared_legend(figure, [bus_axes])
     figure.suptitle(title)
     return figure
-
-
-def _draw_run(
-    bus_axes: Axes, time_axes: Axes, summary: AllreduceSummary, style: dict[str, Any]
-) -> None:
-    sizes = [size.bytes for size in summary.sizes]
-    medians = [size.median_time_s * 1e3 for size in summary.sizes]
-    above = [max(0.0, size.p95_time_s - size.median_time_s) * 1e3 for size in summary.sizes]
-    bus_axes.plot(sizes, [size.bus_bytes_per_s / _GB for size in summary.sizes], **style)
-    time_axes.errorbar(sizes, medians, yerr=[[0.0] * len(sizes), above], capsize=3, **style)
-
-
-def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    plain_log_ticks(axes.yaxis)
-    every = -(-len(sizes) // _MOST_TICKS)
-    ticks = sizes[::every]
-    axes.set_xticks(ticks, [show_binary(size) for size in ticks], rotation=30)
-    axes.tick_params(axis="x", which="minor", bottom=False)

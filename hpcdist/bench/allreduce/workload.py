@@ -98,8 +98,7 @@ class _AllreduceRank(BenchmarkRank):
         self._sizes = self._sizes_that_fit()
         numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
         self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
-        self._done = 0
-        self._planned = 0
+        self._bandwidths: dict[Pair, float] = {}
 
     def run(self) -> None:
         """Measure all sizes, then all pairs."""
@@ -110,37 +109,22 @@ class _AllreduceRank(BenchmarkRank):
             )
         machines = [self._places[rank].machine for rank in self._leaders]
         rounds = plan_rounds(machines) if self.setting.pairs else []
-        self._planned = len(self._sizes) + len(rounds)
-        for size in self._sizes:
-            self._begin_next()
-            measured = self._measure(size)
-            if measured is not None:
-                self._report(measured)
-            self._end(is_whole=measured is not None and measured.is_whole)
-        bandwidths: dict[Pair, float] = {}
-        for pairs in rounds:
-            self._begin_next()
-            bandwidths |= self._measure_round(pairs)
-        # Pairs that are measured at once can disturb each other, and chance plays a part: a pair
-        # counts as slow only if it is slow a second time, alone.
+        plan: list[int | list[Pair]] = [*self._sizes, *rounds]
         confirmed: set[Pair] = set()
-        while (pair := next_to_confirm(bandwidths, confirmed)) is not None:
-            self._planned += 1
-            self._begin_next()
-            bandwidths |= self._measure_round([pair])
-            confirmed.add(pair)
 
-    def _begin_next(self) -> None:
-        if self.should_stop():
-            raise self.stopped(self._done, self._planned)
+        def measure(planned: int | list[Pair]) -> bool:
+            if isinstance(planned, int):
+                return self._measure_size(planned)
+            is_whole = self._measure_round(planned)
+            # Pairs that are measured at once can disturb each other, and chance plays a part: a
+            # pair counts as slow only if it is slow a second time, alone.
+            pair = next_to_confirm(self._bandwidths, confirmed)
+            if planned is plan[-1] and pair is not None:
+                plan.append([pair])
+                confirmed.add(pair)
+            return is_whole
 
-    def _end(self, *, is_whole: bool) -> None:
-        """End a measurement; `is_whole` is the same in all ranks."""
-        if not is_whole:
-            self.leave()
-            raise self.stopped(self._done, self._planned)
-        self._done += 1
-        self.finish_step(self._done)
+        self.measure_all(plan, measure)
 
     def _measure(self, size: int, group: Any = None) -> Measured | None:
         from hpcdist.bench.allreduce.measure import measure_all_reduce
@@ -153,7 +137,10 @@ class _AllreduceRank(BenchmarkRank):
             is_to_leave=self.is_asked_to_stop,
         )
 
-    def _report(self, measured: Measured) -> None:
+    def _measure_size(self, size: int) -> bool:
+        measured = self._measure(size)
+        if measured is None:
+            return False
         fields = measured.to_event()
         line = (
             f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
@@ -162,6 +149,7 @@ class _AllreduceRank(BenchmarkRank):
         )
         setting = self.setting
         self.report("collective", line, fields | {"dtype": setting.dtype, "checked": setting.check})
+        return measured.is_whole
 
     # Room.
 
@@ -214,8 +202,8 @@ class _AllreduceRank(BenchmarkRank):
 
     # Pairs.
 
-    def _measure_round(self, pairs: list[Pair]) -> dict[Pair, float]:
-        """Measure pairs of nodes at the same time; return their bandwidths, in all ranks."""
+    def _measure_round(self, pairs: list[Pair]) -> bool:
+        """Measure pairs of nodes at the same time; return whether all were whole, in all ranks."""
         import torch.distributed as dist
 
         size = max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
@@ -230,18 +218,16 @@ class _AllreduceRank(BenchmarkRank):
                 own[pair] = (measured.to_event(), measured.is_whole) if measured else (None, False)
                 dist.destroy_process_group(group)
         outcomes = {pair: outcome for of in self.gather(own) for pair, outcome in of.items()}
-        bandwidths: dict[Pair, float] = {}
         for pair in pairs:
             fields, _ = outcomes[pair]
             if fields:
                 hosts = [self._places[rank].host for rank in ranks[pair]]
-                bandwidths[pair] = pair_bandwidth(fields["bytes"], fields["median_time_s"])
+                self._bandwidths[pair] = pair_bandwidth(fields["bytes"], fields["median_time_s"])
                 place = {"nodes": list(pair), "hosts": hosts, "alone": len(pairs) == 1}
                 line = (
                     f"nodes {pair[0]} and {pair[1]} ({', '.join(hosts)}): "
-                    f"bus {show_bytes(bandwidths[pair])}/s"
+                    f"bus {show_bytes(self._bandwidths[pair])}/s"
                     f"{' (measured alone)' if place['alone'] else ''}"
                 )
                 self.report("pair", line, place | fields | {"dtype": self.setting.dtype})
-        self._end(is_whole=all(is_whole for _, is_whole in outcomes.values()))
-        return bandwidths
+        return all(is_whole for _, is_whole in outcomes.values())

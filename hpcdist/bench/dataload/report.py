@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 
 from hpcdist.base.plotting import (
     LINES,
@@ -55,7 +54,8 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
 
     key = "loading"
     events: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
-    measurements: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
+    measurements: ClassVar = events
+    lines: ClassVar = {"loading": "cells", "model_step": "steps"}
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> DataloadSummary | None:
         """Return the newest figures of each way on each node: a later event of the same way has
@@ -79,11 +79,6 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         yield _part_table(result.cells, columns, number)
         if result.steps:
             yield _step_table(result.steps, number)
-
-    def measured(self, result: DataloadSummary) -> Iterator[tuple[str, Struct]]:
-        """List the ways of loading, then the steps of the model."""
-        yield from (("loading", cell) for cell in result.cells)
-        yield from (("model_step", step) for step in result.steps)
 
     def rates(self, result: DataloadSummary) -> Iterator[tuple[str, Measure]]:
         """List the images per second of each way on each node."""

@@ -101,7 +101,6 @@ class _DataloadRank(BenchmarkRank):
         super().__init__(context)
         self._job = job
         self._combinations = combine_job(job)
-        self._is_asked_to_stop = False
         self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
@@ -116,34 +115,20 @@ class _DataloadRank(BenchmarkRank):
         """Measure every way of loading in turn, then again backwards, and conclude."""
         self._report_plan()
         self._time_model()
-        passes = turns(self._job.data.repeats)
         ways = list(self._combinations.items())
+        # What drifts with the time falls on all alike.
         plan = [
             (*way, number)
-            for turn, number in enumerate(passes)
+            for turn, number in enumerate(turns(self._job.data.repeats))
             for way in ways[:: -1 if turn else 1]
         ]
-        done = 0
-        for setting, data, number in plan:
-            if self._is_stopping():
-                break
-            self._measure(setting, data, number, self._job.dataload.max_time_s / len(passes))
-            if not self._is_asked_to_stop:
-                done += 1
-                self.finish_step(done)
-        self._conclude()
-        if done < len(plan):
-            raise self.stopped(done, len(plan))
+        self.measure_all(plan, self._measure, conclude=self._conclude)
 
-    def _is_stopping(self) -> bool:
-        """Called between passes, equally often by all ranks."""
-        if not self._is_asked_to_stop:
-            self._is_asked_to_stop = self.should_stop()
-        return self._is_asked_to_stop
-
-    def _measure(self, setting: Setting, data: Data, passes: int, time_s: float) -> None:
+    def _measure(self, planned: tuple[Setting, Data, int]) -> bool:
+        """Measure a turn of a way of loading; return whether no rank was asked to stop in it."""
         from hpcdist.bench.dataload.measure import Effort, Way
 
+        setting, data, passes = planned
         way = self._ways.get(setting)
         if way is None:
             way = self._ways[setting] = Way(
@@ -151,13 +136,15 @@ class _DataloadRank(BenchmarkRank):
                 self._sources.source(data),
                 setting,
                 seed=self._job.dataload.seed,
-                should_stop=self._is_stopping,
+                should_stop=self.should_stop,
             )
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
-        way.measure(effort, time_s=time_s)
+        max_time_s = self._job.dataload.max_time_s / len(turns(self._job.data.repeats))
+        way.measure(effort, time_s=max_time_s)
         measured: list[tuple[Passes, dict[str, float]]] = self.gather((way.passes, way.stages_s))
         if measured[0][0].times_s:  # else asked to stop before the first that counts
             self._report(setting, measured)
+        return not self._is_stopping
 
     def _time_model(self) -> None:
         """Time a training step for each batch size, or take the time that the job names."""

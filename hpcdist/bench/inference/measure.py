@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,11 +126,10 @@ class DataParallel(Single):
         part costs time."""
         if self.devices == 1:
             return {}
-        clock = _PartClock(self._module)
-        with clock:
+        with _timed_parts(self._module) as totals_s:
             for _ in range(repeats):
                 self.call(images)
-        return {name: total_s / repeats for name, total_s in clock.totals_s.items()}
+        return {name: total_s / repeats for name, total_s in totals_s.items()}
 
 
 class ProcessPerGpu(Single):
@@ -152,37 +152,33 @@ class ProcessPerGpu(Single):
         return images[begin:end]
 
 
-class _PartClock:
-    """Times the parts of nn.DataParallel while it is entered, waiting for the GPUs after each."""
+@contextmanager
+def _timed_parts(module: Any) -> Iterator[dict[str, float]]:
+    """Time the parts of nn.DataParallel within this block, waiting for the GPUs after each."""
+    totals_s = dict.fromkeys(("replicate", "scatter", "gather"), 0.0)
 
-    _PARTS = ("replicate", "scatter", "gather")
+    def wait() -> None:
+        for device in module.device_ids:
+            torch.cuda.synchronize(device)
 
-    def __init__(self, module: Any) -> None:
-        self.totals_s = dict.fromkeys(self._PARTS, 0.0)
-        self._module = module
-
-    def __enter__(self) -> None:
-        for name in self._PARTS:
-            setattr(self._module, name, self._timed(name, getattr(self._module, name)))
-
-    def __exit__(self, *_error: object) -> None:
-        for name in self._PARTS:
-            delattr(self._module, name)  # the class's own shows again
-
-    def _timed(self, name: str, part: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self._wait()
+    def timed(name: str, part: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            wait()
             begin_s = time.perf_counter()
             result = part(*args, **kwargs)
-            self._wait()
-            self.totals_s[name] += time.perf_counter() - begin_s
+            wait()
+            totals_s[name] += time.perf_counter() - begin_s
             return result
 
-        return timed
+        return call
 
-    def _wait(self) -> None:
-        for device in self._module.device_ids:
-            torch.cuda.synchronize(device)
+    for name in totals_s:
+        setattr(module, name, timed(name, getattr(module, name)))
+    try:
+        yield totals_s
+    finally:
+        for name in totals_s:
+            delattr(module, name)  # the class's own shows again
 
 
 STRATEGIES: dict[str, type[Single]] = {
@@ -197,21 +193,20 @@ def left_out(
     strategies: Sequence[str], batch_sizes: Sequence[int], context: RankContext
 ) -> list[str]:
     """Return notes on strategies that are not measured, or show little, on these devices."""
-    notes = []
     on_gpus = context.device.startswith("cuda")
-    if DATA_PARALLEL in strategies:
-        if not on_gpus and torch.cuda.is_available():
-            notes.append(
-                "data_parallel: not measured, as launch.device is cpu, and nn.DataParallel would "
-                "take the GPUs that are here"
-            )
-        elif not on_gpus:
-            notes.append(
-                "data_parallel: nn.DataParallel spreads a batch over GPUs only; on CPUs it calls "
-                "the model, and what is measured is the same as single"
-            )
-        elif context.num_nodes > 1:
-            notes.append("data_parallel: one process reaches the GPUs of one node, node 0's")
+    note = "data_parallel: one process reaches the GPUs of one node, node 0's"
+    if not on_gpus and torch.cuda.is_available():
+        note = (
+            "data_parallel: not measured, as launch.device is cpu, and nn.DataParallel would "
+            "take the GPUs that are here"
+        )
+    elif not on_gpus:
+        note = (
+            "data_parallel: nn.DataParallel spreads a batch over GPUs only; on CPUs it calls "
+            "the model, and what is measured is the same as single"
+        )
+    is_told = DATA_PARALLEL in strategies and (context.num_nodes > 1 or not on_gpus)
+    notes = [note] if is_told else []
     small = [size for size in batch_sizes if size < context.world_size]
     if PROCESS_PER_GPU in strategies and small:
         listed = ", ".join(map(str, small))

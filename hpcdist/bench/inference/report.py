@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct
-
 from hpcdist.base.plotting import (
     LINES,
     Picture,
@@ -46,7 +44,8 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
 
     key = "inference"
     events: ClassVar = {"inference": InferenceCell}
-    measurements: ClassVar = {"inference": InferenceCell}
+    measurements: ClassVar = events
+    lines: ClassVar = {"inference": "cells"}
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> InferenceSummary | None:
         """Return all cells, and what they mean."""
@@ -70,10 +69,6 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
     def tables(self, result: InferenceSummary, number: int) -> Iterator[Table[Any]]:
         """Make the table by batch size and strategy."""
         yield _batch_table(result, number)
-
-    def measured(self, result: InferenceSummary) -> Iterator[tuple[str, Struct]]:
-        """List all cells."""
-        return (("inference", cell) for cell in result.cells)
 
     def rates(self, result: InferenceSummary) -> Iterator[tuple[str, Measure]]:
         """List the images per second of each strategy and batch size."""

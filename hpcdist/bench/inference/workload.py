@@ -112,12 +112,7 @@ class _InferenceRank(BenchmarkRank):
             for strategy, form in forms.items()
             if form.can_take(size)
         ]
-        for number, (strategy, form, size) in enumerate(plan):
-            if self.should_stop() or not self._measure(strategy, form, size):
-                self._conclude()
-                raise self.stopped(number, len(plan))
-            self.finish_step(number + 1)
-        self._conclude()
+        self.measure_all(plan, self._measure, conclude=self._conclude)
 
     def _build(self) -> tuple[nn.Module, Any]:
         """Build the model in its memory format, the same in all ranks."""
@@ -134,18 +129,16 @@ class _InferenceRank(BenchmarkRank):
         )
         return model.to(self._device).to(memory_format=memory_format), memory_format
 
-    def _measure(self, strategy: str, form: Single, size: int) -> bool:
+    def _measure(self, planned: tuple[str, Single, int]) -> bool:
         """Return whether it was measured as often as planned, in all ranks."""
+        strategy, form, size = planned
         takes_part = form.uses_all_ranks or self.context.rank == 0
         timed = self._time(form, size) if takes_part else None
         outcomes: list[Timed | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
         if self.context.rank == 0 and all(each is None or each.times_s for each in measured):
             self._report(to_cell(strategy, form.devices, size, measured))
-        is_whole = all(each is None or each.is_whole for each in measured)
-        if not is_whole:
-            self.leave()
-        return is_whole
+        return all(each is None or each.is_whole for each in measured)
 
     def _time(self, form: Single, size: int) -> Timed | None:
         from hpcdist.bench.inference.measure import time_calls

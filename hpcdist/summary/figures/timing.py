@@ -131,11 +131,6 @@ def to_spans(windows: Sequence[Window]) -> Spans:
     )
 
 
-def mean_rate(spans: Spans) -> float:
-    """Return the samples per second of one rank: all its samples in all its time."""
-    return sum(spans.samples) / sum(spans.wall_s)
-
-
 def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     """Return the samples/s of all ranks together, from the spans of every rank in every attempt.
 
@@ -150,7 +145,7 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     rates: list[tuple[float, float]] = []
     for ranks in attempts:
         stepped_s = sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
-        weighted += stepped_s * sum(mean_rate(spans) for spans in ranks)
+        weighted += stepped_s * sum(sum(spans.samples) / sum(spans.wall_s) for spans in ranks)
         total_s += stepped_s
         rates += rates_by_window(ranks)
     if not total_s:
