@@ -7,7 +7,7 @@ the headers, and numbers are not rounded.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_origin
 
 import msgspec
@@ -63,21 +63,7 @@ def to_csv(summary: Summary) -> str:
     recorded = {phase for run in runs for phase in run["phase_s"] or {}}
     phases = [*PHASES, *sorted(recorded - {*PHASES, OTHER}), OTHER]
     names = [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
-    return table.to_csv(Table("", [Column(name, _reader(name)) for name in names], runs))
-
-
-def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
-    head, _, rest = column.partition(".")
-    # A phase of the user's may have dots in its name.
-    keys = [head, rest] if head == "phase_s" else column.split(".")
-
-    def value(run: dict[str, Any]) -> Any:
-        figure: Any = run
-        for key in keys:
-            figure = (figure or {}).get(key)
-        return figure
-
-    return value
+    return _to_csv([flatten(run) for run in runs], names)
 
 
 def to_benchmarks_csv(summary: Summary) -> str:
@@ -97,7 +83,10 @@ def to_benchmarks_csv(summary: Summary) -> str:
                 rows.append(row)
     fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind))
     of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
-    names = ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts]
+    return _to_csv(rows, ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts])
+
+
+def _to_csv(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> str:
     columns = [Column(name, operator.methodcaller("get", name)) for name in names]
     return table.to_csv(Table("", columns, rows))
 
