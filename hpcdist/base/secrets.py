@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _KEPT = re.compile(
     r"^(?:"
@@ -24,11 +24,14 @@ _HARMLESS = re.compile(r"(?:[~/$`].*|true|false|yes|no|on|off|\d{1,6})?", re.IGN
 with a token, and what bash computes when the job runs."""
 
 
+HIDDEN = "***"
+
+
 def looks_secret(name: str, value: str) -> bool:
-    """Return True if a variable seems to hold a password, a token or the like."""
+    """Return True if a variable or an option seems to hold a password, a token or the like."""
     if _PASSWORD_IN_URL.search(value):
         return True
-    return bool(_SECRET.search(name)) and not _HARMLESS.fullmatch(value)
+    return bool(_SECRET.search(name.replace("-", "_"))) and not _HARMLESS.fullmatch(value)
 
 
 def without_passwords(text: str) -> str:
@@ -43,3 +46,19 @@ def redact(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environment.items())
         if _KEPT.match(name) and not _SECRET.search(name)
     }
+
+
+def starred_args(args: Sequence[str]) -> list[str]:
+    """Star out what looks like a secret in arguments: both `--token=x` and `--token x`."""
+    starred, before = [], ""
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        is_value = before.startswith("-") and "=" not in before and not arg.startswith("-")
+        if equals and looks_secret(name, value):
+            starred.append(f"{name}={HIDDEN}")
+        elif looks_secret(before if is_value else "", arg):
+            starred.append(HIDDEN)
+        else:
+            starred.append(arg)
+        before = arg
+    return starred

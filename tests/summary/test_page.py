@@ -13,8 +13,7 @@ import pytest
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.report.again import command_again
-from hpcdist.summary.report.page import to_html
+from hpcdist.summary.report.page import command_again, to_html
 from hpcdist.summary.report.report import make_report
 
 EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=alert(1)>"

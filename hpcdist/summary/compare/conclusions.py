@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpcdist.base.statistics import differs
 from hpcdist.base.text import format_mean_sd, format_percent, number_of, shown, whole_percents
 from hpcdist.summary.compare.advice import straggler_named
-from hpcdist.summary.compare.lost_shares import WORTH_SAYING
+from hpcdist.summary.compare.sizes import WORTH_SAYING
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.values import Comparison, RunSummary, Straggler, VariantSummary
 

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from hpcdist.base.statistics import mean
 from hpcdist.summary.compare import sizes
-from hpcdist.summary.compare.lost_shares import lose_by_size
-from hpcdist.summary.compare.sizes import num_gpus
+from hpcdist.summary.compare.sizes import lose_by_size, num_gpus
 from hpcdist.summary.compare.variants import Speedup, compare_variants
 from hpcdist.summary.figures.run import MeasuredRun
 from hpcdist.summary.values import Comparison, Group, Losses, Scaling

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import measure, ratio
-from hpcdist.summary.compare.lost_shares import (
+from hpcdist.summary.compare.sizes import (
     can_divide,
     common_straggler,
     lose_against,
     mean_parts_s,
+    measured_rate,
 )
-from hpcdist.summary.compare.sizes import measured_rate
 from hpcdist.summary.figures.run import MeasuredRun
 from hpcdist.summary.values import Comparison, VariantSummary
 

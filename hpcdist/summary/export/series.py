@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from hpcdist.agent.usage import UsageWindow
 from hpcdist.base.errors import UserError
-from hpcdist.base.secrets import looks_secret
+from hpcdist.base.secrets import HIDDEN, looks_secret, starred_args
 from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
@@ -31,7 +31,6 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import Window
 from hpcdist.summary.read.timeline import Attempt, read_timeline
-from hpcdist.summary.report.again import HIDDEN, starred_args
 from hpcdist.summary.values import RunSummary
 
 _LARGEST = 3e38

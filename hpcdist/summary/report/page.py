@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import shlex
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -16,12 +18,13 @@ from typing import NamedTuple
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import Picture, drawing, save
+from hpcdist.base.secrets import HIDDEN, looks_secret, starred_args
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import shown
 from hpcdist.base.version import __version__
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.report.again import command_again
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import Report, Section
 from hpcdist.summary.report.runs import Row
@@ -148,3 +151,47 @@ def _draw_inline(picture: Picture) -> str:
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
     return _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}").replace(_INK, "currentColor")
+
+
+_JOB_FILES = (".yaml", ".yml")
+_OPTIONS = {"module": "-m", "program": "--no-python"}
+"""Option before the name of a module or program, by workload; source.job begins with it, too."""
+
+
+def command_again(spec: RunSpec) -> str | None:
+    """Return a line for the shell, with the folder to submit from; None where the run was
+    submitted from Python, or its spec.json does not say enough.
+
+    Values that look like secrets are starred out: the line is shown to others.
+    """
+    job, source = spec.job, spec.source
+    workload, name = str(job.get("workload")), source.job
+    if name is None or workload == "function":
+        return None
+    is_job_file = name.endswith(_JOB_FILES)
+    words = ["hpcdist", "submit", name]
+    if not is_job_file and workload in _OPTIONS:
+        option = _OPTIONS[workload]
+        words[2:] = [option, name.removeprefix(f"{option} ")]
+    if spec.scheduler == LOCAL:  # a profile would be refused beside it
+        words.append("--local")
+    else:
+        words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
+        words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
+    given = job.get("args")
+    args = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+    starred = starred_args(args)
+    as_override = f"args={json.dumps(starred, ensure_ascii=False)}"
+    keys = []
+    for text in source.overrides:
+        key, _, value = text.partition("=")
+        is_changed = key == "args" and starred != args
+        shown = (
+            f"{key}={HIDDEN}" if looks_secret(key, value) else as_override if is_changed else text
+        )
+        words += ["--set", shown]
+        keys.append(key)
+    if args and "args" not in keys:
+        words += ["--set", as_override] if is_job_file else ["--", *starred]
+    line = shlex.join(words)
+    return line if spec.cwd is None else f"cd {shlex.quote(spec.cwd)} && {line}"
