@@ -19,9 +19,10 @@ class Group(NamedTuple):
 def bounding_groups(
     controller: str, membership: str | None, root: Path, *, with_parents: bool = True
 ) -> Iterator[Group]:
-    """The process's group and those above it, for a controller such as `cpu` or `memory`.
+    """Yield the process's group and those above it, for a controller such as `cpu` or `memory`.
 
-    `membership` is the text of /proc/self/cgroup; None reads it there.
+    `membership` is the text of /proc/self/cgroup; None reads it there. root itself has no bound,
+    but in a container it stands for a group of the host's that may.
     """
     if membership is None:
         try:
@@ -33,13 +34,8 @@ def bounding_groups(
         is_v2 = not controllers
         if not is_v2 and controller not in controllers.split(","):
             continue
-        folders = _upwards(root if is_v2 else root / controller, path)
-        for folder in folders if with_parents else folders[:1]:
-            yield Group(folder, is_v2)
-
-
-def _upwards(root: Path, path: str) -> list[Path]:
-    """The cgroup and those above it; root itself has no bound, but in a container it stands for a
-    group of the host's that may."""
-    folder = root / path.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+        top = root if is_v2 else root / controller
+        own = top / path.lstrip("/")
+        yield Group(own, is_v2)
+        if with_parents:
+            yield from (Group(each, is_v2) for each in own.parents if each.is_relative_to(top))

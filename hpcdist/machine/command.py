@@ -68,7 +68,7 @@ def call_command(
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
-    """The error for a command that ended with one."""
+    """Return the error for a command that ended with one."""
     said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
     lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
     return CommandFailedError(

@@ -4,6 +4,7 @@ their time its cgroups allow.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,17 @@ from hpcdist.machine.cgroups import CGROUPS, bounding_groups
 
 
 def usable_cpus() -> list[int]:
-    """CPUs that this process may use, hyperthreads of one core beside each other."""
-    return sorted(os.sched_getaffinity(0), key=_place)
+    """Return the CPUs that this process may use, hyperthreads of one core beside each other."""
+
+    def place(cpu: int) -> tuple[int, int, int]:  # neighbours share caches
+        folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            socket = int((folder / "physical_package_id").read_text())
+            return socket, int((folder / "core_id").read_text()), cpu
+        except (OSError, ValueError):
+            return 0, cpu, cpu
+
+    return sorted(os.sched_getaffinity(0), key=place)
 
 
 def share_cpus(
@@ -36,45 +46,21 @@ def share_cpus(
 
 
 def threads_per_rank(num_cpus: int, num_ranks: int, *, cpus_per_rank: int | None = None) -> int:
-    """CPU threads for each of the ranks that share so many CPUs."""
+    """Return the CPU threads for each of the ranks that share so many CPUs."""
     return max(1, min(cpus_per_rank or num_cpus, num_cpus // num_ranks))
 
 
-def _place(cpu: int) -> tuple[int, int, int]:
-    """(socket, core, cpu): the order in which neighbours share caches."""
-    folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-    try:
-        return (
-            int((folder / "physical_package_id").read_text()),
-            int((folder / "core_id").read_text()),
-            cpu,
-        )
-    except (OSError, ValueError):
-        return 0, cpu, cpu
-
-
 def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
-    """The smallest quota of this process's cgroup and those above it, in CPUs; None: no quota.
+    """Return the smallest quota of this process's cgroup and those above it, in CPUs; None: no
+    quota.
 
     `membership` is what /proc/self/cgroup says, and is read there by default.
     """
-    groups = bounding_groups("cpu", membership, root)
-    found = [(_quota_v2 if group.is_v2 else _quota_v1)(group.folder) for group in groups]
-    return min((quota for quota in found if quota is not None), default=None)
-
-
-def _quota_v2(folder: Path) -> float | None:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-        return float(quota) / float(period)
-    except (OSError, ValueError):  # none here, or `max`
-        return None
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = float((folder / "cpu.cfs_quota_us").read_text())
-        period = float((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
+    quotas: list[float] = []
+    for folder, is_v2 in bounding_groups("cpu", membership, root):
+        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        with contextlib.suppress(OSError, ValueError):  # none here, or `max`
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+            if float(quota) > 0:
+                quotas.append(float(quota) / float(period))
+    return min(quotas, default=None)

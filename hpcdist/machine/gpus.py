@@ -5,6 +5,7 @@ Even asking torch whether CUDA is available can spoil it for processes forked la
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
+
+_CLAIM = "\0hpcdist-"
+"""Begins the name of the socket by which a run holds a GPU."""
 
 _IDLE_MEMORY_BYTES = 512 * 2**20
 """A GPU on which no process is seen, but with more memory in use, belongs to somebody in another
@@ -32,12 +36,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody uses it."""
         return not self.holders and self.used_bytes < _IDLE_MEMORY_BYTES
 
 
 def list_gpus() -> list[Gpu]:
-    """All GPUs that this process may use, CUDA_VISIBLE_DEVICES honoured; empty without a driver."""
+    """Return all GPUs that this process may use, by CUDA_VISIBLE_DEVICES; none without a driver."""
     import pynvml
 
     try:
@@ -53,7 +56,7 @@ def list_gpus() -> list[Gpu]:
 
 
 def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves: indices or UUID prefixes, to the first unknown.
+    """Return what CUDA_VISIBLE_DEVICES leaves: indices or UUID prefixes, to the first unknown.
 
     Raises JobError for a part of a GPU (MIG), which would otherwise count as unknown.
     """
@@ -86,43 +89,42 @@ def claim(uuids: Sequence[str]) -> list[socket.socket]:
 
     Raises OSError where another run holds one of them.
     """
-    held: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        held = []
         for uuid in uuids:
-            held.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            held[-1].bind(_claim_name(uuid))
-    except OSError:
-        for claimed in held:
-            claimed.close()
-        raise
+            held.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+            held[-1].bind(_CLAIM + uuid)
+        stack.pop_all()
     return held
 
 
-def _is_claimed(uuid: str) -> bool:
-    """Asked by connecting: to claim it for a moment could make another run believe it taken."""
+def is_claimed(uuid: str) -> bool:
+    """Return whether another run holds a GPU."""
+    # To claim it for a moment could make another run believe it taken.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_claim_name(uuid))
-        except OSError:
-            return False
-    return True
-
-
-def _claim_name(uuid: str) -> str:
-    return f"\0hpcdist-{uuid}"
+        return probe.connect_ex(_CLAIM + uuid) == 0
 
 
 def _gpu(nvml: Any, index: int) -> Gpu | None:
-    """None for a GPU that does not answer: it fell off the bus, or is closed to this user."""
+    """Return None for a GPU that does not answer: it is lost, or closed to this user."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = _memory(nvml, handle)
+        try:
+            # In version 1 `used` holds what the driver reserves for itself too, which on recent
+            # GPUs is more than some processes use.
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        except nvml.NVMLError:  # a driver before 510
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         name = _text(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError:
         return None
-    holders = [_describe(process.pid) for process in _processes(nvml, handle)]
-    if _is_claimed(uuid):
+    try:
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:  # not permitted in some containers
+        processes = []
+    holders = [_describe(process.pid) for process in processes]
+    if is_claimed(uuid):
         holders.append("another hpcdist run")
     return Gpu(
         index=index,
@@ -132,22 +134,6 @@ def _gpu(nvml: Any, index: int) -> Gpu | None:
         total_bytes=int(memory.total),
         holders=holders,
     )
-
-
-def _memory(nvml: Any, handle: Any) -> Any:
-    """In version 1 of the answer `used` holds what the driver reserves for itself too, which on
-    recent GPUs is more than some processes use."""
-    try:
-        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    except nvml.NVMLError:  # a driver before 510
-        return nvml.nvmlDeviceGetMemoryInfo(handle)
-
-
-def _processes(nvml: Any, handle: Any) -> list[Any]:
-    try:
-        return list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    except nvml.NVMLError:  # not permitted in some containers
-        return []
 
 
 def _describe(pid: int) -> str:
@@ -165,7 +151,7 @@ def _text(value: str | bytes) -> str:
 
 
 def visible_uuids() -> list[str]:
-    """UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
+    """Return the UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if all(word.startswith("MIG-") for word in words):
         return words

@@ -5,12 +5,13 @@ Cgroups bound it, of version 1 and 2: containers and schedulers set limits there
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.machine.cgroups import CGROUPS, Group, bounding_groups
+from hpcdist.machine.cgroups import CGROUPS, bounding_groups
 from hpcdist.machine.process import descendants
 
 _SHARE = 0.5
@@ -36,7 +37,7 @@ _V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
 def free_bytes() -> int:
-    """Memory that this process could still get: of its machine, and of its cgroups."""
+    """Return the memory that this process could still get: of its machine, and of its cgroups."""
     import psutil
 
     available, left = int(psutil.virtual_memory().available), memory_left()
@@ -44,8 +45,7 @@ def free_bytes() -> int:
 
 
 def free_host_bytes() -> int:
-    """Memory that this process could still get: of its machine, of its cgroups, and of the limit
-    of its address space (ulimit -v)."""
+    """Return the same, also of the limit of its address space (ulimit -v)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return free_bytes()
@@ -54,19 +54,26 @@ def free_host_bytes() -> int:
 
 
 def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
-    """Bytes left by this process's memory cgroup and those above it; None: there is no limit.
+    """Return the bytes left by this process's memory cgroup and those above it; None: no limit.
 
     `membership` is the text of /proc/self/cgroup, which is read by default.
     """
-    found = [_left(group) for group in bounding_groups("memory", membership, root)]
-    return min((left for left in found if left is not None), default=None)
+    left: list[int] = []
+    for folder, is_v2 in bounding_groups("memory", membership, root):
+        names = _V2 if is_v2 else _V1
+        with contextlib.suppress(OSError, ValueError):  # none here, or `max`
+            limit = int((folder / names.limit).read_text())
+            used = int((folder / names.used).read_text())
+            reclaimable = _number_in(folder / "memory.stat", names.reclaimable) or 0
+            left.append(max(0, limit - used + reclaimable))
+    return min(left, default=None)
 
 
 def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
     """Return the number of processes that the kernel's out-of-memory killer has ended in this
     process's memory cgroup."""
-    for group in bounding_groups("memory", membership, root, with_parents=False):
-        count = _number_in(group.folder / _names(group).kills, "oom_kill")
+    for folder, is_v2 in bounding_groups("memory", membership, root, with_parents=False):
+        count = _number_in(folder / (_V2 if is_v2 else _V1).kills, "oom_kill")
         if count is not None:
             return count
     return 0
@@ -75,7 +82,7 @@ def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
 def largest_buffer(
     free_bytes: float, *, num_sharing: int, limit_bytes: float | None, num_in_limit: int
 ) -> int:
-    """Bytes of the largest buffer that a rank should have.
+    """Return the bytes of the largest buffer that a rank should have.
 
     `free_bytes` is shared by `num_sharing` ranks, `limit_bytes` (resources.mem_gb) by
     `num_in_limit`.
@@ -87,19 +94,19 @@ def largest_buffer(
 
 
 def split_by_room(sizes: Sequence[int], largest_bytes: int) -> tuple[list[int], list[int]]:
-    """The sizes that fit, and those that do not, in their order."""
+    """Return the sizes that fit, and those that do not, in their order."""
     fitting = [size for size in sizes if size <= largest_bytes]
     return fitting, [size for size in sizes if size > largest_bytes]
 
 
 def proportional_bytes(pid: int) -> int:
-    """Memory of a process, pages shared with others counted in part (PSS); 0 where it has ended."""
+    """Return a process's memory, shared pages counted in part (PSS); 0 where it has ended."""
     kilobytes = _number_in(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
     return 1024 * (kilobytes or 0)
 
 
 def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] | None:
-    """The local rank that uses most, and why it must go, where all together exceed the limit.
+    """Return the rank that uses most, and why it must go, where all together exceed the limit.
 
     `pids`: local rank -> pid. What a rank started, such as DataLoader workers, counts as its own.
     """
@@ -117,23 +124,8 @@ def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] |
     )
 
 
-def _names(group: Group) -> _Names:
-    return _V2 if group.is_v2 else _V1
-
-
-def _left(group: Group) -> int | None:
-    names = _names(group)
-    try:
-        limit = int((group.folder / names.limit).read_text())
-        used = int((group.folder / names.used).read_text())
-    except (OSError, ValueError):  # none here, or `max`
-        return None
-    reclaimable = _number_in(group.folder / "memory.stat", names.reclaimable) or 0
-    return max(0, limit - used + reclaimable)
-
-
 def _number_in(file: Path, name: str) -> int | None:
-    """The number behind a name at the begin of a line; None where there is none."""
+    """Return the number behind a name at the begin of a line; None where there is none."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
         return next((int(words[1]) for words in lines if words[:1] == [name]), None)

@@ -11,7 +11,6 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Sequence
 
 import msgspec
 
@@ -42,7 +41,7 @@ class NoSuchInterfaceError(Exception):
 
 
 def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
-    """Addresses by which other nodes may reach this one, best first.
+    """Return the addresses by which other nodes may reach this one, best first.
 
     That of the node's name comes first, then physical interfaces, then virtual ones; with
     `interface`, only its own. Raises NoSuchInterfaceError.
@@ -50,15 +49,23 @@ def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
     if interface is not None:
         return _addresses_of(interface)
     found = local_addresses()
-    named = _resolve(node_name)
     own = {address.ip for address in found}
+    try:
+        answers = socket.getaddrinfo(node_name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        answers = []
+    named = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     loopback = [
         Address(ip=ip, interface=loopback_interface())
         for ip in named
         if ip not in own and ipaddress.ip_address(ip).is_loopback  # all of 127.0.0.0/8 is local
     ]
-    ordered = sorted(found, key=lambda address: _preference(address, named))
-    return [*loopback, *ordered]
+
+    def drawback(address: Address) -> tuple[bool, bool, bool, bool]:
+        is_virtual = bool(_VIRTUAL.match(address.interface))
+        return (address.is_loopback, address.ip not in named, is_virtual, ":" in address.ip)
+
+    return [*loopback, *sorted(found, key=drawback)]
 
 
 def require_interface(interface: str | None) -> None:
@@ -68,7 +75,7 @@ def require_interface(interface: str | None) -> None:
 
 
 def local_addresses() -> list[Address]:
-    """All addresses of interfaces that are up; IPv6 ones that need a scope are left out."""
+    """Return all addresses of interfaces that are up, but for IPv6 ones that need a scope."""
     import psutil
 
     is_up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
@@ -82,19 +89,19 @@ def local_addresses() -> list[Address]:
 
 
 def interface_of(ip: str) -> str | None:
-    """The interface that has an address; None where none has."""
+    """Return the interface that has an address; None where none has."""
     if ipaddress.ip_address(ip).is_loopback:
         return loopback_interface()
     return next((address.interface for address in local_addresses() if address.ip == ip), None)
 
 
 def loopback_interface() -> str:
-    """Name of the loopback interface: lo, on all but exotic systems."""
+    """Return the name of the loopback interface: lo, on all but exotic systems."""
     return next((address.interface for address in local_addresses() if address.is_loopback), "lo")
 
 
 def network_key() -> str:
-    """Equal for two processes if and only if loopback leads from one to the other."""
+    """Return what is equal for two processes where loopback leads from one to the other."""
     return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
 
 
@@ -105,20 +112,3 @@ def _addresses_of(interface: str) -> list[Address]:
         names = ", ".join(sorted({address.interface for address in found}))
         raise NoSuchInterfaceError(f"{NO_INTERFACE} {interface} with an address; there are {names}")
     return chosen
-
-
-def _preference(address: Address, named: Sequence[str]) -> tuple[bool, bool, bool, bool]:
-    return (
-        address.is_loopback,
-        address.ip not in named,
-        bool(_VIRTUAL.match(address.interface)),
-        ":" in address.ip,
-    )
-
-
-def _resolve(name: str) -> list[str]:
-    try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))

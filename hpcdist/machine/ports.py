@@ -18,7 +18,7 @@ class NoFreePortError(OSError):
 
 
 def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
-    """Ports to try, in random order, so that two jobs on one node seldom try the same.
+    """Return ports to try, in random order, so that two jobs on one node seldom try the same.
 
     Ports of the kernel's ephemeral range are left out, since any outgoing connection of any process
     may take them at any moment: unless the user names the range, or the kernel's holds all of ours,
@@ -33,7 +33,7 @@ def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
 
 
 def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
-    """A socket that listens on a free port; the port is held from the probe on.
+    """Return a socket that listens on a free port, which is held from the probe on.
 
     Raises NoFreePortError.
     """
@@ -79,7 +79,7 @@ def _ephemeral_range() -> tuple[int, int]:
 
 
 def local_addresses() -> Iterator[str]:
-    """Loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
+    """Yield loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
     for third in range(256):
         for fourth in range(1, 255):
             yield f"127.0.{third}.{fourth}"

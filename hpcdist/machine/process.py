@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
@@ -41,7 +42,7 @@ def adopt_orphans() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process, by all its threads."""
+    """Return the direct children of a process, by all its threads."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -53,7 +54,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below a process, parents before children."""
+    """Return all processes below a process, parents before children."""
     found: list[int] = []
     waiting = children(pid)
     while waiting:
@@ -74,7 +75,9 @@ def kill_descendants() -> None:
         targets = [pid for pid in left if not is_cleaner(pid)]
         for pid in targets:
             send_signal(pid, signal.SIGKILL)
-        _reap_all()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if time.monotonic() - begin_s > (_KILL_LIMIT_S if targets else _CLEANING_S):
             return
         time.sleep(_KILL_POLL_S)
@@ -90,7 +93,7 @@ def is_cleaner(pid: int) -> bool:
 
 
 def exit_status(pid: int, limit_s: float) -> int:
-    """Status of a child that ends now, in the form of waitpid; SIGKILL where it cannot be told."""
+    """Return the status of a child that ends now, as waitpid does; SIGKILL where it is unknown."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
@@ -126,15 +129,9 @@ def send_signal(pid: int, signum: int) -> None:
 
 
 def state_letter(pid: int) -> str:
-    """State of a process as /proc gives it: R, S, D, T, Z ...; `?` where it has ended."""
+    """Return the state of a process as /proc has it: R, S, D, T, Z ...; `?` where it has ended."""
     fields = _stat_fields(pid)
     return fields[0] if fields else "?"
-
-
-def _reap_all() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _start_ticks(pid: int) -> int | None:
@@ -145,7 +142,7 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/<pid>/stat from the third on; the second may hold spaces and brackets."""
+    """Return the fields of /proc/<pid>/stat after the second, which may hold spaces, brackets."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -158,11 +155,8 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
     if os.getppid() != parent_pid:  # it ended before the call
         os._exit(1)

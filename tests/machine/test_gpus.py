@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.machine.gpus import Gpu, _is_claimed, claim, list_gpus, visible
+from hpcdist.machine.gpus import Gpu, claim, is_claimed, list_gpus, visible
 
 GPUS = [
     Gpu(index=index, uuid=uuid, name="H", used_bytes=0, total_bytes=1)
@@ -61,14 +61,14 @@ def test_a_claim_holds_against_other_processes_until_the_holder_ends():
     )
     with holder:
         holder.stdout.readline()
-        assert _is_claimed(names[1])
+        assert is_claimed(names[1])
         with pytest.raises(OSError, match="in use"):
             claim([f"GPU-free-{os.getpid()}", names[1]])
-        assert not _is_claimed(f"GPU-free-{os.getpid()}")
+        assert not is_claimed(f"GPU-free-{os.getpid()}")
         holder.kill()
     for one in claim(names):
         one.close()
-    assert not _is_claimed(names[0])
+    assert not is_claimed(names[0])
 
 
 @dataclass

@@ -6,7 +6,7 @@ from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Model
 from hpcdist.runs.events import EventWriter
 from hpcdist.training.model.building import build_noted
-from hpcdist.training.model.models import build_model, is_convolutional
+from hpcdist.training.model.models import build_model, pick_memory_format
 
 
 @pytest.mark.parametrize("name", ["fashion_cnn", "mlp"])
@@ -14,7 +14,10 @@ from hpcdist.training.model.models import build_model, is_convolutional
 def test_our_models_take_images_of_any_size(name, shape):
     model = build_model(Model(name=name), shape, 7)
     assert model(torch.randn(2, *shape)).shape == (2, 7)
-    assert is_convolutional(model) == (name == "fashion_cnn")
+    device = torch.device("cpu")
+    layout = pick_memory_format(model, setting="auto", tensor_cores=False, device=device)
+    is_convolutional = name == "fashion_cnn"
+    assert (layout == torch.channels_last) == is_convolutional
 
 
 def test_large_images_do_not_make_a_large_fashion_cnn():

@@ -22,20 +22,13 @@ from hpcdist.job.spec import Model
 
 BUILT_IN_CLASSES = {"fashion_cnn": "FashionCNN", "mlp": "MLP"}
 """model.name -> class in hpcdist.training.model.models."""
-OWN_MODELS = tuple(BUILT_IN_CLASSES)
 
 _REGISTERED = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 
 
 @functools.cache
-def torchvision_models() -> frozenset[str]:
-    """Return names of torchvision's classification models, read from its sources."""
-    return frozenset(torchvision_sources())
-
-
-@functools.cache
 def torchvision_sources() -> dict[str, Path]:
-    """Return the file that makes each of torchvision's classification models."""
+    """Return torchvision's classification models, read from its sources: the file of each."""
     package = find_spec("torchvision")
     if package is None or package.origin is None:
         return {}
@@ -48,7 +41,7 @@ def torchvision_sources() -> dict[str, Path]:
 
 
 def is_torchvision(name: str) -> bool:
-    return name not in OWN_MODELS and not is_own(name)
+    return name not in BUILT_IN_CLASSES and not is_own(name)
 
 
 def check_model_name(name: str) -> None:
@@ -56,9 +49,9 @@ def check_model_name(name: str) -> None:
     if is_own(name):
         check_own_model(name)
         return
-    if name in OWN_MODELS or name in torchvision_models():
+    if name in BUILT_IN_CLASSES or name in torchvision_sources():
         return
-    nearest = nearest_first(name, [*OWN_MODELS, *sorted(torchvision_models())])
+    nearest = nearest_first(name, [*BUILT_IN_CLASSES, *sorted(torchvision_sources())])
     raise JobError(
         f"model.name is {name!r}, which is not a known model",
         hint=f"the nearest of {len(nearest)} are: {', '.join(nearest[:_SHOWN])}; a class of your "
@@ -95,36 +88,9 @@ def check_own_model(name: str) -> None:
             "the installed packages",
             hint="submit from the folder that holds it, or put that on PYTHONPATH",
         )
-    if (source := _source(spec)) is not None:
-        _check_class(name, source, class_name)
-
-
-def find_source(module: str) -> Path | None:
-    """Return the file of a module that can be found from here, where it is written in Python."""
-    spec = _find(module)
-    return None if spec is None else _source(spec)
-
-
-def _source(spec: ModuleSpec) -> Path | None:
-    is_python = spec.origin is not None and spec.origin.endswith(".py")
-    return Path(spec.origin) if spec.origin is not None and is_python else None
-
-
-def _find(module: str) -> ModuleSpec | None:
-    """Find a module; its parents are not imported, as importlib.util.find_spec would."""
-    path: list[str] | None = [os.getcwd(), *sys.path]
-    spec = None
-    name = ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or [])
-    return spec
-
-
-def _check_class(name: str, file: Path, class_name: str) -> None:
+    file = _source(spec)
+    if file is None:
+        return
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -140,6 +106,26 @@ def _check_class(name: str, file: Path, class_name: str) -> None:
         f"model.name is {name!r}, but {file} has no {class_name}",
         hint="it has: " + ", ".join(nearest[:_SHOWN]) if nearest else f"define it in {file.name}",
     )
+
+
+def _source(spec: ModuleSpec | None) -> Path | None:
+    """Return the file of a module that was found, where it is written in Python."""
+    origin = spec and spec.origin
+    return Path(origin) if origin and origin.endswith(".py") else None
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Find a module; its parents are not imported, as importlib.util.find_spec would."""
+    path: list[str] | None = [os.getcwd(), *sys.path]
+    spec = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or [])
+    return spec
 
 
 def _bound_names(body: list[ast.stmt]) -> Iterator[str]:
@@ -166,61 +152,55 @@ _TORCHVISION_GIVEN = {
 
 def check_model_args(model: Model) -> None:
     """Raise JobError for an argument that the model does not take, or needs and is not given."""
-    if is_torchvision(model.name):
+    name = model.name
+    if is_torchvision(name):
         _check_torchvision(model)
         return
-    own = is_own(model.name)
-    signature = _users(model.name) if own else _built_in(model.name)
+    if is_own(name):
+        module, _, class_name = name.partition(":")
+        source = _source(_find(module))
+    else:
+        source, class_name = Path(__file__).with_name("models.py"), BUILT_IN_CLASSES[name]
+    signature = None if source is None else read_signature(source, class_name)
     if signature is None:
         return
     # A user's class may be given other values than the data have; our own may not.
-    names = [name for name in signature.names if own or name not in GIVEN]
-    for name in model.args:
-        if name not in names:
-            raise _unknown(model.name, name, names)
-    missing = [name for name in signature.required if name not in {*GIVEN, *model.args}]
+    names = [taken for taken in signature.names if is_own(name) or taken not in GIVEN]
+    unknown = [given for given in model.args if given not in names]
+    if unknown and not names:
+        raise JobError(
+            f"model.args has {unknown[0]}, but {name} takes no arguments", hint="leave it out"
+        )
+    if unknown:
+        raise JobError(
+            f"model.args has {unknown[0]}, which {name} does not take",
+            hint=f"it takes, the nearest first: {', '.join(nearest_first(unknown[0], names))}",
+        )
+    missing = [needed for needed in signature.required if needed not in {*GIVEN, *model.args}]
     if missing:
         raise JobError(
-            f"model.args has no {missing[0]}, which {model.name} needs",
+            f"model.args has no {missing[0]}, which {name} needs",
             hint=f"add --set model.args.{missing[0]}=VALUE; it needs: {', '.join(missing)}",
         )
 
 
-def _unknown(model: str, name: str, names: list[str]) -> JobError:
-    if not names:
-        return JobError(
-            f"model.args has {name}, but {model} takes no arguments", hint="leave it out"
-        )
-    near = nearest_first(name, names)
-    return JobError(
-        f"model.args has {name}, which {model} does not take",
-        hint=f"it takes, the nearest first: {', '.join(near)}",
-    )
-
-
-def _users(name: str) -> Signature | None:
-    module, _, class_name = name.partition(":")
-    source = find_source(module)
-    return None if source is None else read_signature(source, class_name)
-
-
 def _check_torchvision(model: Model) -> None:
-    """They pass on what they are given, to a class of the same file: which, only running tells."""
-    for name, reason in _TORCHVISION_GIVEN.items():
-        if name in model.args:
-            raise JobError(f"model.args has {name}, but {model.name} {reason}", hint="leave it out")
+    """Its models pass on what they are given, to a class of the same file: which, only running
+    tells."""
     source = torchvision_sources().get(model.name)
-    taken = set(model.args) if source is None else read_parameters(source)
+    nodes = [] if source is None else list(ast.walk(ast.parse(source.read_bytes())))
+    taken = {node.arg for node in nodes if isinstance(node, ast.arg)}
     for name in model.args:
-        if name not in taken:
+        if name in _TORCHVISION_GIVEN:
+            raise JobError(
+                f"model.args has {name}, but {model.name} {_TORCHVISION_GIVEN[name]}",
+                hint="leave it out",
+            )
+        if source is not None and name not in taken:
             raise JobError(
                 f"model.args has {name}, which {model.name} does not take",
                 hint="leave it out; --set model.args={} leaves out all that the job file has",
             )
-
-
-def _built_in(name: str) -> Signature | None:
-    return read_signature(Path(__file__).with_name("models.py"), BUILT_IN_CLASSES[name])
 
 
 _PLAIN_BASES = {"nn.Module", "torch.nn.Module", "Module", "object"}
@@ -247,14 +227,22 @@ def read_signature(file: Path, name: str) -> Signature | None:
     if len(bound) != 1 or bound[0] not in tree.body:
         return None
     function = _callable(bound[0])
-    return None if function is None else _signature(function, bound[0])
-
-
-def read_parameters(file: Path) -> set[str]:
-    """Whatever any function or method of a Python file takes by name."""
-    return {
-        node.arg for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.arg)
-    }
+    if function is None:
+        return None
+    taken = function.args
+    if taken.vararg or taken.kwarg or taken.posonlyargs:
+        return None
+    names = [argument.arg for argument in taken.args]
+    num_needed = len(names) - len(taken.defaults)
+    first = 1 if isinstance(bound[0], ast.ClassDef) else 0  # after self
+    keywords = zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
+    return Signature(
+        names=(*names[first:], *(argument.arg for argument in taken.kwonlyargs)),
+        required=(
+            *names[first:num_needed],
+            *(argument.arg for argument, default in keywords if default is None),
+        ),
+    )
 
 
 def _may_bind(node: ast.AST, name: str) -> bool:
@@ -278,25 +266,5 @@ def _callable(node: ast.AST) -> ast.FunctionDef | None:
         return None
     methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
     constructors = [method for method in methods if method.name in {"__init__", "__new__"}]
-    if (
-        len(constructors) != 1
-        or constructors[0].name != "__init__"
-        or constructors[0].decorator_list
-    ):
-        return None
-    return constructors[0]
-
-
-def _signature(function: ast.FunctionDef, owner: ast.AST) -> Signature | None:
-    taken = function.args
-    if taken.vararg or taken.kwarg or taken.posonlyargs:
-        return None
-    positional = [argument.arg for argument in taken.args][int(isinstance(owner, ast.ClassDef)) :]
-    without_default = positional[: len(positional) - len(taken.defaults)]
-    keywords = [argument.arg for argument in taken.kwonlyargs]
-    needed = [
-        argument
-        for argument, default in zip(keywords, taken.kw_defaults, strict=True)
-        if default is None
-    ]
-    return Signature(names=(*positional, *keywords), required=(*without_default, *needed))
+    is_plain = [method.name for method in constructors] == ["__init__"]
+    return constructors[0] if is_plain and not constructors[0].decorator_list else None

@@ -23,9 +23,8 @@ Shape = tuple[int, int, int]
 
 _LARGEST_MAP = 7  # larger feature maps are averaged down to it, so that large images stay cheap
 _RGB = 3
-_LEAST_SIDE = 32
 _LEAST_SIDES = {"alexnet": 64, "inception_v3": 80, "maxvit_t": 224}
-"""Smallest image that a torchvision model takes, where it is not 32; see also `_least_side`."""
+"""Smallest image that a torchvision model takes, where it is not 32."""
 
 _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
     "googlenet": {"aux_logits": False, "init_weights": True},
@@ -36,12 +35,16 @@ _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
 
 def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     """Return the model that the job names, for images of a shape, with freshly drawn weights."""
-    if is_own(model.name):
-        build = _build_users
-    else:
-        build = _build_torchvision if is_torchvision(model.name) else _build_own
+    side = model.image_size
+    shape = (image_shape[0], side, side) if side else image_shape
     try:
-        return build(model, image_shape, num_classes)
+        if is_torchvision(model.name):
+            return _build_torchvision(model, image_shape, num_classes)
+        if is_own(model.name):
+            net = _build_users(model, shape, num_classes)
+        else:
+            net = _OWN_CLASSES[BUILT_IN_CLASSES[model.name]](shape, num_classes, **model.args)
+        return Scaled(net, side=side, rgb=False) if side else net
     except (TypeError, ValueError) as error:
         if not model.args:
             raise
@@ -139,59 +142,37 @@ class Scaled(nn.Module):
 _OWN_CLASSES = {cls.__name__: cls for cls in (FashionCNN, MLP)}
 
 
-def _build_own(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
-    side = model.image_size
-    shape = (image_shape[0], side, side) if side else image_shape
-    net = _OWN_CLASSES[BUILT_IN_CLASSES[model.name]](shape, num_classes, **model.args)
-    return Scaled(net, side=side, rgb=False) if side else net
-
-
-def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
-    side = model.image_size
-    shape = (image_shape[0], side, side) if side else image_shape
-    net = _build_own_model(model.name, model.args, shape, num_classes)
-    return Scaled(net, side=side, rgb=False) if side else net
-
-
 def _build_torchvision(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     from torchvision import models
 
-    side = model.image_size
-    if side is None and min(image_shape[1:]) < _least_side(model):
-        side = _least_side(model)
+    # The position embedding of a transformer is made for one size.
+    is_transformer = model.name.startswith("vit_")
+    least = (
+        model.args.get("image_size", 224) if is_transformer else _LEAST_SIDES.get(model.name, 32)
+    )
+    side = model.image_size or (int(least) if min(image_shape[1:]) < least else None)
     args = {**_TORCHVISION_ARGS.get(model.name, {}), "num_classes": num_classes, **model.args}
     net: nn.Module = models.get_model(model.name, weights=None, **args)
     return Scaled(net, side=side, rgb=True)
 
 
-def _least_side(model: Model) -> int:
-    if model.name.startswith("vit_"):  # its position embedding is made for one size
-        return int(model.args.get("image_size", 224))
-    return _LEAST_SIDES.get(model.name, _LEAST_SIDE)
-
-
-def _build_own_model(
-    name: str, args: dict[str, Any], image_shape: tuple[int, int, int], num_classes: int
-) -> nn.Module:
-    """An object of the class, with `image_shape` and `num_classes` where its signature has them."""
-    module, _, class_name = name.partition(":")
+def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
+    """Return an object of the class, with `image_shape` and `num_classes` where its signature has
+    them."""
+    module, _, class_name = model.name.partition(":")
     if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
         sys.path.insert(0, os.getcwd())
     cls = getattr(importlib.import_module(module), class_name)
     given = dict(zip(GIVEN, (image_shape, num_classes), strict=True))
     taken = inspect.signature(cls).parameters
-    model = cls(**{key: value for key, value in given.items() if key in taken} | args)
-    if not isinstance(model, nn.Module):
+    built = cls(**{key: value for key, value in given.items() if key in taken} | model.args)
+    if not isinstance(built, nn.Module):
         raise JobError(
-            f"model.name is {name!r}, which gives a {type(model).__name__}, not a torch.nn.Module",
+            f"model.name is {model.name!r}, which gives a {type(built).__name__}, not a "
+            "torch.nn.Module",
             hint="name a class derived from torch.nn.Module, or a function that returns one",
         )
-    return model
-
-
-def is_convolutional(module: nn.Module) -> bool:
-    """Return whether the memory format of images matters to the model."""
-    return any(isinstance(part, nn.Conv2d) for part in module.modules())
+    return built
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -216,7 +197,6 @@ def pick_memory_format(
         # the time on 8 x 8 images and 0.8 to 0.9 on 28 x 28 with one thread, 0.8 and 0.85 with
         # two. On GPUs the kernels for tensor cores want it; fp32's convolutions use them for TF32,
         # but not on GPUs before compute capability 8.0, and neither was measured.
-        setting = (
-            not sharded and is_convolutional(module) and (device.type == "cpu" or tensor_cores)
-        )
+        is_convolutional = any(isinstance(part, nn.Conv2d) for part in module.modules())
+        setting = not sharded and is_convolutional and (device.type == "cpu" or tensor_cores)
     return torch.channels_last if setting else torch.contiguous_format
