@@ -90,7 +90,7 @@ def test_the_variables_are_those_of_torchrun(submit, write_script, tmp_path):
         ],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=150,
     )
     assert torchrun.returncode == 0, torchrun.stderr
     theirs = [

@@ -91,7 +91,7 @@ def test_the_kinds_of_numbers_that_are_equal_are_those_under_torchrun(write_scri
         ],
         capture_output=True,
         check=False,
-        timeout=90,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr
     found = drawn(tmp_path)

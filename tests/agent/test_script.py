@@ -113,7 +113,7 @@ def test_a_script_finds_what_python_would_give_it(launch, write_script, name):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     expected = json.loads(plain.stdout)
     launched = launch(script, *args)
@@ -145,7 +145,7 @@ def test_processes_threads_and_exit_handlers_work_as_in_a_script(launch, write_s
 def test_spawned_processes_are_told_what_those_of_python_are(launch, write_script):
     script = write_script(PREPARES)
     command = [sys.executable, str(script), "a"]
-    plain = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    plain = subprocess.run(command, capture_output=True, check=True, timeout=150)
     expected = json.loads(plain.stdout)
     launched = launch(script, "a", gpus=2)
     assert launched.verdict().kind == "done", launched.everything_said()

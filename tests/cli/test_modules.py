@@ -82,7 +82,7 @@ def test_a_module_finds_what_python_m_would_give_it(user):
         env=user.settings()["env"] | {"RANK": "0"},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     done = user("submit", "-m", "pkg.sub.tell", "--local", "--", *args)
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_a_module_needs_no_init_py_and_may_be_in_a_zip_file(user, where):
         **user.settings(),
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     done = user("submit", "-m", "ns.sub.tell", "--local")
     assert done.returncode == 0, done.stderr
@@ -151,7 +151,7 @@ def test_a_snapshot_of_a_module_is_what_runs(user, zipped):
         shutil.make_archive(str(user.folder / "lib"), "zip", user.folder, "pkg")
         shutil.rmtree(user.folder / "pkg")
         user.environment["PYTHONPATH"] = str(user.folder / "lib.zip")
-    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=60)
+    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=150)
     done = user("submit", "-m", "pkg.sub.tell", "--local", "--snapshot")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.partition("] ")[2])

@@ -64,7 +64,7 @@ def make_program(user, name="say", text=SAYS):
 
 
 def git_init(user):
-    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=60)
+    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=150)
 
 
 def snapshot_of(user):
@@ -81,7 +81,7 @@ def test_what_python_runs_by_its_path_finds_what_python_would_give_it(hpcdist, m
         **hpcdist.settings(),
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     done = hpcdist("submit", os.path.relpath(path, hpcdist.folder), "--local", "--", *args)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ def test_the_page_is_the_generated_one():
         [sys.executable, DOCS / "generate_cluster_profiles.py"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=True,
     )
     assert done.stdout == PAGE

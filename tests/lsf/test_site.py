@@ -325,7 +325,7 @@ def test_while_the_daemon_does_not_answer_commands_hang(lsf):
         command = lsf.start_command("bjobs", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert command.stderr.readline() == "LSF is down. Please wait ...\n"
         assert command.poll() is None
-    out, err = command.communicate(timeout=90)
+    out, err = command.communicate(timeout=150)
     assert (out, err, command.returncode) == ("", "No unfinished job found\n", 255)
 
 
@@ -338,7 +338,7 @@ def test_an_answer_can_be_lost_though_the_job_was_accepted(lsf):
     assert command.stderr.readline() == "LSF is down. Please wait ...\n"
     assert command.poll() is None
     command.kill()
-    assert command.communicate(timeout=90)[0] == ""
+    assert command.communicate(timeout=150)[0] == ""
 
 
 def test_commands_fail_as_they_are_told_to(lsf):

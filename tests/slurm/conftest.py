@@ -84,7 +84,7 @@ def uninterrupted(cluster_of, tmp_path_factory):
 def hpcdist(tmp_path):
     """Calls the command on a cluster's login node, in the test's folder."""
 
-    def call(cluster, *arguments, check=True, timeout=60):
+    def call(cluster, *arguments, check=True, timeout=150):
         command = (sys.executable, "-m", "hpcdist", *arguments)
         return cluster.run(*command, cwd=tmp_path, check=check, timeout=timeout)
 

@@ -307,7 +307,7 @@ def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(
 ):
     package = str(Path(__file__).parent)
     words = (sys.executable, "-c", _KILLED, package, network, databases)
-    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=90)
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=150)
     assert killed.returncode == -signal.SIGKILL
     folder = Path(killed.stdout.strip())
     slurm.wait_for(lambda: not processes_of(folder) and not folder.exists())

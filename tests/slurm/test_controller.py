@@ -124,9 +124,9 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
             user.start(*words)
             for words in (("submit", script), ("status", run.id), ("cancel", run.id))
         ]
-        _, said = refused.communicate(timeout=60)
-        shown, notes = described.communicate(timeout=60)
-        not_cancelled.communicate(timeout=60)
+        _, said = refused.communicate(timeout=150)
+        shown, notes = described.communicate(timeout=150)
+        not_cancelled.communicate(timeout=150)
         assert waiting.poll() is None
     finally:
         user.cluster.start_controller()
@@ -145,7 +145,7 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
     with user.cluster.failing("sacct"):
         assert state(user, run) == "running"
         go.touch()
-        waiting.communicate(timeout=60)
+        waiting.communicate(timeout=150)
         assert waiting.returncode == 0
         user.done(run)
         assert state(user, run) == "done"

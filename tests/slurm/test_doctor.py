@@ -20,7 +20,7 @@ def _doctor_in(cluster, folder):
         if profile is not None:
             folder.joinpath("hpcdist.yaml").write_text(json.dumps({"clusters": {"here": profile}}))
         done = cluster.run(
-            "hpcdist", "doctor", "--json", *options, cwd=folder, timeout=90, check=False
+            "hpcdist", "doctor", "--json", *options, cwd=folder, timeout=150, check=False
         )
         assert done.stdout, done.stderr
         return done.returncode, {one["name"]: one for one in json.loads(done.stdout)}, done.stderr
@@ -125,7 +125,7 @@ def test_a_job_that_does_not_start_is_cancelled_with_the_reason_and_so_by_ctrl_c
     with slurm.start_command("hpcdist", "doctor", *CPU, cwd=tmp_path, stdout=-1, stderr=-1) as one:
         slurm.wait_for(lambda: len(slurm.queue()) == 2)
         one.send_signal(signal.SIGINT)
-        one.communicate(timeout=60)
+        one.communicate(timeout=150)
     assert one.returncode == 130
     assert [job.id for job in slurm.queue()] == [blocking]
     slurm.run("scancel", blocking)

@@ -106,7 +106,7 @@ def test_an_interrupted_wait_leaves_the_job_running_and_says_so(user):
     runs = user.folder / "runs"
     user.cluster.wait_for(lambda: list(runs.glob("*/logs/rank-00000.log")))
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=60)
+    _, said = waiting.communicate(timeout=150)
     assert waiting.returncode == 130
     (run,) = runs.glob("work-*")
     assert f"run {run.name} goes on" in said

@@ -27,7 +27,7 @@ class Shell:
         return {"cwd": self.folder, "env": self.environment}
 
     def __call__(self, *arguments):
-        return self.cluster.run(*arguments, **self.settings(), timeout=60, check=False)
+        return self.cluster.run(*arguments, **self.settings(), timeout=150, check=False)
 
     def submit(self, *arguments):
         return self("hpcdist", "submit", *arguments)
@@ -127,7 +127,7 @@ def test_a_step_with_the_time_limit_of_the_profile_is_seen_and_cancelled_from_an
         (status,) = json.loads(shell("hpcdist", "status", "last", "--json").stdout)
         limits = shell("squeue", "--steps", "--noheader", f"--jobs={shell.job_id}", "--format=%l")
         ended = shell("hpcdist", "cancel", "last", "--json")
-        _, said = command.communicate(timeout=60)
+        _, said = command.communicate(timeout=150)
     assert "7:00" in limits.stdout.split()
     assert status["state"] == "running"
     assert [seen["host"] for seen in status["hosts"]] == ["127.0.1.1", "127.0.1.2", "127.0.1.3"]
@@ -147,7 +147,7 @@ def test_two_runs_share_an_allocation_and_ctrl_c_ends_one_step_and_never_the_all
         slurm.wait_for(lambda: len(shell.steps()) == 1)
         still_there = first.poll() is None
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=150)
     assert done.returncode == 0, done.stderr
     assert still_there
     assert first.returncode == 130
@@ -163,9 +163,9 @@ def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell, slurm):
         with shell.start("work.py", "--here", "--nodes", "1", "--", "0") as second:
             said = [second.stderr.readline(), second.stderr.readline()]
             second.send_signal(signal.SIGINT)
-            second.communicate(timeout=60)
+            second.communicate(timeout=150)
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=60)
+        first.communicate(timeout=150)
     assert "waits for room in allocation" in said[1]
     assert second.returncode == 130
     assert [run.read_verdict().state for run in shell.runs] == ["cancelled", "cancelled"]

@@ -81,7 +81,7 @@ def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path, un
 
 def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script, tmp_path):
     command = ("hpcdist", "submit", write_script("pass"), "--nodes", "2", "--wait")
-    done = slurm_netns.run(*command, cwd=tmp_path, timeout=60)
+    done = slurm_netns.run(*command, cwd=tmp_path, timeout=150)
     expected = (
         "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
         "MASTER_ADDR 10.77.0.1 by eth0"

@@ -189,7 +189,7 @@ def test_an_interruption_of_the_waiting_leaves_the_sweep_and_cancel_ends_all_of_
     for run in sweep.runs():
         user.wait_for_line(run, "says wait")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=150)
     assert process.returncode == 130
     assert f"sweep {sweep.id} goes on" in said
 

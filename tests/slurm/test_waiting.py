@@ -25,7 +25,7 @@ def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(bloc
             said = waiting.stderr.readline()
             assert said.startswith("pending: ")
         waiting.send_signal(signal.SIGINT)
-        _, last = waiting.communicate(timeout=60)
+        _, last = waiting.communicate(timeout=150)
     assert waiting.returncode == 130
     assert f"run {run_id} goes on; end it with: hpcdist cancel {run_id}" in last
 
@@ -50,7 +50,7 @@ def test_a_job_that_ends_before_its_ranks_shows_its_own_log(slurm, tmp_path):
     (status,) = json.loads(slurm.run("hpcdist", "status", "--json", cwd=tmp_path).stdout)
     assert f"submitted to slurm as job {status['job_id']};" in done.stderr
 
-    followed = slurm.run("hpcdist", "logs", "-f", run_id, cwd=tmp_path, timeout=60)
+    followed = slurm.run("hpcdist", "logs", "-f", run_id, cwd=tmp_path, timeout=150)
     said = followed.stdout + followed.stderr
     assert "/no/such/python: No such file or directory" in said
     assert "failed: the job ended before hpcdist started in it" in said

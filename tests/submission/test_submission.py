@@ -195,7 +195,7 @@ def test_a_debug_run_on_a_full_disk_is_told_and_left_only_if_it_ran(
         capture_output=True,
         check=False,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert done.returncode == 2
     assert "cannot be written: No space left on device" in done.stderr
@@ -233,7 +233,7 @@ def debug(script, runs, stdin=b"", program=DEBUG):
         input=stdin,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=150,
     )
 
 

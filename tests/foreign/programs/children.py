@@ -47,7 +47,7 @@ def by_queue(method):
     queue = context.Queue()
     process = context.Process(target=put, args=(queue,))
     process.start()
-    found = queue.get(timeout=30).number
+    found = queue.get(timeout=150).number
     process.join(30)
     return [found, process.exitcode]
 

@@ -44,7 +44,7 @@ def sent(method):
     process = context.Process(target=put, args=(line, tensor))
     process.start()
     try:
-        found = line.get(timeout=60).number
+        found = line.get(timeout=150).number
     except (queue.Empty, AttributeError) as error:
         found = repr(error)
     process.join(60)
