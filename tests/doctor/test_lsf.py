@@ -8,12 +8,10 @@ from hpcdist.runs.run import Run
 from hpcdist.schedulers.lsf.doctor import (
     examine,
     explain_end,
-    script_options,
     try_script,
 )
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "lsf" / "recorded"
-QUEUE = "gpuv100"
 
 
 def recorded(name):
@@ -86,53 +84,22 @@ def test_daemons_that_do_not_answer_fail(site, err, said):
     assert said in daemons.detail
 
 
-def test_options_are_read_from_the_script_as_bsub_reads_them():
-    script = (
-        "#!/bin/bash\n#BSUB -J job -q gpuv100\n"
-        '#BSUB -R "span[ptile=2] rusage[mem=5GB]"\n#BSUB -ti\necho "#BSUB -q other"\n'
-    )
-    assert script_options(script) == {
-        "-J": "job",
-        "-q": "gpuv100",
-        "-R": "span[ptile=2] rusage[mem=5GB]",
-        "-ti": "",
-    }
-
-
 def queue_of(name):
     parts = recorded("bqueues_long.txt").split("-" * 79)
     return next(part for part in parts if f"QUEUE: {name}\n" in part)
 
 
-@pytest.mark.parametrize(
-    ("queue", "options", "state", "said"),
-    [
-        ("gpuv100", "-W 24:00 -n 64", "pass", "is open, and allows 1440 minutes and 64 slots"),
-        ("gpuv100", "-W 24:01", "FAIL", "-W 24:01 is more than queue gpuv100 allows: 1440 minutes"),
-        ("gpuv100", "-W 1441", "FAIL", "-W 1441 is more than queue gpuv100 allows: 1440 minutes"),
-        ("gpuv100", "-n 65", "FAIL", "-n 65 is more than queue gpuv100 allows: 64 slots"),
-        ("night", "", "FAIL", "queue night is closed"),
-        ("gpuv100", '-R "span', "FAIL", "cannot be read"),
-    ],
-)
-def test_a_script_is_held_against_its_queue(site, queue, options, state, said):
-    site("bqueues", queue_of(queue))
-    finding = try_script(f"#!/bin/bash\n#BSUB -q {queue} {options}\n")
-    assert finding.state == state
-    assert said in finding.detail
+def test_a_queue_that_is_open_passes_with_what_it_allows(site):
+    site("bqueues", queue_of("gpuv100"))
+    finding = try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
+    assert finding.state == "pass"
+    assert "is open, and allows 1440 minutes and 64 slots" in finding.detail
 
 
 def test_a_queue_that_starts_no_jobs_is_a_warning(site):
     site("bqueues", queue_of("gpuv100").replace("Open:Active", "Open:Inact_Adm"))
     finding = try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
     assert finding.state == "warn"
-
-
-def test_an_unknown_queue_fails_and_the_known_ones_are_listed(site):
-    site("bqueues", recorded("bqueues.txt"), err="gpu: No such queue\n", code=255)
-    finding = try_script("#!/bin/bash\n#BSUB -q gpu\n")
-    assert finding.state == "FAIL"
-    assert finding.advice == "queues are: gpuv100, night, normal"
 
 
 def test_where_lsf_does_not_tell_the_directives_are_not_judged(site):

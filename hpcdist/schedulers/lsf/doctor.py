@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import shutil
 from collections.abc import Iterator
 
-from hpcdist.base.errors import HpcdistError, SchedulerError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.schedulers.lsf.commands import call_lsf, lsf_lines
-from hpcdist.schedulers.lsf.site import Queue, ask_queue, parse_queue_states
+from hpcdist.schedulers.lsf.site import ask_queue, parse_queue_states
 
 _NEEDED = ("bsub", "bjobs", "bkill", "bqueues")
-_DIRECTIVE = re.compile(r"^#[ \t]*BSUB[ \t]+(-.*)$", re.MULTILINE)
-_RUN_LIMIT = re.compile(r"(?:(\d+):)?(\d+)")
+_QUEUE = re.compile(r"^#BSUB -q \"?([^\"\s]+)", re.MULTILINE)
 _CLUSTER = re.compile(r"^My (cluster|master) name is (\S+)", re.MULTILINE)
 _END = re.compile(
     r"(?:Exited with exit code \d+|Exited by signal \d+|Exited|Done successfully|Completed <\w+>)"
@@ -72,19 +70,22 @@ def _daemons() -> Finding:
 
 
 def try_script(script: str) -> Finding:
-    """Check a script without submitting it: its queue, and what that allows."""
-    name = "directives"
-    try:
-        options = script_options(script)
-        queue = ask_queue(options.get("-q"))
-    except ValueError as error:
-        return failed(name, f"a #BSUB line cannot be read: {error}", "change the cluster profile")
-    except HpcdistError as error:
-        return failed(name, error.message, error.hint)
+    """Look at the queue of a script; what it asks for was compared with the queue before."""
+    named = _QUEUE.search(script)
+    queue = ask_queue(named[1] if named else None)
     if queue is None:
-        chosen = options.get("-q", "for jobs that name none")
-        return skipped(name, f"bqueues tells nothing of the queue {chosen}; {_NOT_TRIED}")
-    return _judge(options, queue)
+        chosen = named[1] if named else "for jobs that name none"
+        return skipped("directives", f"bqueues tells nothing of the queue {chosen}; {_NOT_TRIED}")
+    if not queue.is_active:
+        return warned(
+            "directives",
+            f"queue {queue.name} takes jobs, but starts none at present",
+            "the job waits until it does; name another queue",
+        )
+    limits = [f"{queue.run_limit_min:g} minutes"] if queue.run_limit_min is not None else []
+    limits += [f"{queue.max_slots} slots"] if queue.max_slots is not None else []
+    allows = " and ".join(limits) or "jobs of any size"
+    return passed("directives", f"queue {queue.name} is open, and allows {allows}; {_NOT_TRIED}")
 
 
 def explain_end(run: Run) -> str:
@@ -99,43 +100,3 @@ def explain_end(run: Run) -> str:
     # The lines of bjobs -l go on in the next one after 21 blanks.
     words = dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", said)))
     return f"LSF says of job {job_id}: {'; '.join(words)}" if words else ""
-
-
-def script_options(script: str) -> dict[str, str]:
-    """Return the options of bsub in a script; raises ValueError where quotes are open."""
-    found: dict[str, str] = {}
-    for line in _DIRECTIVE.findall(script):
-        option = ""
-        for word in shlex.split(line, comments=True):
-            if word.startswith("-"):
-                option = word
-                found[option] = ""
-            elif not found[option]:
-                found[option] = word
-    return found
-
-
-def _judge(options: dict[str, str], queue: Queue) -> Finding:
-    name, hint = "directives", "change the cluster profile, or the options, or name another queue"
-    if not queue.is_open:
-        return failed(name, f"queue {queue.name} is closed: it takes no jobs", hint)
-    time = _RUN_LIMIT.match(options.get("-W", ""))
-    minutes = 60 * int(time[1] or 0) + int(time[2]) if time else 0
-    slots = options.get("-n", "").partition(",")[0]  # of 4,8 the least counts
-    limits = [
-        ("-W", minutes, queue.run_limit_min, "minutes"),
-        ("-n", int(slots) if slots.isdecimal() else 0, queue.max_slots, "slots"),
-    ]
-    for option, asked, allowed, unit in limits:
-        if allowed is not None and asked > allowed:
-            problem = f"is more than queue {queue.name} allows: {allowed:g} {unit}"
-            return failed(name, f"{option} {options[option]} {problem}", hint)
-    if not queue.is_active:
-        return warned(
-            name,
-            f"queue {queue.name} takes jobs, but starts none at present",
-            "the job waits until it does; name another queue",
-        )
-    words = [f"{limit:g} {unit}" for _, _, limit, unit in limits if limit is not None]
-    allows = " and ".join(words) or "jobs of any size"
-    return passed(name, f"queue {queue.name} is open, and allows {allows}; {_NOT_TRIED}")

@@ -38,10 +38,6 @@ _PENDING: tuple[tuple[str, str], ...] = (
         "you have no account on the hosts; ask the site",
     ),
     (
-        r"bad host name|host group is not used by the queue",
-        "it asks for hosts that the queue does not have",
-    ),
-    (
         r"not enough (?:processors|hosts) to meet the (?:job|queue)'s spanning requirement",
         "it waits for hosts with as many free slots each as it asks for",
     ),
@@ -73,7 +69,6 @@ _PENDING: tuple[tuple[str, str], ...] = (
         r"queue has (?:reached|not enough)|queue's per-\w+ job slot limit",
         "all job slots of the queue are in use",
     ),
-    (r"job group has reached", "its job group runs as many jobs as it may"),
     (r"ngpus|\bgpus?\b", "it waits for GPUs to become free"),
     (
         r"requirements? for (?:reserving resource|resource reservation)(?: \((\w+)\))?.*not satisf",
@@ -92,22 +87,16 @@ _PENDING: tuple[tuple[str, str], ...] = (
         "it waits for hosts to become free",
     ),
     (
-        r"pre-exec command exited",
-        "the site's preparation of a host for it failed; LSF tries again",
-    ),
-    (
         r"unable to (?:access job file|set job's|determine job's|open job's)|initialization failed",
         "LSF could not start it on a host, and tries again; see that its folder exists there",
     ),
     (r"requeue|re-?scheduling|rescheduled", "it was requeued, and waits to be started again"),
     (r"new job is waiting", "the scheduler has not looked at it yet"),
-    (r"schedule of the job is postponed|system is (?:not ready|unable)", "LSF is catching up"),
     (r"load threshold|load information|higher .*priority jobs", "its hosts are busy"),
     (
         r"closed by|locked by|unreach|unavail|unable to reach|host is down",
         "hosts that it needs are down or closed, perhaps for maintenance",
     ),
-    (r"just started a job recently", "LSF starts one job after the other on a host"),
 )
 """Pattern of LSF's words -> ours; the first is told where there are several."""
 
