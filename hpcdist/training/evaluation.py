@@ -18,9 +18,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
-from hpcdist.data.batches import DirectBatches
+from hpcdist.data.batches import BatchSource, DirectBatches
 from hpcdist.data.order import Share
-from hpcdist.data.workers import BatchSource
 
 if TYPE_CHECKING:
     from hpcdist.data.images.samples import ImageSamples, PixelSamples

@@ -1,7 +1,7 @@
 import torch
 
 from hpcdist.data.arrays import ToUnitRange
-from hpcdist.data.images.loading import BufferedNormalizer
+from hpcdist.data.batches import BufferedNormalizer
 
 
 class Watched(ToUnitRange):

@@ -15,8 +15,8 @@ from hpcdist.bench.dataload.figures import Passes, Setting, Temperature
 from hpcdist.bench.dataload.sources import Source, forget, temperature
 from hpcdist.bench.ranks import BenchmarkRank, num_affordable
 from hpcdist.data.arrays import Samples
+from hpcdist.data.batches import BatchSource
 from hpcdist.data.order import Share, epoch_order
-from hpcdist.data.workers import BatchSource
 from hpcdist.job.spec import Model, TimedModel, Train
 from hpcdist.machine.memory import proportional_bytes
 

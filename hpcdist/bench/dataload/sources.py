@@ -17,13 +17,12 @@ import torch
 
 from hpcdist.bench.dataload.figures import Temperature
 from hpcdist.data.arrays import Samples
-from hpcdist.data.batches import make_batches
+from hpcdist.data.batches import BatchSource, make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
 from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
-from hpcdist.data.workers import BatchSource
 from hpcdist.job.spec import Data
 from hpcdist.rank.context import RankContext
 

@@ -8,8 +8,8 @@ from pictures import encoded, picture, plain, write_files
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL
+from hpcdist.data.batches import ImageBatches
 from hpcdist.data.images.device_transforms import is_on_device
-from hpcdist.data.images.loading import ImageBatches
 from hpcdist.data.images.memory import DecodedCache, SharedMemory
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, Share, epoch_order
