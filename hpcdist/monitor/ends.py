@@ -150,10 +150,9 @@ def exit_code_of_all(verdicts: Iterable[Verdict | None]) -> int:
     None is a run that never started.
     """
     codes = {EXIT_FAILED if verdict is None else verdict.exit_code_of_run for verdict in verdicts}
-    others = codes - {EXIT_DONE}
-    if not others:
+    if codes <= {EXIT_DONE}:
         return EXIT_DONE
-    return EXIT_STOPPED if others == {EXIT_STOPPED} else EXIT_FAILED
+    return EXIT_STOPPED if codes <= {EXIT_DONE, EXIT_STOPPED} else EXIT_FAILED
 
 
 def _is_gone(condition: Condition) -> bool:

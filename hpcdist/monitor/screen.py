@@ -75,35 +75,27 @@ class Screen:
         if self._live is None and not unfinished and not self._with_progress:
             return
         from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
 
         self._drawn_s, self._is_stale = now, False
-        room = max(1, self._terminal().height // 2)
-        rows = [self._row(rank, text) for rank, text in _chosen(unfinished, room)]
+        if self._live is None:
+            self._live = Live(console=self._terminal(), auto_refresh=False, transient=True)
+            self._live.start()
+        rows: list[RenderableType] = []
+        for rank, line in _chosen(unfinished, room=max(1, self._terminal().height // 2)):
+            row = Text.from_ansi(self._coloured(rank, line) if self._prefixed else line)
+            row.no_wrap, row.overflow = True, "ellipsis"
+            rows.append(row)
         if self._with_progress:
             rows.append(_drawing(progress, elapsed_s=now - self._started_s))
-        self._start_live().update(Group(*rows), refresh=True)
+        self._live.update(Group(*rows), refresh=True)
 
     def close(self) -> None:
         """Take the progress off the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _start_live(self) -> Live:
-        from rich.live import Live
-
-        if self._live is None:
-            self._live = Live(console=self._terminal(), auto_refresh=False, transient=True)
-            self._live.start()
-        return self._live
-
-    def _row(self, rank: int, text: str) -> RenderableType:
-        """Return a line that is cut to the width of the terminal."""
-        from rich.text import Text
-
-        row = Text.from_ansi(self._coloured(rank, text) if self._prefixed else text)
-        row.no_wrap, row.overflow = True, "ellipsis"
-        return row
 
     def _plain(self, rank: int, text: str) -> str:
         return f"[rank {rank}] {text}\n" if self._prefixed else f"{text}\n"
@@ -149,7 +141,7 @@ def progress_figures(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _chosen(unfinished: Sequence[tuple[int, str]], room: int) -> list[tuple[int, str]]:
+def _chosen(unfinished: Sequence[tuple[int, str]], *, room: int) -> list[tuple[int, str]]:
     """Return as many lines as there is room for, equally many of each rank: of nested bars the
     outer ones."""
     by_rank: dict[int, list[str]] = {}

@@ -20,34 +20,32 @@ _LOG_CHUNK_BYTES = 1 << 18
 _HELD_ROWS = 32
 
 
-class TailedLog:
-    """The lines of one growing log, as a terminal shows them."""
+class _Log:
+    """The growing log of one rank in one attempt, as a terminal shows it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, rank: int, attempt: int) -> None:
+        self.rank = rank
+        self.attempt = attempt
+        self.terminal = TerminalLines()
         self._growth = _Growth(path)
-        self._terminal = TerminalLines()
         self._waiting_since_s: float | None = None
 
-    def lines(self, *, finish: bool = False) -> Iterator[str]:
-        """The lines that were finished since the last call; with `finish`, the open ones too."""
+    def lines(self, *, finish: bool) -> Iterator[str]:
+        """Give the lines that were finished since the last call; to finish, the open ones too."""
         for chunk in self._growth.chunks():
-            yield from self._terminal.feed(chunk)
+            yield from self.terminal.feed(chunk)
         if finish:
-            yield from self._terminal.finish()
-
-    def open_lines(self) -> list[str]:
-        """Return the beginnings of unfinished lines, such as a progress bar."""
-        return self._terminal.open_lines()
+            yield from self.terminal.finish()
 
     def overdue_lines(self, now_s: float) -> list[str]:
-        """The same, each time they have been waited for long enough."""
-        if not self.open_lines():
+        """Return the unfinished lines, each time they have been waited for long enough."""
+        if not self.terminal.open_lines():
             self._waiting_since_s = None
         elif self._waiting_since_s is None:
             self._waiting_since_s = now_s
         elif now_s - self._waiting_since_s >= OVERDUE_S:
             self._waiting_since_s = None
-            return self._terminal.give_open()
+            return self.terminal.give_open()
         return []
 
 
@@ -64,39 +62,28 @@ class LogTail:
         self._run = run
         self._wanted = wanted
         self._clock_s = clock_s
-        self._logs: dict[Path, TailedLog] = {}
-        self._places: dict[Path, tuple[int, int]] = {}
-        """Rank and attempt of each log."""
+        self._logs: dict[Path, _Log] = {}
 
     def lines(self, *, finish: bool = False) -> Iterator[tuple[int, str]]:
-        """(rank, line) of what was written since the last call; a rank's log is finished, too, once
-        its next attempt has one."""
+        """Give (rank, line) of what was written since the last call; a rank's log is finished, too,
+        once its next attempt has one."""
         for rank, attempt, path in self._run.log_files():
             if self._wanted(rank) and path not in self._logs:
-                self._logs[path] = TailedLog(path)
-                self._places[path] = (rank, attempt)
-        newest = dict(sorted(self._places.values()))
-        for path, log in self._logs.items():
-            rank, attempt = self._places[path]
-            for line in log.lines(finish=finish or attempt < newest[rank]):
-                yield rank, line
+                self._logs[path] = _Log(path, rank=rank, attempt=attempt)
+        newest = dict(sorted((log.rank, log.attempt) for log in self._logs.values()))
+        for log in self._logs.values():
+            for line in log.lines(finish=finish or log.attempt < newest[log.rank]):
+                yield log.rank, line
 
     def open_lines(self) -> list[tuple[int, str]]:
-        """(rank, text) of the lines that are not finished."""
-        return [
-            (self._places[path][0], text)
-            for path, log in self._logs.items()
-            for text in log.open_lines()
-        ]
+        """Return (rank, text) of the lines that are not finished, such as progress bars."""
+        logs = self._logs.values()
+        return [(log.rank, text) for log in logs for text in log.terminal.open_lines()]
 
     def overdue_lines(self) -> list[tuple[int, str]]:
-        """The same of those that have been waited for long enough, where none can be drawn."""
-        now_s = self._clock_s()
-        return [
-            (self._places[path][0], text)
-            for path, log in self._logs.items()
-            for text in log.overdue_lines(now_s)
-        ]
+        """Return those that have been waited for long enough, where none can be drawn."""
+        logs, now_s = self._logs.values(), self._clock_s()
+        return [(log.rank, text) for log in logs for text in log.overdue_lines(now_s)]
 
 
 def whole_log(path: Path) -> Iterator[str]:

@@ -10,13 +10,13 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
-from hpcdist.monitor.board import Board, Line, make_frame
+from hpcdist.monitor.board import Board, make_frame
 
 _REFRESH_S = 1.0
 _RESIZE_S = 0.1
@@ -58,7 +58,8 @@ def _show(board: Board, title: Callable[[], str], live: Live, pressed: Keys) -> 
                 height=size.height,
                 width=size.width,
             )
-            live.update(_drawing(frame), refresh=True)
+            drawing = Text("\n", no_wrap=True, overflow="ellipsis")
+            live.update(drawing.join(Text.assemble(*line) for line in frame), refresh=True)
             if _is_quit(live.console, size, pressed, until_s):
                 return False
 
@@ -73,11 +74,6 @@ def _is_quit(console: Console, drawn: ConsoleDimensions, pressed: Keys, until_s:
     return False
 
 
-def _drawing(frame: list[Line]) -> Text:
-    lines = [Text.assemble(*line) for line in frame]
-    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
-
-
 _READ_BYTES = 64
 
 
@@ -85,8 +81,11 @@ _READ_BYTES = 64
 def keys() -> Iterator[Keys]:
     """Give keys as they are pressed, unseen; afterwards the terminal is as it was. Ctrl-C and
     Ctrl-Z stay signals."""
-    fd = _terminal()
-    if fd is None:
+    try:
+        fd = sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or none from the begin
+        fd = -1
+    if not os.isatty(fd) or not _is_ours(fd):
         yield Keys(None)
         return
     before = termios.tcgetattr(fd)
@@ -112,21 +111,12 @@ class Keys:
             return ""
         if not select.select([self._fd], [], [], wait_s)[0]:
             return ""
-        try:
+        pressed = b""
+        with suppress(OSError):
             pressed = os.read(self._fd, _READ_BYTES)
-        except OSError:
-            pressed = b""
         if not pressed:  # the terminal is gone
             self._fd = None
         return pressed.decode(errors="replace")
-
-
-def _terminal() -> int | None:
-    try:
-        fd = sys.stdin.fileno()
-    except (AttributeError, OSError, ValueError):  # closed, or none from the begin
-        return None
-    return fd if os.isatty(fd) and _is_ours(fd) else None
 
 
 def _is_ours(fd: int) -> bool:
