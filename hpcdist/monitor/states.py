@@ -77,10 +77,11 @@ def run_accounting(
 def end_verdict(run: Run, condition: Condition) -> Verdict:
     """Return the verdict on a run that left none: its last attempt's, else the scheduler's word."""
     state = condition.state
+    end_state: State = "lost" if state in (*OPEN_STATES, "done") else state
     attempt = run.read_attempt_verdict(run.newest_attempt())
     if attempt is not None:
         code = EXIT_INTERRUPTED if state == "cancelled" else attempt.exit_code_of_run
-        return msgspec.structs.replace(attempt, state=_end_state(state), exit_code_of_run=code)
+        return msgspec.structs.replace(attempt, state=end_state, exit_code_of_run=code)
     reason = f": {condition.reason}" if condition.reason else ""
     if state == "cancelled":
         return Verdict(
@@ -91,14 +92,10 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
         )
     return Verdict(
         kind="agent_lost",
-        state=_end_state(state),
+        state=end_state,
         message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{reason}",
         exit_code_of_run=EXIT_FAILED,
     )
-
-
-def _end_state(state: State) -> State:
-    return "lost" if state in (*OPEN_STATES, "done") else state
 
 
 def _ask(
@@ -110,15 +107,13 @@ def _ask(
         if warn is not None:
             whose = "state of 1 run is" if len(runs) == 1 else f"states of {len(runs)} runs are"
             warn(f"the {whose} not known: {error.message}")
-        unknown = Condition(state="unknown", reason=error.message)
-        return {run.id: _settled(run, unknown) for run in runs}
-    lost = Condition(state="lost")
-    return {run.id: _settled(run, answers.get(run.id, lost)) for run in runs}
-
-
-def _settled(run: Run, condition: Condition) -> Condition:
-    """Let a verdict that was written while the scheduler was asked have the last word."""
-    if condition.state in ("pending", "running"):
-        return condition
-    verdict = run.read_verdict()
-    return condition if verdict is None else Condition(state=verdict.state)
+        answers = {run.id: Condition(state="unknown", reason=error.message) for run in runs}
+    found: dict[str, Condition] = {}
+    for run in runs:
+        condition = answers.get(run.id, Condition(state="lost"))
+        if condition.state not in ("pending", "running"):
+            # A verdict that was written while the scheduler was asked has the last word.
+            verdict = run.read_verdict()
+            condition = condition if verdict is None else Condition(state=verdict.state)
+        found[run.id] = condition
+    return found

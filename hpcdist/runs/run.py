@@ -30,6 +30,7 @@ import re
 import secrets
 import shutil
 import time
+from functools import partialmethod
 from pathlib import Path
 from typing import TypeVar
 
@@ -128,29 +129,21 @@ class Run:
 
     # Paths that depend on a rank or a node.
 
-    def log_file(self, rank: int, attempt: int = 0) -> Path:
-        """Return the log of one rank in one attempt."""
-        return self.path / rank_log(rank, attempt)
+    def _numbered_file(self, stem: str, ending: str, number: int, attempt: int = 0) -> Path:
+        return self.path / f"{stem}-{number:05d}{_attempt_part(attempt)}{ending}"
 
-    def event_file(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file of the events of one rank in one attempt."""
-        return self.events_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.jsonl"
-
-    def usage_file(self, node: int, attempt: int = 0) -> Path:
-        """Return the file of what the ranks of one node used of it in one attempt."""
-        return self.events_folder / f"node-{node:05d}{_attempt_part(attempt)}.jsonl"
-
-    def error_file(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file in which a rank describes the exception that ends it."""
-        return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
-
-    def outcome_file(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file of what a submitted function returned or raised in one rank, pickled."""
-        return self.path / "results" / f"rank-{rank:05d}{_attempt_part(attempt)}.pkl"
-
-    def stacks_file(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file for a rank's stacks when the run hangs."""
-        return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.stacks"
+    log_file = partialmethod(_numbered_file, "logs/rank", ".log")
+    """The log of one rank in one attempt."""
+    event_file = partialmethod(_numbered_file, "events/rank", ".jsonl")
+    """The file of the events of one rank in one attempt."""
+    usage_file = partialmethod(_numbered_file, "events/node", ".jsonl")
+    """The file of what the ranks of one node used of it in one attempt."""
+    error_file = partialmethod(_numbered_file, "errors/rank", ".json")
+    """The file in which a rank describes the exception that ends it."""
+    outcome_file = partialmethod(_numbered_file, "results/rank", ".pkl")
+    """The file of what a submitted function returned or raised in one rank, pickled."""
+    stacks_file = partialmethod(_numbered_file, "logs/rank", ".stacks")
+    """The file for a rank's stacks when the run hangs."""
 
     def agent_log_file(self, node: int) -> Path:
         """Return the log of the agent of one node."""

@@ -31,43 +31,13 @@ from hpcdist.schedulers.base import (
     Target,
     Task,
 )
-from hpcdist.schedulers.jobs import (
-    JobIndex,
-    end_jobs,
-    job_key,
-    note_jobs,
-    unsubmitted,
-)
+from hpcdist.schedulers.jobs import JobIndex, end_jobs, job_key, note_jobs, unsubmitted
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import cpus_per_node, lay_out
 from hpcdist.schedulers.script import render
-from hpcdist.schedulers.slurm import doctor, requeue
+from hpcdist.schedulers.slurm import directives, doctor, requeue, site, steps
 from hpcdist.schedulers.slurm.accounting import ask_usage
-from hpcdist.schedulers.slurm.directives import (
-    check_folder,
-    directives,
-    explanation,
-    log_pattern,
-)
 from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
-from hpcdist.schedulers.slurm.site import (
-    ask_cluster,
-    ask_max_array_size,
-    ask_nodes,
-    check_capacity,
-    conditions_elsewhere,
-    detect_slurm,
-    refuse_elsewhere,
-)
-from hpcdist.schedulers.slurm.steps import (
-    SlurmAllocation,
-    cancel_step,
-    check_allocation,
-    find_allocation,
-    is_step,
-    step_conditions,
-    step_options,
-)
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import Sbatch
@@ -94,26 +64,26 @@ class SlurmScheduler(Scheduler):
         *,
         busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
     ) -> Plan:
-        check_capacity(job, cluster, ask_nodes())
+        site.check_capacity(job, cluster, site.ask_nodes())
         return Plan(launch=lay_out(job, cluster, warning_signals=_WARNINGS), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        return explanation(job, plan.cluster)
+        return directives.explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         cluster = plan.cluster
-        check_folder(target)
+        directives.check_folder(target)
         return render(
             "slurm.sh.j2",
             job,
             target,
             cluster,
             name=target.name,
-            directives=[] if target.allocation else directives(job, cluster, target),
+            directives=[] if target.allocation else directives.directives(job, cluster, target),
             step_options=target.step_options,
             environment=plan.launch.environment,
             cpus_per_node=cpus_per_node(job, cluster),
-            output=log_pattern(target, "%t"),
+            output=directives.log_pattern(target, "%t"),
         )
 
     def submit(
@@ -127,7 +97,7 @@ class SlurmScheduler(Scheduler):
     ) -> list[str]:
         # The name is asked for while sbatch makes the caller wait anyway.
         with ThreadPoolExecutor(1) as background:
-            cluster = background.submit(ask_cluster)
+            cluster = background.submit(site.ask_cluster)
             sent, job_ids = _send(job, target, agents, script)
         note_jobs(
             runs,
@@ -150,19 +120,19 @@ class SlurmScheduler(Scheduler):
         return job_id, sent.said
 
     def max_array_size(self) -> int:
-        return ask_max_array_size()
+        return site.ask_max_array_size()
 
-    def find_allocation(self, environment: Mapping[str, str]) -> SlurmAllocation | None:
-        return find_allocation(environment)
+    def find_allocation(self, environment: Mapping[str, str]) -> steps.SlurmAllocation | None:
+        return steps.find_allocation(environment)
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
-        assert isinstance(allocation, SlurmAllocation)
-        check_allocation(job, cluster, allocation)
+        assert isinstance(allocation, steps.SlurmAllocation)
+        steps.check_allocation(job, cluster, allocation)
         return Plan(
             launch=lay_out(job, cluster, warning_signals=_WARNINGS),
             cluster=cluster,
             allocation=allocation.job_id,
-            step_options=step_options(job, cluster, allocation),
+            step_options=steps.step_options(job, cluster, allocation),
         )
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
@@ -171,11 +141,12 @@ class SlurmScheduler(Scheduler):
 
         Raises SchedulerError where squeue does not answer.
         """
-        steps = [run for run in runs if is_step(run)]
-        found = step_conditions(steps)
+        found = steps.step_conditions([run for run in runs if steps.is_step(run)])
         jobs = [run for run in runs if run.id not in found]
         found |= _job_conditions(jobs) if jobs else {}
-        return found | conditions_elsewhere(run for run in runs if found[run.id].state == "lost")
+        return found | site.conditions_elsewhere(
+            run for run in runs if found[run.id].state == "lost"
+        )
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Ask sacct once; return nothing where there is none, or it keeps no books.
@@ -201,16 +172,17 @@ class SlurmScheduler(Scheduler):
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
         queue = JobIndex(ask_queue())  # where Slurm does not answer, nothing may be half done
-        steps = [run for run in runs if is_step(run)]
+        in_allocations = [run for run in runs if steps.is_step(run)]
         jobs = {
             run.id: job
             for run in runs
-            if run not in steps and (job := queue.find(run, run.read_submission())) is not None
+            if run not in in_allocations
+            and (job := queue.find(run, run.read_submission())) is not None
         }
-        refuse_elsewhere(run for run in runs if run.id not in jobs)
-        for run in steps:
+        site.refuse_elsewhere(run for run in runs if run.id not in jobs)
+        for run in in_allocations:
             run.ask_to_cancel()
-            cancel_step(run)
+            steps.cancel_step(run)
         end_jobs(
             runs,
             {job.job_id for job in jobs.values()},
@@ -243,7 +215,7 @@ class SlurmScheduler(Scheduler):
         requeue.requeue_own_job()
 
     def detect_site(self) -> Site:
-        return detect_slurm(getpass.getuser())
+        return site.detect_slurm(getpass.getuser())
 
     def examine(self) -> Iterator[Finding]:
         return doctor.examine()

@@ -78,14 +78,23 @@ class Sbatch:
         scancel(job_ids)
 
     def send(self) -> str:
-        """Call sbatch; return the job's id."""
+        """Call sbatch; return the job's id. Raises SubmissionUnclearError where nobody says whether
+        there is one."""
         try:
             return self._sbatch()
         except SchedulerError as error:
-            job_id = self._find_job(error) if _is_unclear(error) else None
-            if job_id is None:
-                error.hint = _REFUSED_HINT if isinstance(error, CommandFailedError) else error.hint
+            # The job may have been submitted in spite of it.
+            has_failed = isinstance(error, CommandFailedError)
+            is_unclear = (
+                _UNCLEAR.search(error.said)
+                if isinstance(error, CommandFailedError)
+                else isinstance(error, CommandTimeoutError | NoJobNamedError)
+            )
+            job = find_by_name(self._target.name, error, ask_queue) if is_unclear else None
+            if job is None:
+                error.hint = _REFUSED_HINT if has_failed else error.hint
                 raise
+            job_id = job.job_id.partition("_")[0]
             self.said = [f"sbatch gave up, but its job {job_id} is there: {error.message}"]
             return job_id
 
@@ -103,12 +112,6 @@ class Sbatch:
                 hint="is sbatch a wrapper of the site's? ask its administrators",
             )
         return job[1]
-
-    def _find_job(self, error: SchedulerError) -> str | None:
-        """Return the id of the job of which sbatch has told nothing but `error`; None: there is
-        none. Raises SubmissionUnclearError where Slurm does not say."""
-        job = find_by_name(self._target.name, error, ask_queue)
-        return None if job is None else job.job_id.partition("_")[0]
 
 
 class Step(Sbatch):
@@ -144,10 +147,3 @@ class Step(Sbatch):
         # A program that goes on after submitting must not keep the ended script as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         return job_id
-
-
-def _is_unclear(error: SchedulerError) -> bool:
-    """Return whether the job may have been submitted in spite of sbatch's error."""
-    if isinstance(error, CommandFailedError):
-        return _UNCLEAR.search(error.said) is not None
-    return isinstance(error, CommandTimeoutError | NoJobNamedError)
