@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -61,6 +61,8 @@ class Benchmark(Generic[ResultT]):
     """Kinds of lines in the benchmarks' CSV, and the types whose fields are its columns."""
     lines: ClassVar[Mapping[str, str]]
     """Fields of the result that have the lines of each kind."""
+    picture: ClassVar[tuple[str, str]]
+    """Name and description of the picture of one run, where there is one."""
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> ResultT | None:
         """Return the result of one rank's events by kind; None where it measured nothing."""
@@ -68,11 +70,12 @@ class Benchmark(Generic[ResultT]):
 
     def conclusions(self, result: ResultT) -> list[str]:
         """Return the sentences that answer what the benchmark was run for."""
-        raise NotImplementedError
+        sentences: list[str] = result.conclusions  # type: ignore[attr-defined]
+        return sentences
 
-    def details(self, result: ResultT) -> list[str]:  # noqa: ARG002
+    def details(self, result: ResultT) -> list[str]:
         """Return remarks: what the conclusions rest on, and what would help."""
-        return []
+        return getattr(result, "details", [])
 
     def tables(self, result: ResultT, number: int) -> Iterator[Table[Any]]:
         """Make the tables of the run with this number."""
@@ -91,8 +94,24 @@ class Benchmark(Generic[ResultT]):
         """List what trackers get: series, the place that takes the step's, and value."""
         return iter(())
 
-    def pictures(self, job: str, runs: Sequence[NumberedResult[ResultT]]) -> Iterator[Picture]:
-        """List the pictures of the runs of one job, oldest first; none is drawn yet."""
+    def pictures(
+        self,
+        job: str,  # noqa: ARG002
+        runs: Sequence[NumberedResult[ResultT]],
+    ) -> Iterator[Picture]:
+        """List the pictures of the runs of one job, which come oldest first; none is drawn yet.
+
+        By default those of the newest runs, which also stand in their folders.
+        """
+        name, description = self.picture
+        drawn, left_out = first(runs[::-1], _MOST_PICTURES)
+        for run in drawn:
+            title = f"#{run.number} {label(run.run)}: {name}"
+            draw = functools.partial(self.draw, run.result, title)
+            yield Picture(f"{slug(run.run)}-{name}", title, description + left_out, draw)
+
+    def draw(self, result: ResultT, title: str) -> Figure:
+        """Draw the picture of one run."""
         raise NotImplementedError
 
 
@@ -118,21 +137,6 @@ def rate_measure(rate: float, time: Measure) -> Measure:
     """Return a rate whose relative spread is that of the time."""
     sd = None if time.sd is None or not time.mean else rate * time.sd / time.mean
     return spread_measure(rate, sd, time.count, over="windows")
-
-
-def newest_pictures(
-    runs: Sequence[NumberedResult[Any]],
-    name: str,
-    draw: Callable[[Any, str], Figure],
-    description: str,
-) -> Iterator[Picture]:
-    """List the pictures of the newest runs, which also stand in their folders; `draw` is called
-    with the cells of a result and a title."""
-    drawn, left_out = first(runs[::-1], _MOST_PICTURES)
-    for run in drawn:
-        title = f"#{run.number} {label(run.run)}: {name}"
-        make = functools.partial(draw, run.result.cells, title)
-        yield Picture(f"{slug(run.run)}-{name}", title, description + left_out, make)
 
 
 def three_digits(per: float) -> Format:

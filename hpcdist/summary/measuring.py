@@ -168,7 +168,7 @@ def find_measurements(
                 new.append((runs[index], fingerprints[index], content))
     if cache is not None:
         try:
-            cache.keep(new, asked=runs)
+            cache.keep(new)
         except OSError as error:
             if warn is not None:
                 warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")

@@ -263,10 +263,8 @@ def alternatives(
 
 def slowest_node(cells: Sequence[DataloadCell]) -> int:
     """Return the node whose best way of loading is the slowest."""
-    rates: dict[int, float] = {}
-    for cell in cells:
-        rates[cell.node] = max(cell.images_per_s, rates.get(cell.node, 0.0))
-    return min(rates, key=lambda node: (rates[node], node))
+    best = {cell.node: cell.images_per_s for cell in sorted(cells, key=lambda c: c.images_per_s)}
+    return min(best, key=lambda node: (best[node], node))
 
 
 def but_workers(setting: Setting) -> Setting:

@@ -11,7 +11,6 @@ import msgspec
 
 from hpcdist.base.plotting import (
     LINES,
-    Picture,
     counts_axis,
     finish,
     new_figure,
@@ -20,7 +19,7 @@ from hpcdist.base.plotting import (
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_sd, number
 from hpcdist.base.text import column_decimals, show_mean_sd, shown
-from hpcdist.bench.benchmark import Benchmark, NumberedResult, newest_pictures, rate_measure
+from hpcdist.bench.benchmark import Benchmark, rate_measure
 from hpcdist.bench.dataload.conclusion import conclude, shortened, work_s
 from hpcdist.bench.dataload.figures import (
     ALWAYS,
@@ -56,6 +55,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
     events: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
     measurements: ClassVar = events
     lines: ClassVar = {"loading": "cells", "model_step": "steps"}
+    picture = ("loading", "Time to load a batch by workers.")
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> DataloadSummary | None:
         """Return the newest figures of each way on each node: a later event of the same way has
@@ -63,14 +63,6 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         cells: Sequence[DataloadCell] = events["loading"]
         newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
         return conclude(newest, events["model_step"]) if newest else None
-
-    def conclusions(self, result: DataloadSummary) -> list[str]:
-        """Return how many workers, and what the bottleneck is."""
-        return result.conclusions
-
-    def details(self, result: DataloadSummary) -> list[str]:
-        """Return what the conclusions rest on, and what would help."""
-        return result.details
 
     def tables(self, result: DataloadSummary, number: int) -> Iterator[Table[Any]]:
         """Make the table by way of loading, that of the work per image, and that of the model."""
@@ -86,13 +78,9 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
             rate = rate_measure(cell.images_per_s, cell.time_s)
             yield f"images/s, {_way_in_words(cell)}", rate
 
-    def pictures(
-        self,
-        job: str,  # noqa: ARG002
-        runs: Sequence[NumberedResult[DataloadSummary]],
-    ) -> Iterator[Picture]:
-        """List the pictures of the newest runs, which also stand in their folders."""
-        return newest_pictures(runs, "loading", make_figure, "Time to load a batch by workers.")
+    def draw(self, result: DataloadSummary, title: str) -> Figure:
+        """Draw the time to load a batch."""
+        return make_figure(result.cells, title)
 
 
 def _way_in_words(cell: DataloadCell) -> str:

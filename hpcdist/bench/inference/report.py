@@ -16,13 +16,7 @@ from hpcdist.base.plotting import (
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_sd, number
 from hpcdist.base.text import UNDEFINED, number_of
-from hpcdist.bench.benchmark import (
-    Benchmark,
-    NumberedResult,
-    newest_pictures,
-    rate_measure,
-    three_digits,
-)
+from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure, three_digits
 from hpcdist.bench.inference.figures import (
     DATA_PARALLEL,
     PROCESS_PER_GPU,
@@ -46,6 +40,7 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
     events: ClassVar = {"inference": InferenceCell}
     measurements: ClassVar = events
     lines: ClassVar = {"inference": "cells"}
+    picture = ("inference", "Time per batch and images/s by batch size.")
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> InferenceSummary | None:
         """Return all cells, and what they mean."""
@@ -84,14 +79,15 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
                 yield f"inference/{cell.strategy}_images_per_s", cell.batch_size, cell.images_per_s
 
     def pictures(
-        self,
-        job: str,  # noqa: ARG002
-        runs: Sequence[NumberedResult[InferenceSummary]],
+        self, job: str, runs: Sequence[NumberedResult[InferenceSummary]]
     ) -> Iterator[Picture]:
-        """List the pictures of the newest runs, which also stand in their folders."""
+        """List the pictures of the newest runs that timed anything."""
         timed = [run for run in runs if any(cell.mean_time_s for cell in run.result.cells)]
-        description = "Time per batch and images/s by batch size."
-        return newest_pictures(timed, "inference", make_figure, description)
+        return super().pictures(job, timed)
+
+    def draw(self, result: InferenceSummary, title: str) -> Figure:
+        """Draw what was measured."""
+        return make_figure(result.cells, title)
 
 
 def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[InferenceCell]:

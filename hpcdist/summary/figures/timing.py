@@ -188,28 +188,24 @@ def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
 def rates_over(reference: Spans, spans: Spans) -> list[float]:
     """Return the samples per second of one rank over the steps of each reference span; nan where it
     lacks some of them."""
-    rates: list[float] = []
+    rates = []
     start = 0
     for first_step, last_step in zip(reference.first_steps, reference.last_steps, strict=True):
         while start < len(spans) and spans.last_steps[start] <= first_step:
             start += 1
-        rates.append(_rate_between(first_step, last_step, spans, start))
+        wall_s = samples = 0.0
+        covered = 0
+        for index in range(start, len(spans)):
+            first, last = spans.first_steps[index], spans.last_steps[index]
+            if first >= last_step:
+                break
+            steps = min(last, last_step) - max(first, first_step)
+            part = steps / (last - first)
+            covered += steps
+            wall_s += part * spans.wall_s[index]
+            samples += part * spans.samples[index]
+        rates.append(samples / wall_s if covered == last_step - first_step else math.nan)
     return rates
-
-
-def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> float:
-    wall_s = samples = 0.0
-    covered = 0
-    for index in range(start, len(spans)):
-        first, last = spans.first_steps[index], spans.last_steps[index]
-        if first >= last_step:
-            break
-        steps = min(last, last_step) - max(first, first_step)
-        part = steps / (last - first)
-        covered += steps
-        wall_s += part * spans.wall_s[index]
-        samples += part * spans.samples[index]
-    return samples / wall_s if covered == last_step - first_step else math.nan
 
 
 def step_time(totals: StepTotals) -> StepTime | None:

@@ -20,7 +20,7 @@ import contextlib
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +34,7 @@ from hpcdist.runs.run import Run
 _COARSEST_CLOCK_S = 2.0
 """Of file systems in use: until then a second change may leave the same times."""
 _QUIET_S = 3600.0
-_MOST_BYTES_PER_FOLDER = 64_000_000  # some 20,000 runs
-_MOST_BYTES = 256_000_000
+_MOST_BYTES = 256_000_000  # some 80,000 runs
 _SUFFIX = ".msgpack"
 
 
@@ -75,20 +74,22 @@ class SummaryCache:
         entry = self._known[runs].get(run.id)
         return entry.measured if entry and entry.digest == fingerprint.digest else None
 
-    def keep(
-        self, measured: Sequence[tuple[Run, Fingerprint, bytes]], *, asked: Sequence[Run]
-    ) -> None:
-        """Add what was measured; entries of runs that are gone, or too many, are dropped, those
-        that were `asked` for last. Raises OSError."""
+    def keep(self, measured: Sequence[tuple[Run, Fingerprint, bytes]]) -> None:
+        """Add what was measured; entries of runs that are gone are dropped, and folders that were
+        not used for longest where all are too large. Raises OSError."""
         new: dict[str, dict[str, Entry]] = defaultdict(dict)
         for run, fingerprint, content in measured:
             entry = Entry(digest=fingerprint.digest, measured=msgspec.Raw(content))
             new[str(run.path.parent)][run.id] = entry
-        wanted: dict[str, set[str]] = defaultdict(set)
-        for run in asked:
-            wanted[str(run.path.parent)].add(run.id)
         for runs, entries in new.items():
-            self._write(runs, self._read(runs) | entries, wanted[runs])
+            there = {
+                name: entry
+                for name, entry in (self._read(runs) | entries).items()
+                if os.path.isdir(os.path.join(runs, name))
+            }
+            content = msgspec.msgpack.encode(_Folder(version=self._version, path=runs, runs=there))
+            self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            files.write_whole(self._file(runs), content)
         if new:
             self._shrink()
 
@@ -108,20 +109,6 @@ class SummaryCache:
         with contextlib.suppress(OSError):
             os.utime(path)  # used now: what was not used for longest is dropped first
         return folder.runs if (folder.version, folder.path) == (self._version, runs) else {}
-
-    def _write(self, runs: str, entries: Mapping[str, Entry], wanted: set[str]) -> None:
-        ordered = sorted(entries, key=lambda name: name not in wanted)
-        kept: dict[str, Entry] = {}
-        num_bytes = 0
-        for name in ordered:
-            num_bytes += len(bytes(entries[name].measured))
-            if num_bytes > _MOST_BYTES_PER_FOLDER:
-                break
-            if name in wanted or os.path.isdir(os.path.join(runs, name)):
-                kept[name] = entries[name]
-        content = _Folder(version=self._version, path=runs, runs=kept)
-        self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        files.write_whole(self._file(runs), msgspec.msgpack.encode(content))
 
     def _shrink(self) -> None:
         """Drop the files that were not used for longest, until the rest is small enough."""
