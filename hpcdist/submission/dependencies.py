@@ -17,7 +17,6 @@ from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.states import OPEN_STATES, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
-from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Dependency, Scheduler
 
 Kind = Literal["ok", "any", "notok"]
@@ -94,8 +93,16 @@ def _still_open(afters: Sequence[After], scheduler: str) -> list[After]:
     states = run_states(list({run.path: run for after in afters for run in after.runs}.values()))
     for after in afters:
         for run in after.runs:
-            if states[run.id] not in OPEN_STATES:
-                _check_ended(after, run, states[run.id])
+            state = states[run.id]
+            if state not in OPEN_STATES:
+                is_done = state == "done"
+                if after.kind == ("notok" if is_done else "ok"):
+                    prefix, needed = ("notok:", "failed") if is_done else ("", "done")
+                    raise UserError(
+                        f"--after {prefix}{after.name}: run {run.id} is {state}, and the new run "
+                        f"needs it {needed}",
+                        hint=f"--after any:{after.name} starts whatever became of it",
+                    )
             elif (its := run.read_scheduler()) != scheduler:
                 raise UserError(
                     f"--after {after.name}: run {run.id} goes on with {its}, and the new run is "
@@ -108,42 +115,21 @@ def _still_open(afters: Sequence[After], scheduler: str) -> list[After]:
     ]
 
 
-def _check_ended(after: After, run: Run, state: State) -> None:
-    if after.kind == "ok" and state != "done":
-        raise UserError(
-            f"--after {after.name}: run {run.id} is {state}, and the new run needs it done",
-            hint=f"--after any:{after.name} starts whatever became of it",
-        )
-    if after.kind == "notok" and state == "done":
-        raise UserError(
-            f"--after notok:{after.name}: run {run.id} is done, and the new run needs it failed",
-            hint=f"--after any:{after.name} starts whatever became of it",
-        )
-
-
 def _job_ids(after: After, scheduler: Scheduler) -> list[str]:
-    ids = [_job_id(after, run) for run in after.runs]
+    ids = {run.id: run.read_job_id() for run in after.runs}
+    for run_id, job_id in ids.items():
+        if job_id is None:
+            raise UserError(
+                f"--after {after.name}: run {run_id} is being submitted, and has no job yet",
+                hint="try again in a moment",
+            )
+    job_ids = [job_id for job_id in ids.values() if job_id is not None]
     if after.kind == "notok":  # an array has failed where one of its runs has; here each must
-        return ids
-    whole = _whole_arrays(after.runs, scheduler)
-    names = {job_id: scheduler.dependency_id(job_id) for job_id in ids}
-    return list(dict.fromkeys(name if name in whole else job_id for job_id, name in names.items()))
-
-
-def _job_id(after: After, run: Run) -> str:
-    job_id = run.read_job_id()
-    if job_id is not None:
-        return job_id
-    raise UserError(
-        f"--after {after.name}: run {run.id} is being submitted, and has no job yet",
-        hint="try again in a moment",
-    )
-
-
-def _whole_arrays(runs: Sequence[Run], scheduler: Scheduler) -> set[str]:
-    """Return the arrays all of whose runs are waited for: one name does for them."""
-    ids = {run.id for run in runs}
-    places = [(run.path.parent, place) for run in runs if (place := run.read_sweep_place())]
+        return job_ids
+    # Of an array all of whose runs are waited for, one name does for them.
+    places = [(run.path.parent, place) for run in after.runs if (place := run.read_sweep_place())]
     folders = {folder / str(place.id) for folder, place in places}
     jobs = [job for folder in folders for job in Sweep(folder).read().jobs]
-    return {scheduler.dependency_id(job.job_id) for job in jobs if ids.issuperset(job.runs)}
+    whole = {scheduler.dependency_id(job.job_id) for job in jobs if ids.keys() >= set(job.runs)}
+    names = {job_id: scheduler.dependency_id(job_id) for job_id in job_ids}
+    return list(dict.fromkeys(name if name in whole else job_id for job_id, name in names.items()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,11 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     beside: list[Axis] = []
     """Other keys, which take as many values, and step with this one."""
 
+    @property
+    def keys(self) -> list[Axis]:
+        """An axis for each key."""
+        return [self, *self.beside]
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One point: the values that make a run of a sweep differ from the others."""
@@ -63,15 +68,15 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3."""
-        words = (
-            [self.variant]
-            if self.variant is not None
-            else [
-                f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
-                for key, flag in self.flags.items()
-            ]
-        )
-        return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
+        words = [
+            f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
+            for key, flag in self.flags.items()
+        ]
+        if self.variant is not None:
+            words = [self.variant]
+        if self.num_repeats > 1:
+            words.append(f"repeat={self.repeat}")
+        return " ".join(words)
 
 
 def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
@@ -83,10 +88,9 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
             f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
             hint="give fewer values or repeats, or split it into several sweeps",
         )
-    names = {key_axis.key: key_axis.name for key_axis in _keys(axes)}
-    steps = ([_flags(axis, place) for place in range(len(axis.flags))] for axis in axes)
-    combinations = itertools.product(*steps)
-    repeated = itertools.product(combinations, range(num_repeats))
+    names = {each.key: each.name for axis in axes for each in axis.keys}
+    steps = (zip(*(each.flags for each in axis.keys), strict=True) for axis in axes)
+    repeated = itertools.product(itertools.product(*steps), range(num_repeats))
     return [
         Point(
             index=index,
@@ -97,18 +101,6 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
         )
         for index, (flags, repeat) in enumerate(repeated)
     ]
-
-
-def _keys(axes: Sequence[Axis]) -> Iterator[Axis]:
-    """Give an axis for each key."""
-    for axis in axes:
-        yield axis
-        yield from axis.beside
-
-
-def _flags(axis: Axis, place: int) -> list[Flag]:
-    """Return the flags of all keys of an axis, in their order."""
-    return [key_axis.flags[place] for key_axis in (axis, *axis.beside)]
 
 
 def variant_points(
@@ -139,7 +131,12 @@ def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis
 
     Raises JobError, which names the option.
     """
-    axes = [axis for text in texts for axis in _parse_sweep(text, short)]
+    axes = []
+    for text in texts:
+        words = [word for word in _split(text, " \t\n", text) if word]
+        if not words:
+            raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
+        axes += [_parse_axis(word, short, text) for word in words]
     _refuse_same_key(axes)
     return axes
 
@@ -165,8 +162,9 @@ def axes_from_values(
 
 
 def _refuse_same_key(axes: Sequence[Axis]) -> None:
-    counts = Counter(axis.key for axis in _keys(axes))
-    for axis in _keys(axes):
+    keys = [each for axis in axes for each in axis.keys]
+    counts = Counter(axis.key for axis in keys)
+    for axis in keys:
         if counts[axis.key] > 1:
             raise JobError(
                 f"--sweep {axis.name}: {axis.key} is swept twice",
@@ -176,21 +174,13 @@ def _refuse_same_key(axes: Sequence[Axis]) -> None:
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
     """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
-    for axis in _keys(axes):
+    for axis in itertools.chain.from_iterable(axis.keys for axis in axes):
         if axis.key in given:
             raise JobError(
                 f"--sweep {axis.name} and {given[axis.key]} contradict each other: both give "
                 f"{axis.key}",
                 hint="give one of them",
             )
-
-
-def _parse_sweep(text: str, short: Mapping[str, str]) -> Iterator[Axis]:
-    words = [word for word in _split(text, " \t\n", text) if word]
-    if not words:
-        raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
-    for word in words:
-        yield _parse_axis(word, short, text)
 
 
 def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
@@ -246,7 +236,13 @@ def _split(text: str, separators: str, whole: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-        _note_opening(letter, before, open_)
+        if open_ and letter == open_[-1]:
+            open_.pop()
+        elif not (open_ and open_[-1] in "'\""):
+            if letter in _CLOSING:
+                open_.append(_CLOSING[letter])
+            elif letter in "'\"" and before in _BEFORE_QUOTES:
+                open_.append(letter)
         before = letter
     if open_:
         raise JobError(
@@ -254,14 +250,3 @@ def _split(text: str, separators: str, whole: str) -> list[str]:
             hint="close every bracket and quote",
         )
     return parts
-
-
-def _note_opening(letter: str, before: str, open_: list[str]) -> None:
-    if open_ and letter == open_[-1]:
-        open_.pop()
-    elif open_ and open_[-1] in "'\"":
-        return
-    elif letter in _CLOSING:
-        open_.append(_CLOSING[letter])
-    elif letter in "'\"" and before in _BEFORE_QUOTES:
-        open_.append(letter)

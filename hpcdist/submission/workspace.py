@@ -124,7 +124,11 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     there is a git work tree.
     """
     submit_dir = os.getcwd()
-    by_default = by_default and _runs_code_of_user(job)
+    if isinstance(job, TrainingJob | InferenceJob):
+        runs_code_of_user = is_own(job.model.name)
+    else:
+        runs_code_of_user = isinstance(job, OwnCodeJob)
+    by_default = by_default and runs_code_of_user
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = _limit_bytes(request.limit_mb)
@@ -141,12 +145,6 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)
 
 
-def _runs_code_of_user(job: JobSpec) -> bool:
-    if isinstance(job, TrainingJob | InferenceJob):
-        return is_own(job.model.name)
-    return isinstance(job, OwnCodeJob)
-
-
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
     """Name what of the user's code is read where it is, and not from the snapshot."""
     notes = []
@@ -160,29 +158,17 @@ def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
             f"{job.script} is not among the files of the git work tree {snapshot.root}: it is read "
             "when the job starts, and not from the snapshot"
         )
-    for package, path in _editable_packages().items():
-        if snapshot.path_in(here, os.path.join(path, "__init__.py")) is not None:
-            notes.append(
-                f"the package {package} is installed from this work tree in editable mode: unless "
-                "it lies beside the script, it is read when the job starts, and not from the "
-                "snapshot"
-            )
+    # Packages that setuptools finds by a table, and not by an entry of sys.path.
+    finders = [module for name, module in sys.modules.items() if name.startswith("__editable___")]
+    for finder in finders:
+        for package, path in getattr(finder, "MAPPING", {}).items():
+            if snapshot.path_in(here, os.path.join(path, "__init__.py")) is not None:
+                notes.append(
+                    f"the package {package} is installed from this work tree in editable mode: "
+                    "unless it lies beside the script, it is read when the job starts, and not "
+                    "from the snapshot"
+                )
     return notes
-
-
-def _editable_packages() -> dict[str, str]:
-    """Packages that setuptools finds by a table, and not by an entry of sys.path -> folder."""
-    tables = [
-        getattr(module, "MAPPING", None)
-        for name, module in list(sys.modules.items())
-        if name.startswith("__editable___")
-    ]
-    return {
-        str(package): str(path)
-        for table in tables
-        if isinstance(table, dict)
-        for package, path in table.items()
-    }
 
 
 def _python_path(snapshot: SnapshotPlan, folder: Path) -> str | None:
