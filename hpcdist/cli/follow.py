@@ -111,6 +111,7 @@ def wait_for_sweep(
 ) -> tuple[dict[str, Verdict], int]:
     """Wait for all runs that a scheduler has; return their verdicts and the exit code."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
+    from hpcdist.monitor.follow import end_sentence
 
     name = submitted.id
     try:
@@ -123,7 +124,7 @@ def wait_for_sweep(
         return {}, EXIT_INTERRUPTED
     for run in submitted.runs:
         if verdicts[run.id].state != "done":
-            say(_end_sentence(run, verdicts[run.id]))
+            say(one_line(end_sentence(run, verdicts[run.id])))
     if planned.comparison or submitted.summary_job_id is not None:
         _print_summary(submitted.runs, submitted.places.path, as_json=as_json)
     return verdicts, exit_code_of_all(verdicts.values())
@@ -190,38 +191,30 @@ def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
 def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Follower:
     """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
     beginnings and ends, as nobody could read their logs."""
+    from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.submission.local import Follower
 
     points = local.planned.points
+    is_one_by_one = (local.planned.max_parallel or 1) == 1
 
-    class EachAtItsEnd(Follower):
+    class Shown(Follower):
         def started(self, index: int, run: Run) -> None:
+            began = "" if is_one_by_one else " began"
             place = f"{index + 1} of {len(points)}"
-            say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")
+            say(f"run {run.id} ({place}){began}: {one_line(points[index].label)}")
 
         def ended(self, end: PointEnd) -> None:
             if end.run is not None and end.verdict is not None:
-                say(_end_sentence(Run(end.run), end.verdict))
+                say(one_line(end_sentence(Run(end.run), end.verdict)))
             else:
                 label = one_line(points[end.index].label)
                 say(f"the run for {label} could not be started: {one_line(end.error or '')}")
 
-    class OneByOne(EachAtItsEnd):
-        def started(self, index: int, run: Run) -> None:
-            say(f"run {run.id} ({index + 1} of {len(points)}): {one_line(points[index].label)}")
-
         def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-            from hpcdist.monitor.follow import follow
-
+            if not is_one_by_one:
+                return super().wait(running)
             ((index, run),) = running.items()
             with closing(_screen(as_json=as_json)) as screen:
                 return {index: follow(run, screen, check=interrupts.check)}
 
-    is_one_by_one = (local.planned.max_parallel or 1) == 1
-    return (OneByOne if is_one_by_one else EachAtItsEnd)(interrupts.check)
-
-
-def _end_sentence(run: Run, verdict: Verdict) -> str:
-    from hpcdist.monitor.follow import end_sentence
-
-    return one_line(end_sentence(run, verdict))
+    return Shown(interrupts.check)

@@ -30,13 +30,20 @@ class Interrupts:
     @contextmanager
     def handled(self) -> Iterator[None]:
         """Handle the signals in this block; after one that came, the command is left in peace."""
+
+        def take(_number: int, _frame: FrameType | None) -> None:
+            if not self._came:
+                self._came = True
+                if not self._is_deferred:
+                    raise Interrupted
+
         before = {
             number: handler
             for number in _SIGNALS
             if (handler := signal.getsignal(number)) is not signal.SIG_IGN
         }
         for number in before:
-            signal.signal(number, self._take)
+            signal.signal(number, take)
         try:
             yield
         finally:
@@ -50,11 +57,4 @@ class Interrupts:
     def check(self) -> None:
         """Raise if a signal was noted."""
         if self._came:
-            raise Interrupted
-
-    def _take(self, _number: int, _frame: FrameType | None) -> None:
-        if self._came:
-            return
-        self._came = True
-        if not self._is_deferred:
             raise Interrupted

@@ -38,7 +38,14 @@ def _print(run: Run, rank: int | None) -> None:
 
     files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
     if not files:
-        _explain_nothing(run, rank)
+        ranks = sorted({number for number, _, _ in run.log_files()})
+        if rank is not None and ranks:
+            raise UserError(
+                f"run {run.id} has no log of rank {rank}",
+                hint=f"its ranks are {ranks[0]} to {ranks[-1]}",
+            )
+        note(f"the ranks of run {run.id} have not printed anything")
+        note(*(f"the job's own log is {path}" for path in run.job_logs()))
         return
     with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
         for number, path in files:
@@ -69,15 +76,3 @@ def _follow(run: Run, rank: int | None) -> None:
         if verdict.kind == "agent_lost":
             show_lost_agents(run, screen)
         screen.say(end_sentence(run, verdict))
-
-
-def _explain_nothing(run: Run, rank: int | None) -> None:
-    ranks = sorted({number for number, _, _ in run.log_files()})
-    if rank is None or not ranks:
-        note(f"the ranks of run {run.id} have not printed anything")
-        for path in run.job_logs():
-            note(f"the job's own log is {path}")
-        return
-    raise UserError(
-        f"run {run.id} has no log of rank {rank}", hint=f"its ranks are {ranks[0]} to {ranks[-1]}"
-    )

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +34,6 @@ from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency, Scheduler
@@ -128,12 +128,11 @@ def plan(options: JobOptions) -> PlannedSubmission:
     from hpcdist.submission.points import Point
 
     comparison = options.comparison
-    cluster: list[tuple[str, LoadedProfile]] = []
+    # Looked for once, and late: a mistake in the job is told before one in the profile.
+    find_cluster = cache(cluster_from_options)
 
     def plan_loaded(loaded: LoadedJob) -> PlannedRun:
-        if not cluster:  # a mistake in the job is told before one in the profile
-            cluster.append(cluster_from_options(options))
-        scheduler, profile = cluster[0]
+        scheduler, profile = find_cluster(options)
         snapshot = snapshot_from_options(options)
         return plan_run(loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 

@@ -57,12 +57,12 @@ class PlannedRun:
 
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """Return what the script of one run is for."""
-        place = self.workspace.place(run.path.parent)
+        cwd, environment = self.workspace.place(run.path.parent)
         return Target(
             name=run.id,
             folder=run.path,
-            cwd=place.cwd,
-            environment=place.environment,
+            cwd=cwd,
+            environment=environment,
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,

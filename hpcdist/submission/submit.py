@@ -224,7 +224,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     submission = Submission(PlannedSubmission.of_run(planned), runs, command)
     (run,) = submission.runs
     job = planned.workspace.job_in(runs, planned.loaded.job)
-    place = planned.workspace.place(runs)
+    cwd, environment = planned.workspace.place(runs)
     try:
         submission.make_runs(())
         rank = begin(run, job, planned.plan)
@@ -233,8 +233,8 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
         raise
-    os.environ.update(place.environment)
-    os.chdir(place.cwd)
+    os.environ.update(environment)
+    os.chdir(cwd)
     try:
         return run, run_here(run, job, rank)
     except OSError as error:

@@ -38,16 +38,6 @@ class SnapshotRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """The working directory of a run's processes, and the variables that describe it."""
-
-    cwd: str
-    """Their working directory."""
-    environment: dict[str, str]
-    """Variables that say where things are."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Workspace:
     """The user's files as a job finds them."""
 
@@ -74,15 +64,16 @@ class Workspace:
         copy = self.snapshot.path_in(self.snapshot.folder(runs), job.script)
         return job if copy is None else msgspec.structs.replace(job, script=str(copy))
 
-    def place(self, runs: Path) -> Place:
-        """Return where the processes of the run work, and what they are told."""
+    def place(self, runs: Path) -> tuple[str, dict[str, str]]:
+        """Return the working directory of the run's processes, and the variables that say where
+        things are."""
         variables = {SUBMIT_DIR_VARIABLE: self.submit_dir}
         if self.snapshot is None:
-            return Place(cwd=self.submit_dir, environment=variables)
+            return self.submit_dir, variables
         folder = self.snapshot.folder(runs)
         if path := _python_path(self.snapshot, folder):
             variables["PYTHONPATH"] = path
-        return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=variables)
+        return str(self.snapshot.cwd_in(folder)), variables
 
     def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
         """Return the snapshot as it stands in spec.json."""

@@ -337,7 +337,7 @@ def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot
     request = SnapshotRequest(wanted=True, runs=runs)
     workspace = plan_workspace(loaded(tree, "train.py").job, request, by_default=False)
     folder = workspace.snapshot.folder(runs)
-    assert workspace.place(runs).cwd == str(folder / "exp/one")
+    assert workspace.place(runs)[0] == str(folder / "exp/one")
     assert workspace.job_in(runs, loaded(tree).job).script == str(folder / "train.py")
 
 
@@ -358,11 +358,11 @@ def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatc
         loaded(tree).job, SnapshotRequest(wanted=True, runs=runs), by_default=False
     )
     folder = workspace.snapshot.folder(runs)
-    assert workspace.place(runs).environment["PYTHONPATH"] == f"/elsewhere:{folder}/src"
+    assert workspace.place(runs)[1]["PYTHONPATH"] == f"/elsewhere:{folder}/src"
     monkeypatch.delenv("PYTHONPATH")
-    assert "PYTHONPATH" not in workspace.place(runs).environment
+    assert "PYTHONPATH" not in workspace.place(runs)[1]
     monkeypatch.setattr(sys, "path", [*sys.path, str(tree / "src")])  # as an editable install does
-    assert workspace.place(runs).environment["PYTHONPATH"] == f"{folder}/src"
+    assert workspace.place(runs)[1]["PYTHONPATH"] == f"{folder}/src"
 
 
 def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
