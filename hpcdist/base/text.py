@@ -68,10 +68,8 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """Return all known names, the one most like `name` first."""
     import difflib
 
-    def unlikeness(other: str) -> tuple[float, str]:
-        return -difflib.SequenceMatcher(a=name, b=other).ratio(), other
-
-    return sorted(known, key=unlikeness)
+    like = {other: difflib.SequenceMatcher(a=name, b=other).ratio() for other in known}
+    return sorted(like, key=lambda other: (-like[other], other))
 
 
 def unique(name: str, taken: set[str]) -> str:

@@ -161,7 +161,8 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
         return Forecast(refused_because=reason)
     to_come = _forecast_sizes(sizes, law, batch)
     *_, largest = sizes
-    useful = [size for size in to_come if _is_narrow(size)]
+    ends = [(size, size.speedup.interval) for size in to_come]
+    useful = [size for size, end in ends if end and end.high <= _WIDEST * end.low]
     if not useful:
         return Forecast(refused_because=_why_unsure(to_come))
     notes = []
@@ -247,11 +248,6 @@ def _forecast_sizes(
         forecast(Size(gpus, -(-gpus // run.gpus_per_node) if largest.nodes > 1 else 1))
         for gpus in itertools.takewhile(lambda gpus: gpus <= most, powers)
     ]
-
-
-def _is_narrow(size: ForecastSize) -> bool:
-    interval = size.speedup.interval
-    return interval is not None and interval.high <= _WIDEST * interval.low
 
 
 def _why_unsure(sizes: Sequence[ForecastSize]) -> str:

@@ -56,12 +56,10 @@ def by_size(runs: Iterable[R]) -> Mapping[Size, list[R]]:
 
 
 def num_gpus(run: RunFigures) -> int:
-    """Return the GPUs of a run."""
     return run.nodes * run.gpus_per_node
 
 
 def size(run: RunFigures) -> Size:
-    """Return the size of a run."""
     return Size(num_gpus(run), run.nodes)
 
 
@@ -226,11 +224,10 @@ def common_straggler(runs: Sequence[MeasuredRun]) -> Straggler | None:
         return None
     if len({(straggler.rank, straggler.node) for straggler in stragglers}) != 1:
         return None
-    first = stragglers[0]
-    return Straggler(
-        rank=first.rank,
-        node=first.node,
-        host=first.host if len({straggler.host for straggler in stragglers}) == 1 else None,
+    is_same_host = len({straggler.host for straggler in stragglers}) == 1
+    return msgspec.structs.replace(
+        stragglers[0],
+        host=stragglers[0].host if is_same_host else None,
         longer_s=mean(straggler.longer_s for straggler in stragglers),
         slowest_in=sum(straggler.slowest_in for straggler in stragglers),
         stretches=sum(straggler.stretches for straggler in stragglers),

@@ -12,7 +12,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +56,13 @@ def import_runs(summary: Summary, uri: str) -> dict[str, int]:
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    with _in_mlflows_words(uri):
-        from mlflow import MlflowClient
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
+    experiments: dict[str, str] = {}
+    outcomes: Counter[str] = Counter({"new": 0, "updated": 0, "unchanged": 0})
+    try:
         client = MlflowClient(tracking_uri=uri)
-        experiments: dict[str, str] = {}
-        outcomes: Counter[str] = Counter({"new": 0, "updated": 0, "unchanged": 0})
         for run in summary.runs:
             if run.job not in experiments:
                 name = shown(run.job)
@@ -71,23 +71,14 @@ def import_runs(summary: Summary, uri: str) -> dict[str, int]:
                     known.experiment_id if known else client.create_experiment(name)
                 )
             outcomes[_import_run(client, experiments[run.job], run)] += 1
-    return dict(outcomes)
-
-
-@contextmanager
-def _in_mlflows_words(uri: str) -> Iterator[None]:
-    """Failures there are told as MLflow tells them, with the address."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except (MlflowException, OSError) as error:
+    except (MlflowException, OSError) as error:  # told as MLflow tells it
         lines = (line for line in str(error).splitlines() if line.strip())
         raise UserError(
             without_passwords(f"--mlflow {uri}: {next(lines, type(error).__name__)}"),
             hint="give the address of a tracking server (http://host:5000), or a database such as"
             " sqlite:///mlflow.db",
         ) from None
+    return dict(outcomes)
 
 
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:

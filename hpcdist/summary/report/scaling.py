@@ -118,8 +118,8 @@ def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[
         Column("step", lambda run: of_size(run).step_time_s, number(per=unit_s), unit=unit),
         Column(
             "speed-\nup",
-            lambda run: 1 if is_baseline(run) else of_size(run).speedup,
-            each(lambda value: "1" if value == 1 else spread_text(value, 2)),
+            lambda run: "1" if is_baseline(run) else of_size(run).speedup,
+            each(lambda value: spread_text(value, 2)),
             is_marked=is_baseline,
         ),
         Column(

@@ -133,8 +133,11 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]
     def is_baseline(variant: VariantSummary) -> bool:
         return variant.name == comparison.baseline
 
-    def speedup(variant: VariantSummary) -> Measure | int | None:
-        return 1 if is_baseline(variant) else variant.speedup
+    def speedup(variant: VariantSummary) -> Measure | str | None:
+        return "1" if is_baseline(variant) else variant.speedup
+
+    def times(value: Measure) -> str:
+        return format_mean_sd(value.mean, value.sd_over_runs, 2)
 
     def num_runs(variant: VariantSummary) -> tuple[int, int]:
         return variant.num_measured, len(variant.runs)
@@ -144,16 +147,10 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]
         Column("runs", num_runs, each("{0[0]} of {0[1]}".format)),
         Column("GPUs", lambda variant: variant.num_devices),
         Column("samples/s", lambda variant: variant.samples_per_s, mean_sd()),
-        Column("speed-\nup", speedup, each(_speedup), is_marked=is_baseline),
+        Column("speed-\nup", speedup, each(times), is_marked=is_baseline),
         Column("effic.", lambda variant: variant.efficiency, percent(), unit="%"),
     ]
     yield Table("", columns, variants)
     if any(variant.lost for variant in variants):
         lost = _share_columns(lambda variant: variant.lost, variants)
         yield Table("Share of the time lost against the ideal, in %", [name, *lost], variants)
-
-
-def _speedup(value: Measure | int) -> str:
-    if isinstance(value, int):
-        return str(value)
-    return format_mean_sd(value.mean, value.sd_over_runs, 2)

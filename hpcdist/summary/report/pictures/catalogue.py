@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_percent, format_ranges, unique
+from hpcdist.base.text import format_percent, format_ranges, format_time, unique
 from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.run import slug
@@ -119,7 +119,13 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
     for row, path, left_out in _largest(rows):
         if times := read_heat_map(path):
             title = f"#{row.number} {label(row.run.run)}: step time by rank"
-            description = f"{over_time.describe_heat_map(times)}{left_out}"
+            ends = [
+                f"{format_time(pace.own_time_s)} (rank {over_time.rank_name(pace.rank, pace.host)})"
+                for pace in (row.run.fastest_rank, row.run.slowest_rank)
+                if pace  # of a single rank that stepped neither is known
+            ]
+            means = f"Mean over all steps: from {' to '.join(ends)}." if ends else ""
+            description = f"{means}{left_out}"
             draw = partial(over_time.draw_heat_map, times)
             yield _picture("ranks", row.run.run, title, description, draw)
 

@@ -15,7 +15,7 @@ from hpcdist.base.plotting import (
     plain_log_ticks,
     shared_legend,
 )
-from hpcdist.base.text import format_time, number_of, time_unit
+from hpcdist.base.text import number_of, time_unit
 from hpcdist.summary.report.pictures.series import (
     GPU_BUSY,
     Curve,
@@ -120,12 +120,18 @@ def draw_heat_map(times: HeatMap) -> Figure:
         extent=(0, times.whole_s / long_s, len(rows_s), 0),
     )
     named = range(0, len(rows_s), -(-len(rows_s) // _MOST_NAMES))
-    axes.set_yticks([row + 0.5 for row in named], [_rank_name(times, row * size) for row in named])
+    names = [rank_name(times.ranks[row * size], times.hosts[row * size]) for row in named]
+    axes.set_yticks([row + 0.5 for row in named], names)
     axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
     axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
     return figure
+
+
+def rank_name(rank: int, host: str | None) -> str:
+    """Return `3 n17`."""
+    return label(f"{rank} {host}" if host else str(rank))
 
 
 def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
@@ -136,24 +142,6 @@ def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
     slowest_s = max(float(np.median(row[~np.isnan(row)])) for row in times_s)
     high_s = max(high_s, slowest_s)
     return low_s, high_s if high_s > low_s else low_s + 1e-9
-
-
-def describe_heat_map(times: HeatMap) -> str:
-    """Say which ranks are the fastest and the slowest."""
-    means = []
-    for index, rank_s in enumerate(times.times_s):
-        stepped = [time_s for time_s in rank_s if not math.isnan(time_s)]
-        means.append((sum(stepped) / len(stepped) if stepped else 0.0, index))
-    (low_s, fastest), (high_s, slowest) = min(means), max(means)
-    return (
-        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(times, fastest)}) to "
-        f"{format_time(high_s)} (rank {_rank_name(times, slowest)})."
-    )
-
-
-def _rank_name(times: HeatMap, index: int) -> str:
-    host = times.hosts[index]
-    return label(f"{times.ranks[index]}" + (f" {host}" if host else ""))
 
 
 _BAND_COLUMNS = 240
