@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_agents import zygote as make_zygote
 
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
@@ -35,6 +36,14 @@ STOPS = {
 }
 
 
+@pytest.fixture(scope="module")
+def zygote(lasting_process):
+    """Has imported what the examples need: each import takes seconds."""
+    packages = filter(importlib.util.find_spec, ["pytorch_lightning", "accelerate"])
+    with make_zygote(lasting_process, *packages, "sklearn.datasets") as process:
+        yield process
+
+
 @pytest.mark.parametrize("name", STOPS)
 @pytest.mark.timeout(300)
 def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch, missing, tmp_path):
@@ -52,7 +61,7 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch,
     assert summary.steps > 0
 
     done = subprocess.run(
-        [sys.executable, *started_with, script, str(summary.steps // 50 + 2)],
+        [sys.executable, *started_with, script, str(summary.steps // 100 + 3)],
         cwd=tmp_path,
         env=os.environ | {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -10,14 +10,14 @@ import pytest
 
 LITERALS = """
 import os, sys
-there = sorted({"numpy", "torch", "torchmetrics"} & sys.modules.keys())
+there = sorted({"numpy", "PIL", "torch"} & sys.modules.keys())
 before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "PYTORCH_JIT", "TORCH_LOGS")}
 os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
 import numpy
 os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_COMPILE_DISABLE="1", PYTORCH_JIT="0")
 os.environ["MPLCONFIGDIR"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpl")
 import own
-import torch, torchmetrics
+import torch, PIL
 """
 OWN = """
 import os
@@ -29,7 +29,7 @@ FROM_ARGUMENTS = """
 import argparse, os, sys
 parser = argparse.ArgumentParser()
 parser.add_argument("--threads")
-there = sorted({"numpy", "torch", "torchmetrics"} & sys.modules.keys())
+there = sorted({"numpy", "PIL", "torch"} & sys.modules.keys())
 before = os.environ["OMP_NUM_THREADS"]
 os.environ["OMP_NUM_THREADS"] = parser.parse_args().threads
 import numpy, torch

@@ -25,13 +25,13 @@ if __name__ == "__main__":
     loader = DataLoader(
         list(range(64)),
         batch_size=1,
-        num_workers=2,
+        num_workers=int(sys.argv[2]),
         multiprocessing_context=sys.argv[1],
         persistent_workers=True,
         worker_init_fn=record.shield_worker if "shield" in sys.argv else None,
     )
     batches = iter(loader)
-    first = [next(batches).item(), next(batches).item()]  # one of each: both are up
+    first = [next(batches).item() for _ in range(int(sys.argv[2]))]  # one of each: all are up
     workers = list(batches._workers)
     warn_from_another_process([worker.pid for worker in workers])
     rest = [batch.item() for batch in batches]
@@ -41,25 +41,25 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(("method", "num_workers"), [("fork", 2), ("spawn", 1)])
 def test_workers_survive_the_warnings_of_others_and_end_with_their_rank(
-    launch, write_script, method
+    launch, write_script, method, num_workers
 ):
-    launched = launch(write_script(SCRIPT), method, "shield")
+    launched = launch(write_script(SCRIPT), method, num_workers, "shield")
     assert launched.verdict().kind == "done", launched.log(0)
     assert launched.log(0) == "alive\n"
 
 
 def test_without_the_shield_torch_lets_them_die(launch, write_script):
     """What its reader finds first, that the worker is dead or that its pipe is, is chance."""
-    launched = launch(write_script(SCRIPT), "fork")
+    launched = launch(write_script(SCRIPT), "fork", 2)
     assert launched.verdict().kind == "exception"
     assert "alive" not in launched.log(0)
 
 
 def test_outside_a_run_nothing_is_shielded(write_script):
     done = subprocess.run(
-        [sys.executable, write_script(SCRIPT), "fork", "shield"],
+        [sys.executable, write_script(SCRIPT), "fork", "2", "shield"],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -2,7 +2,8 @@
 
 import msgspec
 import pytest
-from submitting import submit_run
+from forked_agents import start_run
+from forked_agents import zygote as make_zygote
 
 from hpcdist.agent.outcome.failure import decide
 from hpcdist.agent.outcome.shortage import (
@@ -201,16 +202,24 @@ class Net(nn.Sequential):
 """Leaves itself 1 GiB (RLIMIT_AS)."""
 
 
+@pytest.fixture(scope="module")
+def hungry_zygote(lasting_process, tmp_path_factory):
+    """Finds the module `hungry`, as a run in this folder would."""
+    folder = tmp_path_factory.mktemp("hungry")
+    (folder / "hungry.py").write_text(HUNGRY)
+    with make_zygote(lasting_process, "pytorch_lightning", cwd=folder) as process:
+        yield process, folder
+
+
 @pytest.mark.parametrize("workload", ["ddp", "lightning"])
 def test_a_model_for_which_there_is_no_memory_ends_with_figures(
-    tmp_path, monkeypatch, launched_run, workload
+    tmp_path, monkeypatch, hungry_zygote, launched_run, workload
 ):
-    (tmp_path / "hungry.py").write_text(HUNGRY)
-    monkeypatch.chdir(tmp_path)
+    process, folder = hungry_zygote
+    monkeypatch.chdir(folder)
     model = ("model.name=hungry:Net", "model.args.width=5000000")
     loaded = load_job(workload, overrides=["launch.device=cpu", *model])
-    run = submit_run(loaded, tmp_path / "runs")
-    launched = launched_run(run)
+    launched = launched_run(*start_run(process, loaded, tmp_path / "runs"))
     try:
         verdict = launched.verdict(LIMIT_S)
     finally:
