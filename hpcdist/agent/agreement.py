@@ -87,7 +87,6 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
 
 
 def check_rank(*, rank: int, host: str, gpu: str | None) -> RankCheck:
-    """Return the place of the calling rank, as it sees it."""
     seen = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     return RankCheck(rank=rank, host=host, environment=seen, gpu=gpu)
 

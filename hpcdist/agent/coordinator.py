@@ -87,7 +87,6 @@ class _Attempt:
         return [end for end in self.ends.values() if failure.is_failure(end)]
 
     def is_explained(self) -> bool:
-        """Return True where the ends of ranks so far explain the end of the attempt."""
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
         return len(self.ends) == self.world_size
@@ -142,7 +141,6 @@ class Coordinator:
         self._forget_attempt()
 
     def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
-        """Take a message of a node's agent."""
         match message:
             case messages.Join():
                 self._on_join(node, message.facts)
@@ -215,7 +213,6 @@ class Coordinator:
         self._broadcast(messages.Forgive())
 
     def on_time(self) -> None:
-        """Act on a deadline that has passed."""
         if self.deadline is None or self.now() < self.deadline:
             return
         self.deadline = None
@@ -355,7 +352,6 @@ class Coordinator:
         self._check_gone()
 
     def _decide(self, verdict: Verdict) -> None:
-        """Make the verdict while ranks may still live, and end them."""
         self._told.decided = self._numbered(verdict)
         self._end_ranks()
 

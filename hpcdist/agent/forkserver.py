@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
@@ -33,6 +33,7 @@ from hpcdist.agent.messages import (
     ToForkserver,
 )
 from hpcdist.agent.node import RankOrder
+from hpcdist.agent.notices import wake_up_on
 from hpcdist.agent.rank_process import become_rank
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
@@ -85,15 +86,6 @@ def start_forkserver(
         os._exit(code)
 
 
-class Leaving(NamedTuple):
-    """A rank whose workload is over, and which is on its way out."""
-
-    code: int
-    """Exit code with which its workload ended."""
-    deadline_s: float
-    """From then on it counts as hung, by the monotonic clock."""
-
-
 class Forkserver:
     """The state of the forkserver: which child is which rank, and what is being ended."""
 
@@ -106,20 +98,22 @@ class Forkserver:
         self._kill_at: float | None = None  # when SIGTERM was not enough
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
-        self._leaving: dict[int, Leaving] = {}  # by pid
+        # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
+        # monotonic clock.
+        self._leaving: dict[int, tuple[int, float]] = {}
         self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
         os.set_blocking(self._reading, False)
         self._said = b""
 
     def serve(self, preload: Callable[[], Preload]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
-        wake_up = _wake_on_child()
+        wake_up = wake_up_on([signal.SIGCHLD])
         channel = self._channel.fileno()
         self._import(preload)
         while True:
             timeout_s = _BUSY_S
             if self._ending is None:
-                deadlines = [leaving.deadline_s for leaving in self._leaving.values()]
+                deadlines = (deadline_s for _, deadline_s in self._leaving.values())
                 left_s = min(deadlines, default=math.inf) - time.monotonic()
                 timeout_s = min(_IDLE_S, max(0.0, left_s))
             ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout_s)
@@ -128,8 +122,8 @@ class Forkserver:
             if self._reading in ready:
                 self._hear_ranks()
             self._reap()
-            for pid, leaving in self._leaving.items():
-                if time.monotonic() >= leaving.deadline_s:
+            for pid, (_, deadline_s) in self._leaving.items():
+                if time.monotonic() >= deadline_s:
                     send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
@@ -184,8 +178,7 @@ class Forkserver:
         for line in lines:
             message = FROM_RANK.decode(line)
             if isinstance(message, messages.Leaving):
-                deadline_s = time.monotonic() + message.limit_s
-                self._leaving[message.pid] = Leaving(message.code, deadline_s)
+                self._leaving[message.pid] = message.code, time.monotonic() + message.limit_s
             else:
                 self._channel.send(message)
 
@@ -241,7 +234,7 @@ class Forkserver:
             teardown = None
             if leaving is not None and os.WIFSIGNALED(status):  # after the workload
                 teardown = signal.Signals(os.WTERMSIG(status)).name
-                status = leaving.code << 8  # in the form of waitpid
+                status = leaving[0] << 8  # in the form of waitpid
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
@@ -311,16 +304,6 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     while store is not None:
         signal.pause()
     os._exit(0)
-
-
-def _wake_on_child() -> int:
-    """Return a descriptor that becomes readable when a child ends."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    os.set_blocking(reading, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return reading
 
 
 def _outlive_agent_briefly(agent_pid: int) -> None:

@@ -80,7 +80,6 @@ class LocalRanks:
         self._channel: Channel[FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
-        """Have the agent's selector look for messages of the forkserver."""
         assert self._channel is not None
         self._selector = selector
         selector.register(self._channel, selectors.EVENT_READ, self._receive)
@@ -88,7 +87,6 @@ class LocalRanks:
     # What the agent asks for.
 
     def start(self, orders: list[RankOrder]) -> None:
-        """Fork the ranks of a new attempt."""
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._was_silent = False
@@ -207,7 +205,6 @@ class LocalRanks:
             self._tell(messages.Gone(attempt=self._ending_attempt))
 
     def _close_rank(self, exited: messages.Exited) -> None:
-        """Complete what a rank recorded, and tell how it ended."""
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return

@@ -323,7 +323,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(message: Message) -> bytes:
-    """Return the line that a message is."""
     return _encoder.encode(message) + b"\n"
 
 
@@ -344,7 +343,6 @@ class Channel(Generic[_Received]):
         self._buffer = b""
 
     def fileno(self) -> int:
-        """For select."""
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
@@ -381,5 +379,4 @@ class Channel(Generic[_Received]):
         return after
 
     def close(self) -> None:
-        """Close this end."""
         self._connection.close()

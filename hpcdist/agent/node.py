@@ -60,25 +60,20 @@ class OwnNode:
 
     @property
     def name(self) -> str:
-        """The node, for a sentence."""
         return f"node {self.place.node_rank} (host {self.place.host})"
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the run."""
         return len(self.plan.nodes)
 
     @property
     def plan_of_node(self) -> NodePlan:
-        """The plan's part for this node."""
         return self.plan.nodes[self.place.node_rank]
 
     def cannot_launch(self, reason: str) -> CannotLaunchError:
-        """Return the error that names this node and the reason."""
         return CannotLaunchError(f"{self.name}: {reason}")
 
     def num_threads(self) -> int:
-        """Return the CPU threads per rank."""
         if self.plan.num_threads is not None:
             return self.plan.num_threads
         return threads_per_rank(

@@ -6,13 +6,24 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.messages import Cancelled, LimitReached, Warned
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
+
+
+def wake_up_on(signals: Iterable[int]) -> int:
+    """Return a descriptor that becomes readable, with their numbers, when these signals come."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+    return reading
 
 
 class Notices:
@@ -40,12 +51,7 @@ class Notices:
         self._run = run
         self._log = log
         self._warning_signals = {signal.Signals[name] for name in plan.warning_signals}
-        self._reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        os.set_blocking(self._reading, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for signum in {*CANCEL_SIGNALS, *self._warning_signals}:
-            signal.signal(signum, lambda *_: None)
+        self._reading = wake_up_on({*CANCEL_SIGNALS, *self._warning_signals})
 
     def fileno(self) -> int:
         """For select: it is readable when a signal has come."""

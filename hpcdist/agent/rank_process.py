@@ -314,7 +314,6 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without hpcdist's frames at its top."""
     launcher = (str(Path(__file__)), str(Path(workloads.__file__).parent))
     while trace is not None and trace.tb_next is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(launcher):

@@ -125,7 +125,6 @@ class UsageSampler:
 def _sample(
     stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare, every_s: float
 ) -> None:
-    """Sample until the attempt is over, or none of its ranks is left."""
     own, node, gpus = RankProcesses(), NodeProcesses(), GpuReader(share.gpus)
     if gpus.facts:
         events.write("node", **to_fields(msgspec.structs.replace(begin, gpus=gpus.facts)))
@@ -284,7 +283,6 @@ class GpuReader:
         return [gpu.sample(length_s) for gpu in self._gpus]
 
     def close(self) -> None:
-        """Let go of the driver."""
         if self._nvml is not None:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()

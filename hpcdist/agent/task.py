@@ -16,7 +16,6 @@ class AgentTask:
         self.scheduler = scheduler
 
     def __call__(self) -> int:
-        """Return the exit code of the run."""
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler

@@ -107,7 +107,6 @@ class Windows:
         self._samples: list[Sample] = []
 
     def next_in_s(self) -> float:
-        """Return the seconds until the next sample is due."""
         return min(self._every_s, max(_FASTEST_S, _GROWTH * self._passed_s))
 
     def add(self, sample: Sample, *, time_s: float) -> UsageWindow | None:

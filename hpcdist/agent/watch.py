@@ -52,7 +52,6 @@ class RankWatch:
     _resumed_s: float = 0.0
 
     def begin(self, orders: list[RankOrder]) -> None:
-        """Watch the ranks of a new attempt."""
         self.board.clear()
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()

@@ -72,7 +72,6 @@ class ProgressBoard:
             self._order[0] = _PAUSE
 
     def stop_at(self, boundary: int) -> None:
-        """Have every rank stop at this boundary."""
         self._order[0] = boundary
 
     def last_boundary(self) -> int:
@@ -81,7 +80,6 @@ class ProgressBoard:
         return max(slot[_BOUNDARY] for slot in self._slots)
 
     def read(self, local_rank: int) -> RankProgress:
-        """Return what one rank last stored."""
         slot = self._slots[local_rank]
         return RankProgress(
             alive_s=slot[_ALIVE_NS] / 1e9,

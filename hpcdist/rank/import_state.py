@@ -61,7 +61,6 @@ def renew_import_state() -> None:
 
 
 def _renew_process_state() -> None:
-    """Renew what Python's own modules hold of their process."""
     main_thread: Any = threading.main_thread()
     with suppress(AttributeError):  # another release; those from 3.13 on do it by themselves
         main_thread._set_native_id()  # noqa: SLF001

@@ -175,7 +175,6 @@ class HostTimer:
         """Do nothing: all marks are told at once."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the windows from now on."""
         self._recorder.epoch = epoch
 
     def note_last_gradient(self, _parameter: Any = None) -> None:

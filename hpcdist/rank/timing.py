@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -35,39 +35,24 @@ if TYPE_CHECKING:
 _MS = 1e-3
 
 
-class GpuEvent(Protocol):
-    """The part of torch.cuda.Event that is used."""
-
-    def record(self) -> None:
-        """Put the event into the current stream."""
-
-    def query(self) -> bool:
-        """Return True where the stream has passed the event."""
-
-    def synchronize(self) -> None:
-        """Wait until the stream has passed the event."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds from this event to a later one."""
-
-
 class GpuTimer:
     """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder."""
 
     def __init__(
         self,
         make_recorder: Callable[[Callable[[], float]], StepRecorder],
-        make_event: Callable[[], GpuEvent],
+        make_event: Callable[[], Any],
     ) -> None:
+        """`make_event` gives events with record, query, synchronize and elapsed_time (in ms), as
+        torch.cuda.Event has them."""
         self._now_s = 0.0
         self._recorder = make_recorder(lambda: self._now_s)
         self._make_event = make_event
-        self._last_passed: GpuEvent | None = None
-        self._last_gradient: GpuEvent | None = None
-        self._waiting: deque[tuple[GpuEvent, Callable[[], None]]] = deque()
+        self._last_passed: Any = None
+        self._last_gradient: Any = None
+        self._waiting: deque[tuple[Any, Callable[[], None]]] = deque()
 
     def begin(self) -> None:
-        """Start the next step."""
         self._put(self._recorder.resume_clock)
 
     def set_epoch(self, epoch: int) -> None:
@@ -96,7 +81,6 @@ class GpuTimer:
         self._put(lambda: self._recorder.mark("exposed_communication"))
 
     def step(self, *, samples: int, loss: Any = None) -> None:
-        """Note that an optimizer step is queued."""
         self._put(lambda: self._recorder.step(samples=samples, loss=loss))
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
@@ -114,7 +98,7 @@ class GpuTimer:
         self.wait()
         self._recorder.flush()
 
-    def _event(self) -> GpuEvent:
+    def _event(self) -> Any:
         event = self._make_event()
         event.record()
         return event
@@ -135,7 +119,6 @@ Timer = HostTimer | GpuTimer
 
 
 def make_timer(context: RankContext, *, first_step: int) -> Timer:
-    """Return the timer for the context's device."""
     if context.device.startswith("cuda"):
         return GpuTimer(
             lambda clock: context.recorder(first_step=first_step, clock=clock),

@@ -26,7 +26,6 @@ WORKLOADS = {
 
 
 def load_workload(job: JobSpec) -> Workload[Any]:
-    """Return the workload of a job."""
     module, _, name = WORKLOADS[job.workload].partition(":")
     kind: type[Workload[Any]] = getattr(importlib.import_module(module), name)
     return kind(job)

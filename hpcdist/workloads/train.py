@@ -35,7 +35,6 @@ class _Training(Workload[TrainingJobT]):
         check_training(self.job)
 
     def check_device(self, device: str) -> None:
-        """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
         check_kind_of_device(self.job, device)
 
     def check_host(self, device: str) -> None:
@@ -44,11 +43,9 @@ class _Training(Workload[TrainingJobT]):
             require_compiler(device)
 
     def notes(self) -> list[str]:
-        """Return what the user should know of the data."""
         return data_notes(self.job.data)
 
     def prepare(self) -> None:
-        """Download the data set where the job asks for it."""
         prepare_data(self.job)
 
     @contextmanager
@@ -73,7 +70,6 @@ class LightningWorkload(_Training[LightningJob]):
         return Preload(steps=[*modules])
 
     def run(self, context: RankContext) -> None:
-        """Train, in this rank."""
         from hpcdist.training.lightning.fit import fit
 
         begin_s = time.perf_counter()
@@ -97,7 +93,6 @@ class TrainWorkload(_Training[TrainJob]):
         return Preload(steps=["hpcdist.training.loop", *fsdp, *training_modules(self.job)])
 
     def run(self, context: RankContext) -> None:
-        """Train, in this rank."""
         from hpcdist.training.loop import train
         from hpcdist.training.strategies import STRATEGIES
 

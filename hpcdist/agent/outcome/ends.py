@@ -111,7 +111,6 @@ def rank_end(
 
 
 def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
-    """Return what would help, by what the rank recorded of its memory, if it did."""
     try:
         events = read_events(run.event_file(order.rank, order.attempt)).events
     except OSError:
@@ -193,7 +192,6 @@ def _from_log(path: Path) -> tuple[str | None, str | None]:
 
 
 def remove_if_empty(path: Path) -> None:
-    """Remove a file that nobody wrote to."""
     with contextlib.suppress(OSError):
         if path.stat().st_size == 0:
             path.unlink()

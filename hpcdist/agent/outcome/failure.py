@@ -270,7 +270,6 @@ def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
 
 
 def _cut_short(ends: Sequence[RankEnd], notice: Notice) -> Verdict:
-    """Return the verdict on ranks that were warned and did not stop, until SIGTERM came."""
     return Verdict(
         kind=notice.kind,
         state="failed",
@@ -310,12 +309,10 @@ def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
 
 
 def place(end: RankEnd) -> str:
-    """Return a rank and its place, for a sentence."""
     return f"rank {end.rank} (node {end.node}, host {end.host})"
 
 
 def at_step(end: RankEnd) -> str:
-    """Return the progress of the rank, for a sentence."""
     return "" if end.step is None else f" after step {end.step}"
 
 

@@ -68,12 +68,10 @@ class Attempts:
         return self.number
 
     def begin(self, number: int) -> None:
-        """Take part in an attempt."""
         self.number = self._newest = number
         self.has_begun = True
 
     def is_overtaken(self) -> bool:
-        """Return True where a newer attempt has begun elsewhere."""
         return self._run.newest_attempt() > self._newest
 
     def has_a_say(self) -> bool:
