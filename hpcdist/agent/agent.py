@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.member import Member
+from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.base import files
@@ -60,6 +60,8 @@ class Agent:
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
+        except UNFIT as error:
+            self.verdict = self._own_verdict("launch", f"{self._node.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
             sentence = f"the agent of {self._node.name} failed: {error!r}"
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())

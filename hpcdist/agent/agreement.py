@@ -16,27 +16,19 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpcdist.agent.node import AgentFile, DisagreementError
+
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 _UNSET = "(not set)"
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class NodeFacts(AgentFile, frozen=True, kw_only=True):
     """The facts that an agent found out about its node, and tells node 0 as it joins."""
 
-    node: int
-    host: str
     num_nodes: int
     """As its scheduler told it."""
     ranks: int
     """Ranks that it will start."""
-    device: str
-    """cpu or cuda."""
-    gpus: list[str] = []
-    """UUIDs of the GPUs that its ranks will use, in the order of local ranks."""
-    master_addr: str = ""
-    """The address by which it reached node 0."""
-    interface: str | None = None
-    """The interface by which it reached node 0."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +37,6 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str
     device: str
     backend: str
-
-
-class DisagreementError(Exception):
-    """The nodes do not fit together; the message says what differs."""
 
 
 class RankCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,13 +18,12 @@ import msgspec
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import (
     Agreement,
-    DisagreementError,
     NodeFacts,
     RankChecks,
     agree,
 )
 from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
-from hpcdist.agent.node import Meeting
+from hpcdist.agent.node import DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed

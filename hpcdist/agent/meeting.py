@@ -36,7 +36,7 @@ from hpcdist.agent.messages import (
     ToCoordinator,
     Welcome,
 )
-from hpcdist.agent.node import OwnNode
+from hpcdist.agent.node import DisagreementError, OwnNode
 from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.base import files
 from hpcdist.base.version import __version__
@@ -225,10 +225,6 @@ class Joined(NamedTuple):
     """This host's own address on the way there."""
 
 
-class CannotJoinError(Exception):
-    """Node 0's agent is there, and this one cannot take part with it; the message says why."""
-
-
 def join_meeting(
     run: Run,
     *,
@@ -241,7 +237,7 @@ def join_meeting(
 
     None where `give_up` says that the run is over, or where nobody answered in time. An old file,
     of an agent that is gone, is read again until it names one that answers. Raises
-    CannotJoinError.
+    DisagreementError where node 0 is there, and this one cannot take part with it.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not give_up():
@@ -258,13 +254,13 @@ def join_meeting(
 def usable_addresses(place: MeetingPlace) -> list[str]:
     """Return the addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
 
-    Raises CannotJoinError where none is left.
+    Raises DisagreementError where none is left.
     """
     if place.network == network_key():
         return place.addresses
     usable = [ip for ip in place.addresses if not ipaddress.ip_address(ip).is_loopback]
     if not usable:
-        raise CannotJoinError(
+        raise DisagreementError(
             f"node 0 offers {', '.join(place.addresses)}, which other nodes cannot reach: its name "
             "resolves to loopback, and it has no other interface"
         )
@@ -292,7 +288,7 @@ def _try_to_join(
         channel.close()
         return None
     if isinstance(answer, Refusal):
-        raise CannotJoinError(
+        raise DisagreementError(
             f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a run "
             "must have the same"
         )

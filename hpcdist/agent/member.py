@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import CannotJoinError, Leader, join_meeting
+from hpcdist.agent.meeting import Leader, join_meeting
 from hpcdist.agent.messages import (
     Cancelled,
     Channel,
@@ -31,6 +31,7 @@ from hpcdist.agent.messages import (
 from hpcdist.agent.node import (
     AgentFile,
     CannotLaunchError,
+    DisagreementError,
     Meeting,
     OwnNode,
     rank_orders,
@@ -41,8 +42,9 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import NodeShare, UsageSampler
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
+from hpcdist.base.errors import JobError
 from hpcdist.machine.cpus import cpu_quota
-from hpcdist.machine.network import interface_of
+from hpcdist.machine.network import NoSuchInterfaceError, interface_of, require_interface
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
@@ -50,6 +52,8 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
+UNFIT = (DisagreementError, JobError, NoSuchInterfaceError, NoFreePortError)
+"""What a node lacks that cannot take part; the messages do not name it."""
 
 
 class Member:
@@ -102,7 +106,7 @@ class Member:
     def take_part(self) -> Verdict | None:
         """Stay until the run is over; returns what this node makes of it, if that is known here.
 
-        Raises CannotLaunchError.
+        Raises CannotLaunchError, or one of UNFIT.
         """
         self._announce()
         self._ranks.listen(self._selector)
@@ -136,26 +140,21 @@ class Member:
         addresses = self._node.own_addresses()
         self._announce(offers=addresses)
         if self._node.num_nodes > 1:
-            try:
-                self._leader.host_meeting(addresses, self._selector)
-            except NoFreePortError as error:
-                raise self._node.cannot_launch(str(error)) from None
+            self._leader.host_meeting(addresses, self._selector)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
 
     def _join(self) -> None:
         timeout_s = self._node.job.launch.join_timeout_s
-        try:
-            joined = join_meeting(
-                self._run,
-                node_rank=self._node.place.node_rank,
-                source=self._node.plan_of_node.address,
-                timeout_s=timeout_s,
-                give_up=self._is_over_while_joining,
-            )
-        except CannotJoinError as error:
-            raise self._node.cannot_launch(str(error)) from None
+        joined = join_meeting(
+            self._run,
+            node_rank=self._node.place.node_rank,
+            source=self._node.plan_of_node.address,
+            timeout_s=timeout_s,
+            give_up=self._is_over_while_joining,
+        )
         if joined is not None:
-            self._node.require_interface()
+            # Without it gloo and NCCL would fail in words that name neither node nor profile.
+            require_interface(self._node.plan.interface)
             self._ranks.clock_offset_s = joined.clock_offset_s
             self._channel = joined.channel
             self._selector.register(self._channel, selectors.EVENT_READ, self._take_orders)
@@ -179,14 +178,9 @@ class Member:
     def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
         self._use_address(master_addr=master_addr, own_address=own_address)
         facts = NodeFacts(
-            node=self._file.node,
-            host=self._file.host,
+            **msgspec.structs.asdict(self._file),
             num_nodes=self._node.place.num_nodes or self._node.num_nodes,
             ranks=self._node.job.ranks_per_node,
-            device=self._file.device,
-            gpus=self._file.gpus,
-            master_addr=master_addr,
-            interface=self._file.interface,
         )
         self._tell(messages.Join(facts=facts))
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hpcdist.agent.agreement import DisagreementError
-from hpcdist.base.errors import JobError
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
-from hpcdist.machine.network import NoSuchInterfaceError, offered_addresses, require_interface
+from hpcdist.machine.network import offered_addresses
 from hpcdist.machine.process import ProcessId
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
@@ -24,6 +22,10 @@ from hpcdist.workloads import load_workload
 
 _LOOPBACK = "127.0.0.1"
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class DisagreementError(Exception):
+    """The nodes of a run, or what is on one, do not fit together; the message says what differs."""
 
 
 def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
@@ -70,9 +72,6 @@ class OwnNode:
     def plan_of_node(self) -> NodePlan:
         return self.plan.nodes[self.place.node_rank]
 
-    def cannot_launch(self, reason: str) -> CannotLaunchError:
-        return CannotLaunchError(f"{self.name}: {reason}")
-
     def num_threads(self) -> int:
         if self.plan.num_threads is not None:
             return self.plan.num_threads
@@ -109,42 +108,28 @@ class OwnNode:
 
     def find_device(self) -> tuple[str, list[str]]:
         """Return cpu or cuda, and the UUIDs of the GPUs, once the workload has been checked with
-        that device on this host. Raises CannotLaunchError."""
+        that device on this host. Raises DisagreementError or JobError."""
         gpus = self.plan_of_node.gpus
         workload = load_workload(self.job)
-        try:
-            if self.plan.device != "auto" and gpus is not None:
-                device = self.plan.device
-            else:
-                device, gpus = find_device(
-                    self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
-                )
-            workload.check_device(device)
-            workload.check_host(device)
-        except (DisagreementError, JobError) as error:
-            raise self.cannot_launch(str(error)) from None
+        if self.plan.device != "auto" and gpus is not None:
+            device = self.plan.device
+        else:
+            device, gpus = find_device(
+                self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
+            )
+        workload.check_device(device)
+        workload.check_host(device)
         return device, gpus
 
     def own_addresses(self) -> list[str]:
         """Return the addresses of this host, node 0, that the other nodes may try, best first.
-        Raises CannotLaunchError."""
+        Raises NoSuchInterfaceError."""
         if self.plan_of_node.address is not None:
             return [self.plan_of_node.address]
         if self.num_nodes == 1:
             return [_LOOPBACK]
-        try:
-            offered = offered_addresses(self.place.host, self.plan.interface)
-        except NoSuchInterfaceError as error:
-            raise self.cannot_launch(str(error)) from None
+        offered = offered_addresses(self.place.host, self.plan.interface)
         return [address.ip for address in offered]
-
-    def require_interface(self) -> None:
-        """Raise CannotLaunchError where the host lacks the planned interface: gloo and NCCL would
-        fail in words that name neither node nor profile."""
-        try:
-            require_interface(self.plan.interface)
-        except NoSuchInterfaceError as error:
-            raise self.cannot_launch(str(error)) from None
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,10 +137,11 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: int
     host: str
-    process: ProcessId | None
+    process: ProcessId | None = None
     device: str = ""
+    """cpu or cuda."""
     gpus: list[str] = []
-    """UUIDs of those that its ranks drive."""
+    """UUIDs of those that its ranks drive, in the order of local ranks."""
     offers: list[str] = []
     """Addresses that node 0 offers to the others."""
     address: str = ""
@@ -163,6 +149,7 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_addr: str = ""
     """By which it reaches node 0."""
     interface: str | None = None
+    """On the way to node 0."""
 
 
 class RankOrder(RankPlace, frozen=True, kw_only=True):

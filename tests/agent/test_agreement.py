@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
-from hpcdist.agent.meeting import CannotJoinError, MeetingPlace, usable_addresses
-from hpcdist.agent.node import Meeting, OwnNode, find_device, rank_orders
+from hpcdist.agent.agreement import NodeFacts, RankCheck, RankChecks, agree
+from hpcdist.agent.meeting import MeetingPlace, usable_addresses
+from hpcdist.agent.node import DisagreementError, Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -189,5 +189,5 @@ def test_loopback_is_of_use_only_on_the_host_itself():
 
     assert usable(network_key(), "127.0.1.1", "10.0.0.1") == ["127.0.1.1", "10.0.0.1"]
     assert usable("other", "127.0.1.1", "10.0.0.1") == ["10.0.0.1"]
-    with pytest.raises(CannotJoinError, match=r"127\.0\.1\.1"):
+    with pytest.raises(DisagreementError, match=r"127\.0\.1\.1"):
         usable("other", "127.0.1.1")

@@ -8,8 +8,9 @@ import socket
 import pytest
 
 from hpcdist.agent import meeting, messages
-from hpcdist.agent.meeting import CannotJoinError, HostedMeeting, join_meeting
+from hpcdist.agent.meeting import HostedMeeting, join_meeting
 from hpcdist.agent.messages import Channel
+from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run
@@ -107,5 +108,5 @@ def join_as_1(run):
     """In a process of its own: node 0's is busy with its selector."""
     meeting.__version__ = "9.9"
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
-    with pytest.raises(CannotJoinError, match=versions):
+    with pytest.raises(DisagreementError, match=versions):
         join_meeting(run, node_rank=1, source=None, timeout_s=30, give_up=lambda: False)
