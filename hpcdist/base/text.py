@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -159,16 +159,15 @@ def format_percent(share: float | None, decimals: int = 0) -> str:
     return format_number(None if share is None else 100 * share, decimals)
 
 
-def whole_percents(shares: Sequence[float]) -> list[int]:
+def whole_percents(shares: Mapping[str, float]) -> dict[str, int]:
     """Return shares in whole percent that add up to their sum in whole percent.
 
     The shares with the largest rests are rounded up, so that none is off by 1 or more.
     """
-    percents = [math.floor(100 * share) for share in shares]
-    missing = round(100 * math.fsum(shares)) - sum(percents)
-    by_rest = sorted(range(len(shares)), key=lambda i: percents[i] - 100 * shares[i])
-    for place in by_rest[:missing]:
-        percents[place] += 1
+    percents = {name: math.floor(100 * share) for name, share in shares.items()}
+    missing = round(100 * math.fsum(shares.values())) - sum(percents.values())
+    for name in sorted(shares, key=lambda name: percents[name] - 100 * shares[name])[:missing]:
+        percents[name] += 1
     return percents
 
 

@@ -52,5 +52,6 @@ def test_numbers_of_runs_are_shown_as_ranges():
     ],
 )
 def test_whole_percents_add_up_to_their_sum(shares, percents):
-    assert text.whole_percents(shares) == percents
+    named = {str(place): share for place, share in enumerate(shares)}
+    assert list(text.whole_percents(named).values()) == percents
     assert sum(percents) == round(100 * sum(shares))

@@ -55,7 +55,7 @@ class Case(NamedTuple):
 def advise(case: Case) -> list[str]:
     """Return the most worthwhile advice, largest share first; empty where nothing is worth it."""
     shares = case.losses.shares
-    percents = dict(zip(shares, whole_percents(list(shares.values())), strict=True))
+    percents = whole_percents(shares)
     texts = []
     for name in sorted(_ADVISERS, key=lambda name: -shares[name]):
         so_much, adviser = _ADVISERS[name]

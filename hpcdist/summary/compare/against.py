@@ -180,11 +180,8 @@ def _measured_change(
     second = _over_runs(now)
     times = ratio(second, before)
     ends, over = times.interval, times.over
-    if over == "runs":
-        is_repeated = len(change.before.runs) > 1 and len(now) > 1
-        origin: Over | None = "repeats" if is_repeated else "repeats of one side"
-    else:
-        origin = over
+    are_repeated = len(change.before.runs) > 1 and len(now) > 1
+    repeats: Over = "repeats" if are_repeated else "repeats of one side"
     outcome: Outcome = "slower" if times.mean < 1 else "faster"
     if not differs(times):
         outcome = "not distinguishable"
@@ -196,7 +193,7 @@ def _measured_change(
         change=times.mean - 1,
         interval=ends and Interval(low=ends.low - 1, high=ends.high - 1),
         p=times.p,
-        over=origin,
+        over=repeats if over == "runs" else over,
         outcome=outcome,
     )
 

@@ -83,7 +83,7 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
         if lost.against:
             losses = _losses(lost.lost, lost.straggler)
         else:
-            percents = _percents(lost.shares)
+            percents = whole_percents(lost.shares)
             to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
             losses = f"{_told(lost.lost, to_win, 'is not computing')}."
         yield f"{lost.nodes} x {lost.gpus_per_node}: of its time {losses}"
@@ -148,15 +148,11 @@ def _is_larger(variant: VariantSummary) -> bool:
 
 def _losses(lost: Mapping[str, float], straggler: Straggler | None) -> str:
     """Return all that was lost, and who is to blame for it."""
-    text = f"{_told(lost, _percents(lost), 'is lost')}."
+    text = f"{_told(lost, whole_percents(lost), 'is lost')}."
     if straggler is None or lost[part.STRAGGLERS] < WORTH_SAYING:
         return text
     share = format_percent(straggler.slowest_in / straggler.stretches)
     return f"{text} The slowest is {straggler_named(straggler)}, in {share} % of the run."
-
-
-def _percents(shares: Mapping[str, float]) -> dict[str, int]:
-    return dict(zip(shares, whole_percents(list(shares.values())), strict=True))
 
 
 def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:

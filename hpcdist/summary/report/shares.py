@@ -112,7 +112,7 @@ def _share_columns(
         shares = shares_of(row)
         if shares is None:
             return {}
-        return dict(zip(names, whole_percents([shares[name] for name in names]), strict=True))
+        return whole_percents({name: shares[name] for name in names})
 
     def percent_of(name: str) -> Callable[[Any], int | None]:
         return lambda row: percents(row).get(name)

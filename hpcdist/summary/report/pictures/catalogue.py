@@ -124,7 +124,7 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
                 for pace in (row.run.fastest_rank, row.run.slowest_rank)
                 if pace  # of a single rank that stepped neither is known
             ]
-            means = f"Mean over all steps: from {' to '.join(ends)}." if ends else ""
+            means = f"Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
             description = f"{means}{left_out}"
             draw = partial(over_time.draw_heat_map, times)
             yield _picture("ranks", row.run.run, title, description, draw)
