@@ -117,25 +117,19 @@ def _interpreter(evidence: Evidence) -> Finding | None:
                 "the key python of the cluster profile must name, on the nodes, a Python that has "
                 "hpcdist; setup lines can make it ready",
             )
+    if not agents and not evidence.places:
+        return None
     if not evidence.places:
         # Then torch could not be imported, or something before the ranks went wrong.
-        return _import_failed(evidence) if agents else None
+        why, kind = evidence.verdict.message, evidence.verdict.exception
+        if "import" in why or kind in {"ModuleNotFoundError", "ImportError"}:
+            return failed(name, why, "install what is missing, where the job runs")
+        return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")
     return _versions(evidence)
 
 
-def _import_failed(evidence: Evidence) -> Finding | None:
-    name = "interpreter"
-    if "import" in evidence.verdict.message or evidence.verdict.exception in {
-        "ModuleNotFoundError",
-        "ImportError",
-    }:
-        return failed(name, evidence.verdict.message, "install what is missing, where the job runs")
-    return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")
-
-
 def _versions(evidence: Evidence) -> Finding:
-    name = "interpreter"
-    here = evidence.versions
+    name, here = "interpreter", evidence.versions
     for place in evidence.places:
         there = place["versions"]
         if there["hpcdist"] != here["hpcdist"]:
@@ -181,26 +175,18 @@ def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
 
 def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
     name = "interface"
-    if NO_INTERFACE in evidence.verdict.message or _offers_only_loopback(evidence):
+    offers = next((seen.offers for seen in evidence.nodes if seen.node == 0), [])
+    reached = [seen for seen in evidence.nodes if seen.master_addr is not None]
+    is_out_of_reach = len(reached) < evidence.num_nodes and all(
+        ipaddress.ip_address(one).is_loopback for one in offers
+    )
+    if NO_INTERFACE in evidence.verdict.message or (offers and is_out_of_reach):
         return _unproven(name, evidence)
-    chosen = list(dict.fromkeys(seen.interface for seen in evidence.nodes if seen.master_addr))
+    chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
         why = "as the profile says" if cluster.interface else "by it node 0 is reached"
         return passed(name, f"{' and '.join(map(str, chosen))}, {why}")
-    offers = next((seen.offers for seen in evidence.nodes if seen.node == 0), [])
     return passed(name, f"node 0 offers {', '.join(offers)}") if offers else None
-
-
-def _offers_only_loopback(evidence: Evidence) -> bool:
-    """Return whether node 0 offers nothing that other nodes could use."""
-    first = next((seen for seen in evidence.nodes if seen.node == 0), None)
-    reached = sum(seen.master_addr is not None for seen in evidence.nodes)
-    return (
-        first is not None
-        and bool(first.offers)
-        and reached < evidence.num_nodes
-        and all(ipaddress.ip_address(one).is_loopback for one in first.offers)
-    )
 
 
 def _port(evidence: Evidence) -> Finding | None:

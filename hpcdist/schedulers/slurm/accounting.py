@@ -10,8 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
 from hpcdist.machine.command import run_command
 from hpcdist.schedulers.base import Accounting
 from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
@@ -33,26 +31,8 @@ _PART = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of sacct: a life of a job, or a step in one."""
-
-    job_id: str
-    """123 or 123_4, of steps too."""
-    step: str
-    """batch, extern, 0; empty for the job."""
-    name: str
-    state: str
-    exit_code: str
-    """Code and signal, `1:0`."""
-    submit_s: float | None
-    eligible_s: float | None
-    start_s: float | None
-    end_s: float | None
-    elapsed_s: float | None
-    nodes: str
-    max_rss_bytes: int | None
-    cpu_time_s: float | None
-    energy_j: float | None
+_Row = dict[str, str]
+"""A line of sacct by its fields: a life of a job, or a step in one."""
 
 
 def ask_usage(job_ids: Iterable[str], *, since_s: float) -> dict[tuple[str, str], Accounting]:
@@ -69,77 +49,67 @@ def ask_usage(job_ids: Iterable[str], *, since_s: float) -> dict[tuple[str, str]
 
 def parse_usage(text: str) -> dict[tuple[str, str], Accounting]:
     """Return what the lines of sacct say, in the form that `ask_usage` asks for."""
-    jobs: dict[tuple[str, str], list[list[Record]]] = {}
-    lives: dict[str, list[Record]] = {}
-    for record in _records(text):
-        if not record.step:
-            lives[record.job_id] = [record]
-            jobs.setdefault((record.job_id, record.name), []).append(lives[record.job_id])
-        elif record.job_id in lives:
-            lives[record.job_id].append(record)
-    return {key: _accounting(found) for key, found in jobs.items()}
+    jobs: dict[tuple[str, str], list[list[_Row]]] = {}
+    lives: dict[str, list[_Row]] = {}
+    for line in text.splitlines():
+        cells = line.split("|", len(_FIELDS) - 1)
+        if len(cells) != len(_FIELDS):
+            continue
+        row = dict(zip(_FIELDS, cells, strict=True))
+        job_id, _, step = row["JobID"].partition(".")  # of steps 123_4.batch, .extern or .0
+        if not step:
+            lives[job_id] = [row]
+            jobs.setdefault((job_id, row["JobName"]), []).append(lives[job_id])
+        elif job_id in lives:
+            lives[job_id].append(row)
+    return {(job_id, name): _accounting(job_id, found) for (job_id, name), found in jobs.items()}
 
 
-def _accounting(lives: Sequence[Sequence[Record]]) -> Accounting:
-    """Sum up lives: the records of each, that of the job first; the oldest life first."""
+def _accounting(job_id: str, lives: Sequence[Sequence[_Row]]) -> Accounting:
+    """Sum up lives: the rows of each, that of the job first; the oldest life first."""
     jobs = [life[0] for life in lives]
-    records = [record for life in lives for record in life]
-    code, _, signal = jobs[-1].exit_code.partition(":")
+    last, end_s = jobs[-1], unix_time(jobs[-1]["End"])
+    started = [(job, time_s) for job in jobs if (time_s := unix_time(job["Start"])) is not None]
+    sizes = [parse_size(row["MaxRSS"]) or 0 for life in lives for row in life]
+    code, _, signal = last["ExitCode"].partition(":")
     return Accounting(
-        job_id=jobs[-1].job_id,
-        state=jobs[-1].state,
-        submit_s=jobs[0].submit_s,
-        start_s=min((job.start_s for job in jobs if job.start_s is not None), default=None),
-        end_s=jobs[-1].end_s,
-        queue_wait_s=_sum(map(_wait_s, jobs)),
-        elapsed_s=_sum(job.elapsed_s for job in jobs if job.start_s is not None),
-        exit_code=int(code) if code.isdecimal() and jobs[-1].end_s is not None else None,
-        signal=int(signal) if signal.isdecimal() and signal != "0" else None,
-        nodes=expand_nodes(jobs[-1].nodes),
-        max_rss_bytes=max((r.max_rss_bytes for r in records if r.max_rss_bytes), default=None),
-        cpu_time_s=_sum(job.cpu_time_s for job in jobs if job.start_s is not None),
-        # In older versions only the steps' records have values.
-        energy_j=_sum(
-            life[0].energy_j or _sum(record.energy_j for record in life[1:]) for life in lives
+        job_id=job_id,
+        state=last["State"].partition(" ")[0],  # CANCELLED by 1000
+        submit_s=unix_time(jobs[0]["Submit"]),
+        start_s=min((time_s for _, time_s in started), default=None),
+        end_s=end_s,
+        queue_wait_s=_sum(_wait_s(job, time_s) for job, time_s in started),
+        elapsed_s=_sum(
+            float(job["ElapsedRaw"]) if job["ElapsedRaw"].isdecimal() else None
+            for job, _ in started
         ),
+        exit_code=int(code) if code.isdecimal() and end_s is not None else None,
+        signal=int(signal) if signal.isdecimal() and signal != "0" else None,
+        nodes=expand_nodes(last["NodeList"]),
+        max_rss_bytes=max(sizes) or None,
+        cpu_time_s=_sum(parse_cpu_time(job["TotalCPU"]) for job, _ in started),
+        # In older versions only the steps' rows have values.
+        energy_j=_sum(_energy_j(life[0]) or _sum(map(_energy_j, life[1:])) for life in lives),
     )
 
 
-def _wait_s(job: Record) -> float | None:
+def _wait_s(job: _Row, start_s: float) -> float | None:
     """Return the wait since the job was eligible: no job that it depends on went on, nothing held
     it."""
-    since_s = job.submit_s if job.eligible_s is None else job.eligible_s
-    return None if since_s is None or job.start_s is None else max(0.0, job.start_s - since_s)
+    since_s = unix_time(job["Eligible"])
+    since_s = unix_time(job["Submit"]) if since_s is None else since_s
+    return None if since_s is None else max(0.0, start_s - since_s)
+
+
+def _energy_j(row: _Row) -> float | None:
+    text = row["ConsumedEnergyRaw"]
+    value = int(text) if text.isdecimal() else 0
+    return float(value) if 0 < value < _NO_VALUE else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _records(text: str) -> Iterator[Record]:
-    for line in text.splitlines():
-        row = line.split("|", len(_FIELDS) - 1)
-        if len(row) != len(_FIELDS):
-            continue
-        cells = dict(zip(_FIELDS, row, strict=True))
-        job_id, _, step = cells["JobID"].partition(".")
-        yield Record(
-            job_id=job_id,
-            step=step,
-            name=cells["JobName"],
-            state=cells["State"].partition(" ")[0],  # CANCELLED by 1000
-            exit_code=cells["ExitCode"],
-            submit_s=unix_time(cells["Submit"]),
-            eligible_s=unix_time(cells["Eligible"]),
-            start_s=unix_time(cells["Start"]),
-            end_s=unix_time(cells["End"]),
-            elapsed_s=float(cells["ElapsedRaw"]) if cells["ElapsedRaw"].isdecimal() else None,
-            nodes=cells["NodeList"],
-            max_rss_bytes=parse_size(cells["MaxRSS"]),
-            cpu_time_s=parse_cpu_time(cells["TotalCPU"]),
-            energy_j=_known(cells["ConsumedEnergyRaw"]),
-        )
 
 
 def parse_size(text: str) -> int | None:
@@ -155,11 +125,6 @@ def parse_cpu_time(text: str) -> float | None:
         return None
     days, hours, minutes = (int(part or 0) for part in found.group(1, 2, 3))
     return ((days * 24 + hours) * 60 + minutes) * 60 + float(found[4])
-
-
-def _known(text: str) -> float | None:
-    value = int(text) if text.isdecimal() else 0
-    return float(value) if 0 < value < _NO_VALUE else None
 
 
 def expand_nodes(text: str) -> list[str]:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hpcdist.machine.command import run_command
-from hpcdist.runs.verdict import State
+from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import Condition
+from hpcdist.schedulers.requeue import Cause, Decision
 
 TIMEOUT_S = 30.0
 
@@ -218,3 +219,54 @@ def plain_reason(code: str) -> str:
     if words is None:
         return f"Slurm gives the reason {name or 'None'}"
     return words if name == "None" else f"{words} ({name})"
+
+
+# The job that this process is part of. SIGTERM means many things: a preemption, with or without a
+# grace period, an administrator's requeue, the time limit where the earlier warning was not enough,
+# or a scancel. `scontrol show job` tells them apart.
+
+
+class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that this process is part of, in Slurm's view."""
+
+    state: str
+    reason: str
+    restarts: int
+    """Number of its requeues, a requeue under way included."""
+    is_preempted: bool
+    """Slurm has chosen it to make room, perhaps with a grace period."""
+
+
+def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
+    """Return what is to follow the end of a life."""
+    if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
+        # A preemption without a grace period looks like an administrator's requeue.
+        cause: Cause = "preemption" if job.is_preempted else "requeue or preemption"
+        return Decision(sequel="leave", cause=cause)
+    if job.reason == "TimeLimit":
+        return Decision(sequel="requeue", cause="time_limit")
+    if job.is_preempted:
+        return Decision(sequel="requeue", cause="preemption")
+    is_terminated = verdict.signal == "SIGTERM"
+    if job.state in {"COMPLETING", "CANCELLED"}:
+        return Decision(sequel="final", cause="cancel" if is_terminated else "nothing")
+    # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
+    return Decision(sequel="final" if is_terminated else "requeue", cause="nothing")
+
+
+def parse_job(text: str) -> OwnJob:
+    """Read one line of `scontrol --oneliner show job`."""
+    fields = job_fields(text)
+    return OwnJob(
+        state=fields.get("JobState", ""),
+        reason=fields.get("Reason", ""),
+        restarts=int(fields.get("Restarts") or 0),
+        is_preempted=fields.get("PreemptTime", "None") not in {"None", "Unknown"},
+    )
+
+
+def own_job_id() -> str:
+    """Return the job's id; of an array's element with its place, for the last element's
+    SLURM_JOB_ID is the array's own, and would mean all of them."""
+    array, task = (os.environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
+    return f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]

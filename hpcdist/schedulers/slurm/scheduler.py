@@ -16,7 +16,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.command import CommandFailedError
+from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
@@ -35,15 +35,25 @@ from hpcdist.schedulers.jobs import JobIndex, end_jobs, job_key, note_jobs, unsu
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import cpus_per_node, lay_out
 from hpcdist.schedulers.script import render
-from hpcdist.schedulers.slurm import directives, doctor, requeue, site, steps
+from hpcdist.schedulers.slurm import directives, doctor, site, steps
 from hpcdist.schedulers.slurm.accounting import ask_usage
-from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
+from hpcdist.schedulers.slurm.queue import (
+    ask_accounting,
+    ask_queue,
+    decide,
+    own_job_id,
+    parse_job,
+    scancel,
+    show_job,
+)
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import Sbatch
 
 _WARNINGS = ("SIGUSR2", "SIGTERM")
 _ACTIVE = ("pending", "running")
+_OWN_JOB_TIMEOUT_S = 10.0
+"""Limit of one call from within a job; what fails is tried again."""
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -209,10 +219,11 @@ class SlurmScheduler(Scheduler):
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def decide(self, verdict: Verdict) -> Decision:
-        return requeue.decide(verdict, requeue.ask_own_job(), life=self.life())
+        job = parse_job(show_job(own_job_id(), timeout_s=_OWN_JOB_TIMEOUT_S))
+        return decide(verdict, job, life=self.life())
 
     def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
-        requeue.requeue_own_job()
+        run_command(["scontrol", "requeue", own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
 
     def detect_site(self) -> Site:
         return site.detect_slurm(getpass.getuser())
