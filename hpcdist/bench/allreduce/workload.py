@@ -169,7 +169,16 @@ class _AllreduceRank(BenchmarkRank):
 
     def _sizes_that_fit(self) -> list[int]:
         """Return the sizes that fit into the memory of the rank with the least, in all ranks."""
-        rooms = [self._room(place) for place in self._places]
+        mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
+        rooms = [
+            room.largest_buffer(
+                place.free_bytes,
+                num_sharing=self._num_sharing(place),
+                limit_bytes=None if mem_gb is None else mem_gb * 1e9,
+                num_in_limit=self.context.local_world_size,
+            )
+            for place in self._places
+        ]
         least = min(range(len(rooms)), key=lambda rank: rooms[rank])
         fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
         place = self._places[least]
@@ -184,15 +193,6 @@ class _AllreduceRank(BenchmarkRank):
             left_out = ", ".join(map(show_binary, too_large))
             self.note(f"left out for lack of memory: {left_out}; {why}")
         return fitting
-
-    def _room(self, place: _Place) -> int:
-        mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
-        return room.largest_buffer(
-            place.free_bytes,
-            num_sharing=self._num_sharing(place),
-            limit_bytes=None if mem_gb is None else mem_gb * 1e9,
-            num_in_limit=self.context.local_world_size,
-        )
 
     def _num_sharing(self, place: _Place) -> int:
         """Return how many ranks take from the same memory: each GPU has its own."""

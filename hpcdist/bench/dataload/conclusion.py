@@ -103,12 +103,16 @@ def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Datal
 
 
 def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
-    slow = max((cell for cell in cells if cell.node == node), key=_rate)
-    fast = max((cell for cell in cells if cell.node != node), key=_rate, default=slow)
-    ratio = _rate(fast) / _rate(slow)
+    slow = max((cell for cell in cells if cell.node == node), key=lambda cell: cell.images_per_s)
+    fast = max(
+        (cell for cell in cells if cell.node != node),
+        key=lambda cell: cell.images_per_s,
+        default=slow,
+    )
+    ratio = fast.images_per_s / slow.images_per_s
     if ratio >= _MUCH and not is_unclear(slow) and not is_unclear(fast):
         yield (
-            f"Node {node} ({slow.host}) loads {_rate(slow):,.0f} images/s at its best, node "
+            f"Node {node} ({slow.host}) loads {slow.images_per_s:,.0f} images/s at its best, node "
             f"{fast.node} ({fast.host}) {ratio:.2f} times as many: what follows is about the "
             "slower, for which the others would wait."
         )
@@ -118,7 +122,7 @@ def _on_best(clear: Mapping[str, Series], chosen: Mapping[str, DataloadCell]) ->
     """Group the transforms by their best number of workers."""
     rates: dict[int, list[str]] = {}
     for name, cell in chosen.items():
-        rate = f"{_rate(cell):,.0f} images/s with transform {shortened(name)}"
+        rate = f"{cell.images_per_s:,.0f} images/s with transform {shortened(name)}"
         rates.setdefault(cell.setting.workers, []).append(rate)
     if rates:
         best = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
@@ -183,7 +187,7 @@ def _on_workers(cell: DataloadCell, series: Series) -> Iterator[str]:
     cpus = cell.cpus / cell.ranks
     whose = f"the {num_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {num_cpus(cpus)}"
     if most is not cell:
-        ratio = _rate(most) / _rate(cell)
+        ratio = most.images_per_s / cell.images_per_s
         chance = ", which is within the noise" if ratio > 1 + LEAST_DIFFERENCE else ""
         yield (
             f"more workers gain nothing on {whose}: {with_workers(most.setting.workers)} "
@@ -316,7 +320,7 @@ def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
 def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
     """Say what the compared keys gained, all else being equal."""
     for key in varied([other.setting for other in cells]):
-        same = sorted([cell, *alternatives(cell, cells, key)], key=_rate)
+        same = sorted([cell, *alternatives(cell, cells, key)], key=lambda cell: cell.images_per_s)
         if key in _AXES or len(same) == 1:
             continue
         slow, fast = same[0], same[-1]
@@ -327,7 +331,7 @@ def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[s
         elif not is_faster(fast, slow):
             yield f"data.{key}: {own} and {other} load equally fast, all else being equal."
         else:
-            gain = f"{_rate(fast) / _rate(slow):.2f} times as much as {other}"
+            gain = f"{fast.images_per_s / slow.images_per_s:.2f} times as much as {other}"
             yield f"data.{key}: {own} loads {gain}, all else being equal."
 
 
@@ -338,10 +342,6 @@ def _idle(cell: DataloadCell, step: ModelStep) -> float:
 
 def _is_compared(by_transform: Mapping[str, Series]) -> bool:
     return any(len(series) > 1 for series in by_transform.values())
-
-
-def _rate(cell: DataloadCell) -> float:
-    return cell.images_per_s
 
 
 def _with(names: Iterable[str], *, named: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -252,18 +252,16 @@ class _DataloadRank(BenchmarkRank):
             return
         summary = conclude(cells, self._steps)
         left_out = num_panels(cells) - MOST_AXES
-        self.conclude(
-            (*summary.conclusions, *summary.details),
-            PLOT_NAME,
-            lambda: make_figure(cells, self._title(cells)),
-            more=f"; {left_out} more would not be readable" if left_out > 0 else "",
-        )
-
-    def _title(self, cells: Sequence[DataloadCell]) -> str:
         sizes = {cell.setting.batch_size for cell in cells}
         batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
         ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
-        return f"{self._job.data.name}{batches}{ranks}: {num_cpus(cells[0].cpus)} per node"
+        title = f"{self._job.data.name}{batches}{ranks}: {num_cpus(cells[0].cpus)} per node"
+        self.conclude(
+            (*summary.conclusions, *summary.details),
+            PLOT_NAME,
+            lambda: make_figure(cells, title),
+            more=f"; {left_out} more would not be readable" if left_out > 0 else "",
+        )
 
 
 def turns(repeats: int) -> list[int]:

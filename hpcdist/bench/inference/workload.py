@@ -132,26 +132,24 @@ class _InferenceRank(BenchmarkRank):
     def _measure(self, planned: tuple[str, Single, int]) -> bool:
         """Return whether it was measured as often as planned, in all ranks."""
         strategy, form, size = planned
-        takes_part = form.uses_all_ranks or self.context.rank == 0
-        timed = self._time(form, size) if takes_part else None
+        from hpcdist.bench.inference.measure import time_calls
+
+        timed = None
+        if form.uses_all_ranks or self.context.rank == 0:
+            images = self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
+            timed = time_calls(
+                form,
+                form.share(images),
+                self.setting,
+                largest=self.largest if form.uses_all_ranks else float,
+                is_to_leave=self.is_asked_to_stop,
+                alive=self.alive,
+            )
         outcomes: list[Timed | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
         if self.context.rank == 0 and all(each is None or each.times_s for each in measured):
             self._report(to_cell(strategy, form.devices, size, measured))
         return all(each is None or each.is_whole for each in measured)
-
-    def _time(self, form: Single, size: int) -> Timed | None:
-        from hpcdist.bench.inference.measure import time_calls
-
-        images = self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
-        return time_calls(
-            form,
-            form.share(images),
-            self.setting,
-            largest=self.largest if form.uses_all_ranks else float,
-            is_to_leave=self.is_asked_to_stop,
-            alive=self.alive,
-        )
 
     def _report(self, cell: InferenceCell) -> None:
         self._cells.append(cell)

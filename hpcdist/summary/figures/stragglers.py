@@ -74,7 +74,15 @@ def rotating_s(stretches: Sequence[Stretch]) -> float:
     steps = sum(stretch.steps for stretch in stretches)
     if not steps:
         return 0.0
-    return sum(stretch.steps * _straggling_s(stretch) for stretch in stretches) / steps
+    waited_s = 0.0
+    for stretch in stretches:
+        own_s, waits_s = stretch.own_s, stretch.waited_s
+        order = sorted(range(len(own_s)), key=own_s.__getitem__)
+        typical, slowest = order[(len(order) - 1) // 2], order[-1]
+        longer_s = own_s[slowest] - own_s[typical]
+        wait_s = min(longer_s, max(0.0, waits_s[typical] - waits_s[slowest]))
+        waited_s += stretch.steps * wait_s
+    return waited_s / steps
 
 
 def find_straggler(
@@ -136,14 +144,6 @@ def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> lis
     before = [0.0, *accumulate(values)]
     at = [before[place] + part * values[place] for place, part in marks]
     return [end - begin for begin, end in pairwise(at)]
-
-
-def _straggling_s(stretch: Stretch) -> float:
-    own_s, waited_s = stretch.own_s, stretch.waited_s
-    order = sorted(range(len(own_s)), key=own_s.__getitem__)
-    typical, slowest = order[(len(order) - 1) // 2], order[-1]
-    longer_s = own_s[slowest] - own_s[typical]
-    return min(longer_s, max(0.0, waited_s[typical] - waited_s[slowest]))
 
 
 class _Slowest(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
-from hpcdist.agent.usage import GpuFacts, GpuWindow, NodeBegin, Spread
+from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
 from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.values import GpuUsage, NodeUsage, UsageSummary
 
@@ -18,11 +18,6 @@ class Total(Struct, kw_only=True):
     length_s: float = 0.0
     integral: float = 0.0
     max: float | None = None
-
-    def add(self, spread: Spread | None, length_s: float) -> None:
-        """Take in a window of so many seconds."""
-        if spread is not None:
-            self.merge(Total(length_s=length_s, integral=spread.mean * length_s, max=spread.max))
 
     def merge(self, other: Total) -> None:
         """Take in what was added up elsewhere."""
@@ -42,33 +37,32 @@ class Total(Struct, kw_only=True):
         return None if self.max is None else int(self.max)
 
 
+class Totals(defaultdict[str, Total]):
+    """The quantities of a node or a GPU, by the fields of the windows."""
+
+    def __init__(self) -> None:
+        super().__init__(Total)
+
+    def add(self, window: Struct, length_s: float) -> None:
+        """Take in a window of so many seconds."""
+        for name in window.__struct_fields__:
+            spread = getattr(window, name)
+            if isinstance(spread, Spread):
+                integral = spread.mean * length_s
+                self[name].merge(Total(length_s=length_s, integral=integral, max=spread.max))
+
+    def merge(self, other: Totals) -> None:
+        """Take in the same in another attempt."""
+        for name, total in other.items():
+            self[name].merge(total)
+
+
 class GpuTotals(Struct, kw_only=True):
     """One GPU of a node."""
 
     facts: GpuFacts
-    utilization: Total = field(default_factory=Total)
-    memory_bytes: Total = field(default_factory=Total)
-    power_w: Total = field(default_factory=Total)
-    temperature_c: Total = field(default_factory=Total)
-    throttled: Total = field(default_factory=Total)
+    totals: Totals = field(default_factory=Totals)
     energy_j: float | None = None
-
-    def add(self, window: GpuWindow, length_s: float) -> None:
-        """Take in a window of so many seconds."""
-        for name in _GPU_TOTALS:
-            getattr(self, name).add(getattr(window, name), length_s)
-        self.energy_j = _sum((self.energy_j, window.energy_j))
-
-    def merge(self, other: GpuTotals) -> None:
-        """Take in the same GPU in another attempt."""
-        for name in _GPU_TOTALS:
-            getattr(self, name).merge(getattr(other, name))
-        self.energy_j = _sum((self.energy_j, other.energy_j))
-
-
-_GPU_TOTALS = ("utilization", "memory_bytes", "power_w", "temperature_c", "throttled")
-_NODE_TOTALS = ("cpus_busy", "memory_bytes", "node_cpus_busy")
-"""Fields of the windows, too."""
 
 
 class NodeTotals(Struct, kw_only=True):
@@ -78,9 +72,7 @@ class NodeTotals(Struct, kw_only=True):
     attempt: int
     begin: NodeBegin | None
     length_s: float = 0.0
-    cpus_busy: Total = field(default_factory=Total)
-    memory_bytes: Total = field(default_factory=Total)
-    node_cpus_busy: Total = field(default_factory=Total)
+    totals: Totals = field(default_factory=Totals)
     gpus: list[GpuTotals] = []
 
 
@@ -91,10 +83,10 @@ def measure_node(record: NodeRecord) -> NodeTotals:
     totals = NodeTotals(node=record.node, attempt=record.attempt, begin=begin, gpus=gpus)
     for window in record.windows:
         totals.length_s += window.wall_s
-        for name in _NODE_TOTALS:
-            getattr(totals, name).add(getattr(window, name), window.wall_s)
+        totals.totals.add(window, window.wall_s)
         for gpu, own in zip(totals.gpus, window.gpus, strict=False):
-            gpu.add(own, window.wall_s)
+            gpu.totals.add(own, window.wall_s)
+            gpu.energy_j = _sum((gpu.energy_j, own.energy_j))
     return totals
 
 
@@ -127,15 +119,17 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     gpus = [gpu for totals in merged for gpu in totals.gpus]
     utilization, power = Total(), Total()
     for gpu in gpus:
-        utilization.merge(gpu.utilization)
-        power.merge(gpu.power_w)
-    fullest = max(gpus, key=lambda gpu: gpu.memory_bytes.max or 0.0, default=None)
-    busy = [gpu.utilization.mean for gpu in gpus if gpu.utilization.mean is not None]
+        utilization.merge(gpu.totals["utilization"])
+        power.merge(gpu.totals["power_w"])
+    fullest = max(gpus, key=lambda gpu: gpu.totals["memory_bytes"].max or 0.0, default=None)
+    busy = [
+        gpu.totals["utilization"].mean for gpu in gpus if gpu.totals["utilization"].mean is not None
+    ]
     return UsageSummary(
         sampled_s=max(totals.length_s for totals in merged),
         gpu_utilization=utilization.mean,
         max_gpu_utilization=max(busy, default=None),
-        max_gpu_memory_bytes=fullest.memory_bytes.max_whole if fullest else None,
+        max_gpu_memory_bytes=fullest.totals["memory_bytes"].max_whole if fullest else None,
         gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
         gpu_power_w=power.mean,
         energy_j=_sum(gpu.energy_j for gpu in gpus),
@@ -154,10 +148,11 @@ def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
     gpus: dict[str, GpuTotals] = {}
     for totals in attempts:
         merged.length_s += totals.length_s
-        for name in _NODE_TOTALS:
-            getattr(merged, name).merge(getattr(totals, name))
+        merged.totals.merge(totals.totals)
         for gpu in totals.gpus:
-            gpus.setdefault(gpu.facts.uuid, GpuTotals(facts=gpu.facts)).merge(gpu)
+            own = gpus.setdefault(gpu.facts.uuid, GpuTotals(facts=gpu.facts))
+            own.totals.merge(gpu.totals)
+            own.energy_j = _sum((own.energy_j, gpu.energy_j))
     merged.gpus = list(gpus.values())
     return merged
 
@@ -168,11 +163,11 @@ def _node_usage(totals: NodeTotals) -> NodeUsage:
         node=totals.node,
         host=begin.host if begin else None,
         num_cpus=begin.num_cpus if begin else None,
-        cpus_busy=totals.cpus_busy.mean,
-        max_cpus_busy=totals.cpus_busy.max,
-        max_memory_bytes=totals.memory_bytes.max_whole,
+        cpus_busy=totals.totals["cpus_busy"].mean,
+        max_cpus_busy=totals.totals["cpus_busy"].max,
+        max_memory_bytes=totals.totals["memory_bytes"].max_whole,
         memory_bytes=begin.memory_bytes if begin else None,
-        node_cpus_busy=totals.node_cpus_busy.mean,
+        node_cpus_busy=totals.totals["node_cpus_busy"].mean,
     )
 
 
@@ -181,14 +176,14 @@ def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
         node=node,
         uuid=gpu.facts.uuid,
         name=gpu.facts.name,
-        utilization=gpu.utilization.mean,
-        max_memory_bytes=gpu.memory_bytes.max_whole,
+        utilization=gpu.totals["utilization"].mean,
+        max_memory_bytes=gpu.totals["memory_bytes"].max_whole,
         memory_bytes=gpu.facts.memory_bytes,
-        power_w=gpu.power_w.mean,
-        max_power_w=gpu.power_w.max,
+        power_w=gpu.totals["power_w"].mean,
+        max_power_w=gpu.totals["power_w"].max,
         energy_j=gpu.energy_j,
-        max_temperature_c=gpu.temperature_c.max,
-        throttled=gpu.throttled.mean,
+        max_temperature_c=gpu.totals["temperature_c"].max,
+        throttled=gpu.totals["throttled"].mean,
     )
 
 

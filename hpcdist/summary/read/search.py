@@ -14,8 +14,6 @@ from hpcdist.runs.sweep import find_runs, is_sweep
 _DEEPEST = 5
 """Folders below the one that is searched: nobody wants to wait for a walk through a whole home."""
 
-_Identity = tuple[int, int] | str
-
 
 class Found(NamedTuple):
     """The result of a search."""
@@ -36,7 +34,7 @@ def search_runs(folder: Path) -> Found:
     runs = all_runs(folder)
     nested: list[Run] = []
     foreign: list[Run] = []
-    seen = {_identity(str(folder))}
+    seen = {os.path.realpath(folder)}
     for path in _other_entries(folder):
         below = [Run(Path(run)) for run in _walk(path, _DEEPEST, seen)]
         nested += below
@@ -82,12 +80,12 @@ def _other_entries(folder: Path) -> list[str]:
     return [path for path in paths if not is_run(path) and not is_sweep(Path(path))]
 
 
-def _walk(folder: str, depth: int, seen: set[_Identity]) -> Iterator[str]:
-    """Runs below a folder; links may lead in circles."""
-    identity = _identity(folder)
-    if identity in seen:
+def _walk(folder: str, depth: int, seen: set[str]) -> Iterator[str]:
+    """Yield the runs below a folder; links may lead in circles."""
+    real = os.path.realpath(folder)
+    if real in seen:
         return
-    seen.add(identity)
+    seen.add(real)
     try:
         names = sorted(os.listdir(folder))
     except OSError:  # a file, or not ours to read
@@ -98,11 +96,3 @@ def _walk(folder: str, depth: int, seen: set[_Identity]) -> Iterator[str]:
             yield path
         elif depth > 1 and not name.startswith(".") and not is_sweep(Path(path)):
             yield from _walk(path, depth - 1, seen)
-
-
-def _identity(path: str) -> _Identity:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return path
-    return stat.st_dev, stat.st_ino
