@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -57,8 +59,32 @@ class InferenceCell(Struct, frozen=True, kw_only=True):
         return spread_measure(self.mean_time_s, self.sd_time_s, self.repeats, over="windows")
 
 
-Comparison = tuple[InferenceCell, InferenceCell]
-"""The same batch size: single, and a parallel strategy."""
+class Comparison(NamedTuple):
+    """One batch size: single, and a parallel strategy."""
+
+    single: InferenceCell
+    parallel: InferenceCell
+
+    @property
+    def size(self) -> int:
+        """Images per batch."""
+        return self.single.batch_size
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the parallel strategy is."""
+        return self.single.time_s.mean / self.parallel.time_s.mean
+
+    @property
+    def is_win(self) -> bool:
+        """Whether the parallel strategy is faster by more than chance explains."""
+        return is_shorter(self.parallel.time_s, self.single.time_s)
+
+    @property
+    def times(self) -> str:
+        """The time of a call of both."""
+        parallel, single = (cell.time_s.mean * 1e3 for cell in (self.parallel, self.single))
+        return f"takes {parallel:.3g} ms, and {single:.3g} on one device"
 
 
 class InferenceSummary(Struct, frozen=True, kw_only=True):
@@ -85,17 +111,9 @@ def compare_with_single(cells: Sequence[InferenceCell]) -> list[str]:
 
 def wins_from(comparisons: Iterable[Comparison]) -> int | None:
     """Return the smallest batch size from which on the parallel strategy is always faster."""
-    smallest = None
-    for single, parallel in sorted(comparisons, key=_batch_size, reverse=True):
-        if not is_faster(parallel, single):
-            break
-        smallest = single.batch_size
-    return smallest
-
-
-def is_faster(cell: InferenceCell, other: InferenceCell) -> bool:
-    """Return whether the mean time is smaller by more than chance explains."""
-    return is_shorter(cell.time_s, other.time_s)
+    largest_first = sorted(comparisons, key=lambda compared: compared.size, reverse=True)
+    wins = list(itertools.takewhile(lambda compared: compared.is_win, largest_first))
+    return wins[-1].size if wins else None
 
 
 def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
@@ -103,23 +121,23 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
     title = f"{name} ({number_of(devices, 'device')})"
     if devices == 1:
         return f"{title} {_ONE_DEVICE[name]}"
-    comparisons = _compare(name, cells)
+    timed = sorted((c for c in cells if c.mean_time_s), key=lambda cell: cell.batch_size)
+    singles = {cell.batch_size: cell for cell in timed if cell.strategy == SINGLE}
+    comparisons = [
+        Comparison(singles[cell.batch_size], cell)
+        for cell in timed
+        if cell.strategy == name and cell.batch_size in singles
+    ]
     if not comparisons:
         return f"{title} cannot be compared: it has no batch size in common with single."
     first = wins_from(comparisons)
     if first is not None:
         return f"{title} is faster than single {_where(first, comparisons)}"
-    some = [single.batch_size for single, other in comparisons if is_faster(other, single)]
-    if some:
-        listed = ", ".join(f"{size:,}" for size in some)
-        largest = max(comparisons, key=_batch_size)[0].batch_size
+    if some := [compared.size for compared in comparisons if compared.is_win]:
+        listed, largest = ", ".join(f"{size:,}" for size in some), comparisons[-1].size
         return f"{title} is faster than single with {listed} per batch, but not with {largest:,}."
-    best = max(comparisons, key=_gain)
-    single, parallel = best
-    at_best = (
-        f"at its best, with {single.batch_size:,} per batch, it takes {_ms(parallel)} ms, and "
-        f"single {_ms(single)}."
-    )
+    best = max(comparisons, key=lambda compared: compared.gain)
+    at_best = f"at its best, with {best.size:,} per batch, it {best.times}."
     if _is_unsure(best):
         return (
             f"{title} cannot be distinguished from single: {at_best} But calls differ too much to "
@@ -147,63 +165,32 @@ _ONE_DEVICE = {
 }
 
 
-def _compare(name: str, cells: Sequence[InferenceCell]) -> list[Comparison]:
-    timed = [cell for cell in cells if cell.mean_time_s is not None]
-    singles = {cell.batch_size: cell for cell in timed if cell.strategy == SINGLE}
-    return [
-        (singles[cell.batch_size], cell)
-        for cell in timed
-        if cell.strategy == name and cell.batch_size in singles
-    ]
-
-
 def _where(first: int, comparisons: Sequence[Comparison]) -> str:
-    smallest = min(comparisons, key=_batch_size)
-    largest = max(comparisons, key=_batch_size)
-    gain = f"{_gain(largest):.2f} times with {largest[0].batch_size:,}."
-    if _gain(largest) > _MOST_GAIN * largest[1].devices:
+    smallest, largest = comparisons[0], comparisons[-1]
+    gain = f"{largest.gain:.2f} times with {largest.size:,}."
+    if largest.gain > _MOST_GAIN * largest.parallel.devices:
         gain += " That is more than so many devices can give: something else slowed single down."
-    if first == smallest[0].batch_size:
+    if first == smallest.size:
         return f"with every batch size that was measured for it, from {first:,} on: {gain}"
-    single, parallel = smallest
-    noise = "" if is_faster(single, parallel) else ", which is within the noise"
+    is_loss = is_shorter(smallest.single.time_s, smallest.parallel.time_s)
+    noise = "" if is_loss else ", which is within the noise"
     return (
-        f"from {first:,} images per batch on: {gain} With {single.batch_size:,} it is not: a call "
-        f"takes {_ms(parallel)} ms, and {_ms(single)} on one device{noise}."
+        f"from {first:,} images per batch on: {gain} With {smallest.size:,} it is not: a call "
+        f"{smallest.times}{noise}."
     )
 
 
 def _why_never(best: Comparison) -> str:
     single, parallel = best
-    assert parallel.mean_time_s is not None
-    parts_s = sum(parallel.parts_s.values())
-    if parts_s > _TELLING_SHARE * parallel.mean_time_s:
-        listed = ", ".join(
-            f"{name} {show_percent(time_s / parallel.mean_time_s)}"
-            for name, time_s in parallel.parts_s.items()
-        )
+    shares = {name: part_s / parallel.time_s.mean for name, part_s in parallel.parts_s.items()}
+    if sum(shares.values()) > _TELLING_SHARE:
+        listed = ", ".join(f"{name} {show_percent(share)}" for name, share in shares.items())
         return f"Parts of its time: {listed}."
     share = math.ceil(parallel.batch_size / parallel.devices)
-    saved = max(0.0, 1 - 1 / _gain(best))
+    saved = max(0.0, 1 - 1 / best.gain)
     return (
         f"A share of {share:,} instead of {single.batch_size:,} images saves "
         f"{show_percent(saved)} of the time, where {parallel.devices} devices of their own would "
         f"save up to {show_percent(1 - 1 / parallel.devices)}: the rest is the fixed cost of a "
         f"call, or the devices share what they compute with."
     )
-
-
-def _gain(comparison: Comparison) -> float:
-    single, parallel = comparison
-    assert single.mean_time_s is not None
-    assert parallel.mean_time_s is not None
-    return single.mean_time_s / parallel.mean_time_s
-
-
-def _batch_size(comparison: Comparison) -> int:
-    return comparison[0].batch_size
-
-
-def _ms(cell: InferenceCell) -> str:
-    assert cell.mean_time_s is not None
-    return f"{cell.mean_time_s * 1e3:.3g}"

@@ -4,6 +4,7 @@ import pytest
 
 from hpcdist.bench.benchmark import timed_fields
 from hpcdist.bench.inference.figures import (
+    Comparison,
     InferenceCell,
     compare_with_single,
     share_of,
@@ -32,7 +33,7 @@ def cells(strategy, times_ms, *, devices=1, sd_ms=0.01, **fields):
 def first_win(parallel_ms, **options):
     parallel = cells("data_parallel", parallel_ms, devices=2, **options)
     singles = {cell.batch_size: cell for cell in cells("single", SINGLE, **options)}
-    return wins_from((singles[cell.batch_size], cell) for cell in parallel)
+    return wins_from(Comparison(singles[cell.batch_size], cell) for cell in parallel)
 
 
 @pytest.mark.parametrize(
