@@ -158,7 +158,6 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
 
 
 def _slowest(values: list[float], device: torch.device, group: Any) -> list[float]:
-    """Return the largest of each value over the ranks."""
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
     largest: list[float] = tensor.tolist()
@@ -166,7 +165,6 @@ def _slowest(values: list[float], device: torch.device, group: Any) -> list[floa
 
 
 def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
-    """Fill a buffer with what this rank contributes."""
     place = _places(buffer, num_ranks)
     block = (place % num_ranks == rank) * (1 + place % _VALUES)
     block += ((place + 1) % num_ranks == rank) * 2

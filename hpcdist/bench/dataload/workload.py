@@ -64,7 +64,6 @@ class DataloadWorkload(Workload[DataloadJob]):
                 download_data(data)
 
     def _data_sets(self) -> Iterable[Data]:
-        """Return one way of loading for each folder that is loaded from."""
         return {data.root: data for data in combine_job(self.job).values()}.values()
 
     def preload(self) -> Preload:
@@ -241,7 +240,6 @@ class _DataloadRank(BenchmarkRank):
         self.report("model_step", line, msgspec.to_builtins(step))
 
     def _of_node(self, node: int) -> list[int]:
-        """Return the ranks of a node."""
         return [rank for rank, place in enumerate(self._places) if place.node == node]
 
     def _conclude(self) -> None:

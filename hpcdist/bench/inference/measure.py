@@ -138,7 +138,6 @@ class ProcessPerGpu(Single):
     uses_all_ranks = True
 
     def __init__(self, model: nn.Module, context: RankContext, precision: str) -> None:
-        """Take a model that is on the rank's device."""
         super().__init__(model, context, precision)
         self.devices = context.world_size
 

@@ -179,7 +179,6 @@ def code_version() -> str:
 
 
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yield paths in the run directory, and what is there."""
     attempts = _names(f"{folder}/attempts")
     yield from ((f"attempts/{attempt}", None) for attempt in attempts)
     for name in (

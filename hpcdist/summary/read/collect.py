@@ -81,7 +81,6 @@ def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
 
 
 def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
-    """Return events by their kinds, and what could not be read."""
     try:
         file = decode_file(path)
     except OSError as error:
@@ -157,7 +156,6 @@ def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
 
 
 def _readable(read: Callable[[], T], otherwise: T) -> T:
-    """Return what is read; another value where it cannot be."""
     try:
         return read()
     except OSError:

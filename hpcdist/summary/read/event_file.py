@@ -81,6 +81,7 @@ class DecodedFile(Struct, kw_only=True):
 def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
+    appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
     with _open(path) as file:
         while lines := file.read(_STRETCH_BYTES):
             if len(lines) == _STRETCH_BYTES:  # up to the end of the last line
@@ -89,8 +90,12 @@ def decode_file(path: Path) -> DecodedFile:
             if events is None:
                 for line in lines.split(b"\n"):
                     _decode_line(line, result)
-            else:
-                _sort(events, result)
+            for event in events or ():
+                append = appends.get(event.__class__)
+                if append is None:
+                    result.num_others += 1
+                else:
+                    append(event)
     return result
 
 
@@ -104,17 +109,6 @@ def _decode_stretch(lines: bytes) -> list[Any] | None:
             for event in _decode_first_lines(lines)
         ]
     return None
-
-
-def _sort(events: list[Any], result: DecodedFile) -> None:
-    """Put each event to its kind."""
-    appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
-    for event in events:
-        append = appends.get(event.__class__)
-        if append is None:
-            result.num_others += 1
-        else:
-            append(event)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -83,7 +83,11 @@ def read_timeline(path: Path) -> list[Attempt]:
         read_rank(file, rank=rank, attempt=number) for (rank, number, file), *_ in by_attempt
     ]
     ends = [window_ends_s(record.windows) for record in records]
-    spans = [_span(record, own) for record, own in zip(records, ends, strict=True) if own]
+    spans = []  # when each began to step and when it ended, as far as that is known
+    for record, own in zip(records, ends, strict=True):
+        if own:
+            ended_s = [end.time_s for end in record.ends if end.time_s is not None]
+            spans.append((_begin_s(record.windows, own), max([own[-1], *ended_s])))
     offsets = iter(offsets_s(spans))
     last_steps = last_counting_steps([_first_step(record.windows) for record in records])
     return [
@@ -141,9 +145,3 @@ def _first_step(windows: Sequence[Window]) -> int | None:
 
 def _begin_s(windows: Sequence[Window], ends_s: Sequence[float]) -> float:
     return ends_s[0] - windows[0].wall_s - windows[0].pause_s
-
-
-def _span(record: RankRecord, ends_s: Sequence[float]) -> tuple[float, float]:
-    """Return when it began to step and when it ended, as far as that is known."""
-    ended_s = [end.time_s for end in record.ends if end.time_s is not None]
-    return _begin_s(record.windows, ends_s), max([ends_s[-1], *ended_s])
