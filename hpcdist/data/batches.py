@@ -64,10 +64,8 @@ def make_batches(
     memory_format: torch.memory_format = torch.preserve_format,
     report_bad: Callable[[BadFile], None] = lambda _: None,
 ) -> BatchSource:
-    """Return the source of batches that the job asks for, in a memory format.
-
-    `report_bad` is called for each file that is no image, once.
-    """
+    """Return the source of batches that the job asks for, in a memory format. `report_bad` is
+    called for each file that is no image, once."""
     if not isinstance(samples, Samples):
         return ImageBatches(
             samples, device, data, memory_format=memory_format, report_bad=report_bad
@@ -211,9 +209,7 @@ class ImageBatches(BatchSource):
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
         """Yield the batches of these shares of an epoch's order, on the CPU, as data.handover says.
-
-        A batch is valid until the next one is asked for; see `bring`.
-        """
+        A batch is valid until the next one is asked for; see `bring`."""
         if not shares:
             return
         maker, loader = self._make_room(max(share.filled_end - share.begin for share in shares))
@@ -232,10 +228,8 @@ class ImageBatches(BatchSource):
             ) from None
 
     def bring(self, batch: Samples) -> Samples:
-        """Return a batch as the model takes it: float32 and normalised, on the device.
-
-        On the CPU it is valid until the next but one is brought.
-        """
+        """Return a batch as the model takes it: float32 and normalised, on the device. On the CPU
+        it is valid until the next but one is brought."""
         if self._device.type == "cpu":
             if batch.images.dtype != torch.uint8:
                 return batch.to(self._device, memory_format=self._memory_format)

@@ -97,9 +97,7 @@ def find_data_set(data: Data) -> Entry:
 
 def check_data(data: Data) -> SplitSizes | None:
     """Return the sizes of the parts that the job uses; JobError for all that is wrong with `data`.
-
-    None where the files are still to be downloaded or unpacked.
-    """
+    None where the files are still to be downloaded or unpacked."""
     if _to_download(data):
         return None
     sizes = find_data_set(data).check(data)
@@ -107,10 +105,8 @@ def check_data(data: Data) -> SplitSizes | None:
 
 
 def load_data(data: Data, *, seed: int = 0, device: str = "cpu") -> DataSet:
-    """Return the data set as the job uses it, for a model on `device`.
-
-    `seed`: train.seed, for what is done to training images.
-    """
+    """Return the data set as the job uses it, for a model on `device`. `seed`: train.seed, for what
+    is done to training images."""
     entry = find_data_set(data)
     if entry.load is None:
         return _from_files(data, seed, device)

@@ -214,9 +214,7 @@ class IdxError(ValueError):
 
 def read_shape(path: Path, num_dimensions: int) -> tuple[int, ...]:
     """The shape of an IDX file of unsigned bytes, plain or .gz; its size must be that of its shape.
-
-    A .gz is unpacked for that, as only then it is known to be whole.
-    """
+    A .gz is unpacked for that, as only then it is known to be whole."""
     header_bytes = 4 + 4 * num_dimensions
     status = path.stat()
     with _opened(path) as file:

@@ -28,10 +28,8 @@ def derive_seed(*parts: int) -> int:
 def epoch_order(
     num_samples: int, *, seed: int, epoch: int, most_filled: int = LEAST_BATCH
 ) -> Tensor:
-    """Return the samples' indices in the order in which this epoch uses them.
-
-    After the last come the first again, as what `Share.filled_end` may need.
-    """
+    """Return the samples' indices in the order in which this epoch uses them. After the last come
+    the first again, as what `Share.filled_end` may need."""
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(num_samples, generator=generator)
     return torch.cat((order, order[:most_filled]))

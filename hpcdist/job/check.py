@@ -249,10 +249,7 @@ _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
 
 def parse_minutes(text: str, *, origin: str) -> float:
     """A time limit, written as minutes or in one of sbatch's forms, in minutes: MM, MM:SS, H:MM:SS,
-    D-H, D-H:MM and D-H:MM:SS.
-
-    Raises JobError, which names `origin`.
-    """
+    D-H, D-H:MM and D-H:MM:SS. Raises JobError, which names `origin`."""
     stripped = text.strip()
     if re.fullmatch(r"\d+(?:\.\d+)?", stripped):
         return float(stripped)

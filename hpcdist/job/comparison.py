@@ -137,10 +137,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
-    """The comparison that a job's name or path means; None where it means a job.
-
-    Raises JobError where there is no such file, or it is wrong.
-    """
+    """The comparison that a job's name or path means; None where it means a job. Raises JobError
+    where there is no such file, or it is wrong."""
     file = find_job(os.fspath(name))
     values = read_job_file(file) if file.kind == "yaml" else {}
     return _load(file, values) if compares(values) else None

@@ -177,10 +177,8 @@ _OF_OTHERS = frozenset(
 
 
 def find_main(path: str) -> ModuleSpec | None:
-    """The module `__main__` of a folder or a zip file; None for any other file.
-
-    Raises ModuleNotFoundError where folder or zip file has none.
-    """
+    """The module `__main__` of a folder or a zip file; None for any other file. Raises
+    ModuleNotFoundError where folder or zip file has none."""
     finder = finder_of(path)
     if finder is None:
         return None
@@ -250,11 +248,8 @@ def check_module(spec: ModuleSpec, shown: str) -> None:
 
 
 def find_in_folders(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """A module in the first of the folders that has it, as PathFinder finds it.
-
-    PathFinder itself asks for the parents of packages without an `__init__.py`: they would have to
-    be imported.
-    """
+    """A module in the first of the folders that has it, as PathFinder finds it. PathFinder itself
+    asks for the parents of packages without an `__init__.py`: they would have to be imported."""
     portions: list[str] = []
     for folder in folders:
         finder = finder_of(folder)
@@ -416,11 +411,8 @@ _INTERPRETED = b"#!"
 
 
 def find_program(name: str, shown: str, folder: str = "") -> str:
-    """Path of the program: of a name without a slash, the first in PATH.
-
-    A path is relative to `folder`. Raises JobError, which calls the program `shown`, where it could
-    not be executed.
-    """
+    """Path of the program: of a name without a slash, the first in PATH. A path is relative to
+    `folder`. Raises JobError, which calls the program `shown`, where it could not be executed."""
     if "/" not in name:
         found = shutil.which(name) if name else None
         if found is None:

@@ -102,10 +102,8 @@ def load_job(
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
-    """A job that is in no file: `values` are its keys, and messages call it `source`.
-
-    Raises JobError.
-    """
+    """A job that is in no file: `values` are its keys, and messages call it `source`. Raises
+    JobError."""
     given = _merge_flags(flags, [])
     origins = _Origins(source, {key: flag.name for key, flag in given.items()})
     return _loaded(_checked(dict(values), given, origins, JOB_TYPES, {}), given, origins)

@@ -89,10 +89,8 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | None:
-    """Return the keys of a YAML file with their values; None for an empty one.
-
-    `shown` is what messages call the file, `hint` says which keys it has. Raises JobError.
-    """
+    """Return the keys of a YAML file with their values; None for an empty one. `shown` is what
+    messages call the file, `hint` says which keys it has. Raises JobError."""
     try:
         values = parse_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

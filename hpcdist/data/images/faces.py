@@ -63,10 +63,8 @@ LAYOUT = (
 
 
 def check(data: Data) -> SplitSizes | None:
-    """Return the sizes of both parts, also of a stand-in that is still to be made.
-
-    None where an archive is still to be unpacked. JobError where there are no images, or too few.
-    """
+    """Return the sizes of both parts, also of a stand-in that is still to be made. None where an
+    archive is still to be unpacked. JobError where there are no images, or too few."""
     if data.root is None:
         return _STAND_IN.parts(stand_in_folder()).sizes
     if not is_complete(data):
@@ -295,11 +293,8 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Write the plain files of an archive below a folder; links and devices are left out.
-
-    JobError where it is damaged, wants to write elsewhere, or is larger than any data set of its
-    kind.
-    """
+    """Write the plain files of an archive below a folder; links and devices are left out. JobError
+    where it is damaged, wants to write elsewhere, or is larger than any data set of its kind."""
     num_bytes = num_files = 0
     try:
         with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as members:

@@ -21,10 +21,8 @@ CACHE_VARIABLE = "HPCDIST_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the folder in which hpcdist keeps what it can make again.
-
-    $HPCDIST_CACHE, or $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist.
-    """
+    """Return the folder in which hpcdist keeps what it can make again. $HPCDIST_CACHE, or
+    $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
     return user_cache()
@@ -54,10 +52,8 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 
 def make_whole(path: Path, make: Callable[[Path], None]) -> None:
-    """Have `make` fill a new folder, under another name until it is whole.
-
-    `path` may be there, but must be empty then: else OSError, and what was made is removed.
-    """
+    """Have `make` fill a new folder, under another name until it is whole. `path` may be there, but
+    must be empty then: else OSError, and what was made is removed."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_ASIDE}")
     try:
         aside.mkdir()

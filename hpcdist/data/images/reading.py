@@ -45,9 +45,7 @@ class Reader:
         self, paths: Sequence[str], ahead: Sequence[str] = ()
     ) -> Iterator[bytes | OSError]:
         """Yield the contents of files, in order; an error takes the place of what cannot be read.
-
-        `ahead`: what will be asked for next, which threads begin with meanwhile.
-        """
+        `ahead`: what will be asked for next, which threads begin with meanwhile."""
         for number, path in enumerate(paths):
             if self.at_once > 1:
                 yield from self._read_at_once(paths[number:], ahead)

@@ -86,9 +86,7 @@ class Transform:
 
     def apply(self, image: Image.Image, seed: int) -> NDArray[np.uint8]:
         """The pixels [height, width, channels] of the changed image; whatever torchvision raises.
-
-        Sets torch's generator on the CPU to `seed`: who needs its state keeps it.
-        """
+        Sets torch's generator on the CPU to `seed`: who needs its state keeps it."""
         import numpy as np
         import torch
 
@@ -102,9 +100,7 @@ class Transform:
 
     def try_on(self, image: Image.Image) -> tuple[int, int, int]:
         """(channels, height, width) of what becomes of an image; torch's generator is kept.
-
-        JobError where that fails.
-        """
+        JobError where that fails."""
         try:
             with kept_random_state():
                 height, width, channels = self.apply(image, seed=0).shape
