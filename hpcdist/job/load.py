@@ -143,8 +143,7 @@ def parse_override(text: str) -> tuple[str, Flag]:
     key = key.strip()
     if not equals or not all(key.split(".")):
         raise JobError(
-            f"--set {text}: must be key.path=value",
-            hint="for example --set train.lr=0.01",
+            f"--set {text}: must be key.path=value", hint="for example --set train.lr=0.01"
         )
     return key, parse_flag(f"--set {text}", value)
 

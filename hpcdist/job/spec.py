@@ -136,13 +136,7 @@ class Train(Section, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the weights, the order of the samples, and dropout."""
     precision: Literal[
-        "fp32",
-        "tf32",
-        "bf16-mixed",
-        "fp16-mixed",
-        "bf16-true",
-        "32-true",
-        "16-mixed",
+        "fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16-true", "32-true", "16-mixed"
     ] = "fp32"
     """fp32 (torch's default: on GPUs, convolutions use TF32), tf32 (also for matrix products; GPUs
     only), bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (also for the weights).

@@ -163,11 +163,7 @@ class _Filled(ABC):
 
     @abstractmethod
     def fill(
-        self,
-        out: NDArray[np.uint8],
-        indices: Sequence[int],
-        epoch: int,
-        ahead: Sequence[int] = (),
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int, ahead: Sequence[int] = ()
     ) -> list[tuple[int, BadFile]]:
         """Write the pixels of samples to `out`; returns where in it there are none, and why.
 
@@ -228,11 +224,7 @@ class ImageSamples(_Filled):
         return self._decoder.picture(content) if self._transform else self._decoder(content)
 
     def fill(
-        self,
-        out: NDArray[np.uint8],
-        indices: Sequence[int],
-        epoch: int,
-        ahead: Sequence[int] = (),
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int, ahead: Sequence[int] = ()
     ) -> list[tuple[int, BadFile]]:
         kept = [self._kept(index) for index in indices]
         missing = [index for index, pixels in zip(indices, kept, strict=True) if pixels is None]
