@@ -111,8 +111,8 @@ class WorkerBatches(BatchSource):
         self._loader = make_loader(_WholeBatches(samples), self._indices, data, pin_memory=pin)
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:  # noqa: ARG002
-        lists = [order[share.begin : share.filled_end].tolist() for share in shares]
-        self._indices.set(lists, len(lists))
+        parts = (order[share.begin : share.filled_end] for share in shares)
+        self._indices.of_epoch = [part.tolist() for part in parts]
         yield from self._loader
 
     def bring(self, batch: Samples) -> Samples:
@@ -214,7 +214,7 @@ class ImageBatches(BatchSource):
             return
         maker, loader = self._make_room(max(share.filled_end - share.begin for share in shares))
         lists = [order[share.begin : share.filled_end].tolist() for share in shares]
-        self._requests.set(self._in_turn(lists, epoch, maker.shape[0]), len(lists))
+        self._requests.of_epoch = self._in_turn(lists, epoch, maker.shape[0])
         try:
             for indices, made in zip(lists, loader, strict=True):
                 yield self._take(indices, made, epoch, maker)
@@ -329,21 +329,12 @@ def one_thread() -> Iterator[None]:
 
 
 class Requests(Generic[Request]):
-    """The requests for the batches of the next epoch."""
+    """The requests for the batches of the next epoch, taken one by one, as batches are made."""
 
-    def __init__(self) -> None:
-        self.set((), 0)
-
-    def set(self, requests: Iterable[Request], number: int) -> None:
-        """Set the requests of the next epoch; they are taken one by one, as batches are made."""
-        self._requests = requests
-        self._number = number
+    of_epoch: Iterable[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
-
-    def __len__(self) -> int:
-        return self._number
+        return iter(self.of_epoch)
 
 
 def make_loader(

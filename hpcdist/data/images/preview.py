@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hpcdist.data.images.samples import ImageSamples
+    from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
     Pixels = NDArray[np.uint8]
     from PIL.Image import Image
@@ -54,9 +54,20 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
         return list(_from_memory(data, seed, number))
     from hpcdist.data.images.samples import ImageSamples  # brings torch: files come first
 
+    data = msgspec.structs.replace(data, bad_files="skip")
     samples = ImageSamples(parts.train, data, seed)
     plain = ImageSamples(parts.train, msgspec.structs.replace(data, transform="none"), seed)
-    return [_from_file(plain, samples, index) for index in _first(len(samples), seed, number)]
+    indices = _first(len(samples), seed, number)
+    (before, _), (after, problems) = _fill(plain, indices), _fill(samples, indices)
+    return [
+        Shown(
+            label=parts.train.classes[parts.train.labels[index]],
+            before=None if index in problems else before[position],
+            after=None if index in problems else after[position],
+            problem=problems.get(index, ""),
+        )
+        for position, index in enumerate(indices)
+    ]
 
 
 def _first(num_samples: int, seed: int, number: int) -> list[int]:
@@ -68,22 +79,16 @@ def _first(num_samples: int, seed: int, number: int) -> list[int]:
     return indices
 
 
-def _from_file(plain: ImageSamples, samples: ImageSamples, index: int) -> Shown:
-    from hpcdist.data.images.decoding import UnreadableImageError, explain_unread, no_warnings
+def _fill(
+    samples: ImageSamples | PixelSamples, indices: Sequence[int]
+) -> tuple[Pixels, dict[int, str]]:
+    """Return the pixels of samples, and why some have none."""
+    import numpy as np
 
-    label = samples.files.classes[samples.files.labels[index]]
-    try:
-        content = samples.read(index)
-        with no_warnings():
-            before = plain.transform(plain.decode(content), index, 0)
-            after = samples.transform(samples.decode(content), index, 0)
-    except OSError as error:
-        problem = explain_unread(error)
-    except UnreadableImageError as error:
-        problem = str(error)
-    else:
-        return Shown(label=label, before=before, after=after)
-    return Shown(label=label, before=None, after=None, problem=f"{samples.path(index)} {problem}")
+    channels, height, width = samples.filled_shape
+    pixels = np.empty((len(indices), height, width, channels), np.uint8)
+    bad = samples.fill(pixels, indices, epoch=0)
+    return pixels, {file.index: str(file) for _, file in bad}
 
 
 def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
@@ -99,17 +104,13 @@ def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
     assert whole.train_pixels is not None
     images = whole.train_pixels.images.numpy()
     samples = PixelSamples(whole.train_pixels, whole.train.labels, data, seed)
-    indices = _first(len(samples), seed, number)
-    channels, height, width = samples.shape
-    after = np.empty((len(indices), height, width, channels), np.uint8)
-    samples.fill(after, indices, epoch=0)
-    before = images[indices].reshape(len(indices), *images.shape[1:3], channels)
     brighter = 255 / images.max()
-    for position, index in enumerate(indices):
+    indices = _first(len(samples), seed, number)
+    for index, after in zip(indices, _fill(samples, indices)[0], strict=True):
         yield Shown(
             label=str(int(samples.labels[index])),
-            before=np.rint(before[position] * brighter).astype(np.uint8),
-            after=np.rint(after[position] * brighter).clip(0, 255).astype(np.uint8),
+            before=np.rint(np.atleast_3d(images[index]) * brighter).astype(np.uint8),
+            after=np.rint(after * brighter).clip(0, 255).astype(np.uint8),
         )
 
 
