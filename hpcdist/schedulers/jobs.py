@@ -91,7 +91,7 @@ def note_jobs(
     *,
     submission: Submission,
     target: Target,
-    take_back: Callable[[], None],
+    take_back: Callable[[], object],
 ) -> None:
     """Note which job each of the runs is; where that fails, none of them is left.
 

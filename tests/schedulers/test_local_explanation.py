@@ -15,7 +15,7 @@ def lines(nodes, *, device="cpu", num_threads=None):
 
 
 @pytest.mark.parametrize(
-    ("cpus", "text"), [([0], "0"), ([0, 1, 2, 5], "0-2,5"), ([7, 3], "3,7"), ([4, 5], "4-5")]
+    ("cpus", "text"), [([0], "0"), ([0, 1, 2, 5], "0-2, 5"), ([7, 3], "3, 7"), ([4, 5], "4-5")]
 )
 def test_the_cpus_of_a_rank_are_ranges(cpus, text):
     node = NodePlan(address="127.0.0.1", rank_cpus=[cpus])

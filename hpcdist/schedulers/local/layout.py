@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.text import number_of
+from hpcdist.base.text import format_ranges, number_of
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus
@@ -167,7 +167,7 @@ def explain(job: JobSpec, launch: LaunchPlan) -> list[str]:
 
 def _share(node: NodePlan) -> str:
     """Return what each of a node's ranks gets."""
-    shares = [f"CPUs {_ranges(cpus)}" for cpus in node.rank_cpus or []]
+    shares = [f"CPUs {format_ranges(sorted(cpus))}" for cpus in node.rank_cpus or []]
     if node.gpus:
         num_ranks = len(shares) or len(node.gpus)
         each = max(1, len(node.gpus) // num_ranks)
@@ -177,14 +177,3 @@ def _share(node: NodePlan) -> str:
         ]
     text = "; ".join(f"rank {rank}: {share}" for rank, share in enumerate(shares))
     return f"{node.address}; {text}" if node.address else text
-
-
-def _ranges(cpus: list[int]) -> str:
-    """Return numbers as Linux writes them: 0-3,8."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and runs[-1][-1] == cpu - 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

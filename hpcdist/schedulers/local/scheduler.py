@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -45,7 +44,7 @@ from hpcdist.schedulers.base import (
     passed,
     skipped,
 )
-from hpcdist.schedulers.jobs import is_new
+from hpcdist.schedulers.jobs import is_new, note_jobs
 from hpcdist.schedulers.local import layout
 from hpcdist.schedulers.script import render
 
@@ -68,10 +67,6 @@ class LocalScheduler(Scheduler):
     def plan(
         self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
     ) -> Plan:
-        """Lay the ranks out over this machine.
-
-        Raises JobError where it has not enough memory or GPUs, or no free port.
-        """
         launch = layout.lay_out(job, busy_gpus)
         return Plan(launch=launch, notes=layout.notes(job, launch), cluster=cluster)
 
@@ -120,18 +115,15 @@ class LocalScheduler(Scheduler):
             send=start,
             take_back=lambda _: _kill_all(started),
         )
-        (job_id,) = executor.submit_all(agents)
-        submission = Submission(
-            scheduler=self.name,
-            job_id=job_id,
-            submitted_s=time.time(),
-            process=started[0] if started else None,
+        job_ids = executor.submit_all(agents)
+        process = started[0] if started else None
+        note_jobs(
+            runs,
+            job_ids,
+            submission=Submission(scheduler=self.name, process=process),
+            target=target,
+            take_back=lambda: _kill_all(started),
         )
-        try:
-            run.write_submission(submission)
-        except BaseException:
-            _kill_all(started)
-            raise
         return []
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
