@@ -8,9 +8,7 @@ defaults, for a scheduler without a queue, books, steps or requeues.
 from __future__ import annotations
 
 import re
-import shutil
 import socket
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import call_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import State, Verdict
@@ -83,9 +82,7 @@ class Target(Struct, frozen=True, kw_only=True):
     dependencies: list[Dependency] = []
     """All of them must come true."""
     allocation: str | None = None
-    """As in the plan."""
     step_options: list[str] = []
-    """As in the plan."""
 
     @property
     def script_file(self) -> Path:
@@ -341,17 +338,11 @@ class Scheduler(ABC):
 
     def answers(self) -> bool:
         """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
-        if not self.version_command or shutil.which(self.version_command[0]) is None:
+        if not self.version_command:
             return False
         try:
-            done = subprocess.run(
-                self.version_command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_DETECTION_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = call_command(self.version_command, timeout_s=_DETECTION_TIMEOUT_S)
+        except SchedulerError:
             return False
         return done.returncode == 0
 

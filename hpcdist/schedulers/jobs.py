@@ -29,19 +29,19 @@ site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."
 
 
 class ListedJob(Protocol):
-    """One job, or one element of an array, as its scheduler lists it."""
+    """One job, or one element of an array, as its scheduler lists it.
+
+    `job_id` is as the scheduler writes it, of an element with its place in the array; `name` is the
+    one that it was submitted with; `task` is the number of its run in the array, from 0 on, and
+    empty where there is no array.
+    """
 
     @property
-    def job_id(self) -> str:
-        """The id as the scheduler writes it, of an element with its place in the array."""
-
+    def job_id(self) -> str: ...
     @property
-    def name(self) -> str:
-        """The name that it was submitted with."""
-
+    def name(self) -> str: ...
     @property
-    def task(self) -> str:
-        """The number of its run in the array, from 0 on; empty where there is no array."""
+    def task(self) -> str: ...
 
 
 _Job = TypeVar("_Job", bound=ListedJob)

@@ -114,8 +114,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class Host(NamedTuple):
-    """One host of the job."""
-
     name: str
     slots: int
 

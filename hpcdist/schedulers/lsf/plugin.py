@@ -291,11 +291,9 @@ class LsfExecutor(core.Executor):
 
 
 class _SubmititTarget(Target, frozen=True, kw_only=True):
-    """Everything is in the one folder that submitit was told."""
-
     @property
     def submitit_folder(self) -> Path:
-        return self.folder
+        return self.folder  # submitit was told one for everything
 
 
 def _check_size(pickles: Sequence[Path], limit_gb: float) -> None:

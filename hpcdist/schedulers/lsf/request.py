@@ -196,10 +196,11 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
     Raises ProfileError where one that is needed is not allowed, or LSF cannot be asked for it.
     """
     request, allowed = request_of(job, cluster), cluster.lsf.options
-    name = target.name
+    name, log = target.name, "%J"  # %J and %I are the job's id and index
     if target.array_size is not None:  # from 1 on; hpcdist numbers an array's runs from 0
         name += f"[1-{target.array_size}]"
         name += f"%{target.max_parallel}" if target.max_parallel else ""
+        log = "%J_%I"
     conditions = [
         f"{_CONDITIONS[one.kind]}({_ELEMENT.sub(_ELEMENT_OF_LSF, job_id)})"
         for one in target.dependencies
@@ -214,7 +215,7 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         "-gpu": request.gpu,
         "-W": request.limit,
         "-r": "",
-        "-o": log_pattern(target),
+        "-o": f"{target.submitit_folder}/{log}_lsf.out",
         "-w": " && ".join(conditions),
     }
     lines: list[str] = []
@@ -250,12 +251,6 @@ def _quoted(value: str) -> str:
             hint='bsub reads it in double quotes: remove " and \\',
         )
     return f'"{value}"'
-
-
-def log_pattern(target: Target) -> str:
-    """Return the file for the script's output; %J and %I are the job's id and index."""
-    job = "%J" if target.array_size is None else "%J_%I"
-    return f"{target.submitit_folder}/{job}_lsf.out"
 
 
 def check_folder(target: Target) -> None:

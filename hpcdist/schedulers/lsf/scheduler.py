@@ -104,10 +104,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         return {run.id: _condition(run, sent, job) for run, sent, job in _find_jobs(runs)}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
-        """Ask bjobs once; return nothing where LSF is not here.
-
-        Raises SchedulerError where it does not answer.
-        """
         submitted = [run for run in runs if run.read_submission()]
         if not submitted or shutil.which("bjobs") is None:
             return {}
@@ -125,7 +121,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         )
 
     def place(self) -> JobPlace:
-        """Return the place among the hosts that the job's script has counted."""
         place = super().place()
         hosts = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
         if not hosts:
