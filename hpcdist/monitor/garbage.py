@@ -111,7 +111,6 @@ def remove(candidate: Candidate) -> str | None:
 
 
 def _kept_runs(runs: Sequence[Run], states: Mapping[str, State], rules: Rules) -> dict[Path, str]:
-    """Return the runs that stay whole, with the reason."""
     newest = sorted(runs, key=created_ns)[len(runs) - rules.keep_last :] if rules.keep_last else []
     last = {run.path for run in newest}
     reasons = {

@@ -221,7 +221,6 @@ def _is_out(path: str, left_out: set[str]) -> bool:
 
 
 def _parents(path: str) -> list[str]:
-    """Return the folders that a path lies in, the outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -247,7 +246,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _content_id(entries: Iterable[Entry]) -> str:
-    """Return the hash over all that a job could see of the entries."""
     digest = hashlib.sha256()
     for entry in sorted(entries, key=lambda entry: entry.path):
         kind = "link" if entry.target else "executable" if entry.executable else "file"

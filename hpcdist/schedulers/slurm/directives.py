@@ -109,7 +109,6 @@ def slurm_time(minutes: float) -> str:
 
 
 def _resource_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
-    """Return the options for nodes, CPUs, GPUs and memory."""
     options: _Options = {
         "nodes": str(job.resources.nodes),
         "ntasks-per-node": "1",  # the agent, which forks the ranks
@@ -129,7 +128,6 @@ def _resource_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
 
 
 def _end_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
-    """Return the options for how long the job may run, its warning, and what follows."""
     options: _Options = {}
     limit_min = time_limit_min(job, cluster)
     if limit_min is not None:

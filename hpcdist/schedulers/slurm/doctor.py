@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
@@ -29,11 +29,45 @@ def examine() -> Iterator[Finding]:
         yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
         return
     yield passed("commands", f"{', '.join(_NEEDED)} are there")
-    yield _version()
-    controller = _controller()
+    version = _asked("version", ["sbatch", "--version"], advice=_LOAD)
+    number = re.search(r"(\d+)\.(\d+)", version.detail)
+    if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
+        said = f"{version.detail}, and hpcdist needs 20.11 or newer"
+        version = failed("version", said, "ask the site for a newer one")
+    yield version
+    controller = _asked(
+        "controller",
+        ["squeue", "--noheader", "--me"],
+        ["scontrol", "ping"],
+        advice="Slurm's controller is down or cannot be reached from here; see `scontrol ping`, "
+        "and tell the site if it lasts",
+    )
     yield controller
     if controller.state == "pass":
-        yield _accounting()
+        accounting = _asked(
+            "accounting",
+            ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"],
+            advice="nothing to do: of jobs that Slurm has forgotten the run directory tells the "
+            "end",
+            refused=warned,
+        )
+        yield passed("accounting", "sacct answers") if accounting.state == "pass" else accounting
+
+
+def _asked(
+    name: str,
+    *commands: Sequence[str],
+    advice: str,
+    refused: Callable[[str, str, str], Finding] = failed,
+) -> Finding:
+    """Return the finding on commands that must succeed, with what the last of them says."""
+    said = ""
+    try:
+        for argv in commands:
+            said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+    except SchedulerError as error:
+        return refused(name, _flat(error.message), advice)
+    return passed(name, _flat(said))
 
 
 def try_script(script: str) -> Finding:
@@ -68,46 +102,6 @@ def explain_end(run: Run) -> str:
         return ""
     found = [f"{key}={fields[key]}" for key in _SHOWN_KEYS if key in fields]
     return f"Slurm says {', '.join(found)} of job {job_id}"
-
-
-def _version() -> Finding:
-    try:
-        said = run_command(["sbatch", "--version"], timeout_s=_TIMEOUT_S).stdout.strip()
-    except SchedulerError as error:
-        return failed("version", error.message, error.hint or _LOAD)
-    number = re.search(r"(\d+)\.(\d+)", said)
-    if number and (int(number[1]), int(number[2])) < _OLDEST:
-        return failed(
-            "version", f"{said}, and hpcdist needs 20.11 or newer", "ask the site for a newer one"
-        )
-    return passed("version", said)
-
-
-def _controller() -> Finding:
-    try:
-        run_command(["squeue", "--noheader", "--me"], timeout_s=_TIMEOUT_S)
-        said = run_command(["scontrol", "ping"], timeout_s=_TIMEOUT_S).stdout
-    except SchedulerError as error:
-        return failed(
-            "controller",
-            _flat(error.message),
-            "Slurm's controller is down or cannot be reached from here; see `scontrol ping`, and "
-            "tell the site if it lasts",
-        )
-    return passed("controller", _flat(said))
-
-
-def _accounting() -> Finding:
-    argv = ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"]
-    try:
-        run_command(argv, timeout_s=_TIMEOUT_S)
-    except SchedulerError as error:
-        return warned(
-            "accounting",
-            _flat(error.message),
-            "nothing to do: of jobs that Slurm has forgotten the run directory tells the end",
-        )
-    return passed("accounting", "sacct answers")
 
 
 def _flat(text: str) -> str:

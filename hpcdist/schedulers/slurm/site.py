@@ -249,7 +249,6 @@ def _ask_config() -> str:
 
 
 def _setting(config: str, name: str) -> str | None:
-    """Return the value of one name in the lines of `scontrol show config`."""
     found = re.search(rf"^{name}\s*=\s*(\S+)\s*$", config, re.MULTILINE)
     return found[1] if found else None
 
