@@ -246,16 +246,7 @@ class Coordinator:
         else:
             self._start_attempt()
 
-    def _on_news(  # noqa: C901 - a table
-        self,
-        node: int,
-        message: messages.Checked
-        | messages.Ended
-        | messages.Gone
-        | messages.Silent
-        | messages.Stacks
-        | messages.Reached,
-    ) -> None:
+    def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
         """Take a message about the attempt that there is; what comes too late says nothing."""
         told = self._told
         match message:

@@ -293,19 +293,8 @@ class Leaving(Message, tag="leaving"):
     limit_s: float
 
 
-ToCoordinator = (
-    Join
-    | Checked
-    | Ended
-    | Gone
-    | Silent
-    | Stacks
-    | Failed
-    | LimitReached
-    | Warned
-    | Reached
-    | Cancelled
-)
+OfAttempt = Checked | Ended | Gone | Silent | Stacks | Reached
+ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToAgent = Begin | Start | End | Dump | Pause | StopAt | Forgive | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = Ready | StoreOpened | StoreLost | Started | Checked | Exited | Gone | Failed

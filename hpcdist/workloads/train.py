@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
@@ -48,16 +47,24 @@ class _Training(Workload[TrainingJobT]):
     def prepare(self) -> None:
         prepare_data(self.job)
 
-    @contextmanager
-    def _group(self, context: RankContext, *, needed: bool) -> Iterator[bool]:
-        """Set threads and device, and join the process group; yields whether there is one."""
+    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:
+        """Return what trains until its end, or until it is to stop (False), and whether that needs
+        a process group."""
+        raise NotImplementedError
+
+    def run(self, context: RankContext) -> None:
+        """Train, in this rank, with its threads, its device and its process group."""
+        train, needs_group = self._trainer(context)
+        begin_s = time.perf_counter()
         import torch
 
         torch.set_num_threads(self.job.train.num_threads or context.num_threads)
         if context.device.startswith("cuda"):
             torch.cuda.set_device(context.device)
-        with process_group(context, needed=needed) as has_group:
-            yield has_group
+        with process_group(context, needed=needs_group) as has_group:
+            is_done = train(context, self.job, has_group=has_group, begin_s=begin_s)
+        if not is_done:
+            raise SystemExit(EXIT_STOPPED)
 
 
 class LightningWorkload(_Training[LightningJob]):
@@ -69,15 +76,10 @@ class LightningWorkload(_Training[LightningJob]):
         modules = ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
         return Preload(steps=[*modules])
 
-    def run(self, context: RankContext) -> None:
+    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:
         from hpcdist.training.lightning.fit import fit
 
-        begin_s = time.perf_counter()
-        needs_group = context.world_size > 1 or self.job.strategy != "auto"
-        with self._group(context, needed=needs_group) as has_group:
-            is_done = fit(context, self.job, has_group=has_group, begin_s=begin_s)
-        if not is_done:
-            raise SystemExit(EXIT_STOPPED)
+        return fit, context.world_size > 1 or self.job.strategy != "auto"
 
 
 class TrainWorkload(_Training[TrainJob]):
@@ -85,20 +87,12 @@ class TrainWorkload(_Training[TrainJob]):
 
     def preload(self) -> Preload:
         """Return the loop, which imports torch, and what the strategy and the data need."""
-        fsdp = (
-            ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
-            if self.job.strategy == "fsdp"
-            else []
-        )
-        return Preload(steps=["hpcdist.training.loop", *fsdp, *training_modules(self.job)])
+        fsdp = ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
+        modules = fsdp if self.job.strategy == "fsdp" else []
+        return Preload(steps=["hpcdist.training.loop", *modules, *training_modules(self.job)])
 
-    def run(self, context: RankContext) -> None:
+    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:  # noqa: ARG002
         from hpcdist.training.loop import train
         from hpcdist.training.strategies import STRATEGIES
 
-        begin_s = time.perf_counter()
-        needs_group = STRATEGIES[self.job.strategy].uses_group
-        with self._group(context, needed=needs_group) as has_group:
-            is_done = train(context, self.job, has_group=has_group, begin_s=begin_s)
-        if not is_done:
-            raise SystemExit(EXIT_STOPPED)
+        return train, STRATEGIES[self.job.strategy].uses_group
