@@ -10,7 +10,6 @@ it, which would show as a hang in the first collective.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 
@@ -18,7 +17,7 @@ import msgspec
 
 from hpcdist.agent.node import AgentFile, DisagreementError
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+CHECKED_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 _UNSET = "(not set)"
 
 
@@ -46,7 +45,7 @@ class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
     """As its agent ordered it."""
     host: str
     environment: dict[str, str]
-    """RANK, WORLD_SIZE and MASTER_PORT, as the rank reads them."""
+    """CHECKED_VARIABLES, as the rank reads them."""
     gpu: str | None = None
     """UUID of its GPU."""
 
@@ -72,11 +71,6 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     if backend == "nccl" and first.device != "cuda":
         raise DisagreementError("launch.backend is nccl, but the nodes show no GPU")
     return Agreement(master_addr=address, device=first.device, backend=backend)
-
-
-def check_rank(*, rank: int, host: str, gpu: str | None) -> RankCheck:
-    seen = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    return RankCheck(rank=rank, host=host, environment=seen, gpu=gpu)
 
 
 class RankChecks:

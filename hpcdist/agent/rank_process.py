@@ -24,7 +24,7 @@ import msgspec
 
 from hpcdist import workloads
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import check_rank
+from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
 from hpcdist.base import files
@@ -97,7 +97,8 @@ def become_rank(
         del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
+    seen = {name: os.environ[name] for name in CHECKED_VARIABLES if name in os.environ}
+    check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
     fill_in_defaults()

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
@@ -123,36 +121,29 @@ class RankWatch:
             text = self.run.stacks_file(order.rank, order.attempt).read_text(errors="replace")
         except OSError:
             text = ""
-        found = whereabouts(text)
+        where, is_waiting = whereabouts(text)
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),
-            where=found.where if found else None,
-            is_waiting=found.is_waiting if found else False,
+            where=where,
+            is_waiting=is_waiting,
             state=state_letter(pid),
         )
 
 
-class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """The place in the code of a rank's main thread."""
-
-    where: str
-    """Innermost line outside installed libraries, or the innermost of all."""
-    is_waiting: bool
-
-
-def whereabouts(text: str) -> Whereabouts | None:
-    """Read the newest dump in a stacks file; None where there is none."""
+def whereabouts(text: str) -> tuple[str | None, bool]:
+    """Return where the main thread is by the newest dump in a stacks file (its innermost line
+    outside installed libraries, or of all), and whether it waits for other ranks there."""
     frames = _main_thread_frames(text)
     if not frames:
-        return None
+        return None, False
     own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
     file, line, function = (own or frames)[0]
     # It waits where only installed libraries' frames are below one that waits for others.
     files = (frame[0] for frame in frames)
     decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
     is_waiting = _is_in(decisive, _WAITING)
-    return Whereabouts(where=f"{Path(file).name}:{line} ({function})", is_waiting=is_waiting)
+    return f"{Path(file).name}:{line} ({function})", is_waiting
 
 
 def _is_in(file: str, places: Iterable[str]) -> bool:
