@@ -6,12 +6,11 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.rank import context as rank
 from hpcdist.rank import exit as rank_exit
-from hpcdist.rank.recorder import PHASES, HostTimer
+from hpcdist.rank.recorder import PHASES, StepRecorder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +24,7 @@ _Batch = TypeVar("_Batch")
 class _Loop:
     """The loop of this process: a rank has one."""
 
-    timer: HostTimer | WatchedTimer
+    timer: StepRecorder | WatchedTimer
     num_steps: int
     """Finished in all, those before a checkpoint included."""
 
@@ -49,9 +48,9 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
     if context is None:
         return
     if _loop is None:
-        timer: HostTimer | WatchedTimer
+        timer: StepRecorder | WatchedTimer
         if model is None:
-            timer = HostTimer(context.recorder(first_step=first_step), perf_counter)
+            timer = context.recorder(first_step=first_step)
         else:
             from hpcdist.rank.timing import WatchedTimer
 

@@ -66,6 +66,7 @@ class StepRecorder:
         self._open_window(self._begin_s)
         self._current = [0.0] * len(PHASES)
         self._last_s = self._step_start_s = self._begin_s
+        self._last_gradient_s = 0.0
 
     def resume_clock(self) -> None:
         """Start the next step now: what went before (evaluation, set-up) belongs to no step."""
@@ -86,13 +87,16 @@ class StepRecorder:
         """Note that the time since the last mark belongs to the step, but to no phase."""
         self._last_s = self._clock()
 
-    def mark_split(self, phase: str, tail_phase: str, split_s: float) -> None:
-        """Note that the time since the last mark was spent in `phase` until the clock showed
-        `split_s`, then in `tail_phase`."""
+    def note_last_gradient(self, _parameter: Any = None) -> None:
+        """Note that the last own gradient is ready, from within the backward pass."""
+        self._last_gradient_s = self._clock()
+
+    def mark_backward(self) -> None:
+        """Note the end of the backward pass; the time after the last gradient was communication."""
         now = self._clock()
-        split_s = min(max(split_s, self._last_s), now)
-        self._current[_PHASE_INDEX[phase]] += split_s - self._last_s
-        self._current[_PHASE_INDEX[tail_phase]] += now - split_s
+        split_s = min(max(self._last_gradient_s, self._last_s), now)
+        self._current[_PHASE_INDEX["forward_backward"]] += split_s - self._last_s
+        self._current[_PHASE_INDEX["exposed_communication"]] += now - split_s
         self._last_s = now
 
     def step(self, *, samples: int, loss: Any = None) -> None:
@@ -125,6 +129,17 @@ class StepRecorder:
             self._events.write("steps", **self._window(), **late)
         self._open_window(now)
 
+    # As a timer with the host's clock, beside rank/timing.py's with a GPU's.
+
+    begin = resume_clock
+    finish = flush
+
+    def wait(self) -> None:
+        """Do nothing: all marks are told at once."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def _open_window(self, now: float) -> None:
         self._rows: list[Sequence[float]] = []
         self._samples = 0
@@ -156,36 +171,6 @@ class StepRecorder:
             "histogram": _histogram(totals),
             "loss": None if self._loss is None else float(self._loss),
         }
-
-
-class HostTimer:
-    """Gives the loop's marks to the recorder as they come, with the host's clock."""
-
-    def __init__(self, recorder: StepRecorder, clock: Callable[[], float]) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self._last_gradient_s = 0.0
-        self.begin = recorder.resume_clock
-        self.mark = recorder.mark
-        self.skip = recorder.skip
-        self.step = recorder.step
-        self.finish = recorder.flush
-
-    def wait(self) -> None:
-        """Do nothing: all marks are told at once."""
-
-    def set_epoch(self, epoch: int) -> None:
-        self._recorder.epoch = epoch
-
-    def note_last_gradient(self, _parameter: Any = None) -> None:
-        """Note that the last own gradient is ready, from within the backward pass."""
-        self._last_gradient_s = self._clock()
-
-    def mark_backward(self) -> None:
-        """Note the end of the backward pass; the time after the last gradient was communication."""
-        self._recorder.mark_split(
-            "forward_backward", "exposed_communication", self._last_gradient_s
-        )
 
 
 def _to_ns(time_s: float) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,7 @@ from torch.optim.optimizer import (
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.recorder import HostTimer, StepRecorder
+from hpcdist.rank.recorder import StepRecorder
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import Samples
@@ -115,7 +114,7 @@ class GpuTimer:
         tell()
 
 
-Timer = HostTimer | GpuTimer
+Timer = StepRecorder | GpuTimer
 
 
 def make_timer(context: RankContext, *, first_step: int) -> Timer:
@@ -124,7 +123,7 @@ def make_timer(context: RankContext, *, first_step: int) -> Timer:
             lambda clock: context.recorder(first_step=first_step, clock=clock),
             lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]  # torch gives no types
         )
-    return HostTimer(context.recorder(first_step=first_step, clock=perf_counter), perf_counter)
+    return context.recorder(first_step=first_step)
 
 
 class WatchedTimer:
