@@ -6,7 +6,6 @@ A model may be cut up over the ranks, or not, and so may what it takes over.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ def take_over(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[st
 
 
 def weights_like(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
-    """Weights by name, cut up where the model's are: then all ranks must call this."""
+    """Return weights by name, cut up where the model's are: then all ranks must call this."""
     own = model.state_dict()
     return {name: _like(value, own.get(name)) for name, value in weights.items()}
 
@@ -40,7 +39,7 @@ def weights_like(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
 def moments_like(
     optimizer: torch.optim.Optimizer, moments: dict[int, dict[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """An optimizer's state by the number of its parameter, cut up where the parameters are."""
+    """Return an optimizer's state by the number of its parameter, cut up where parameters are."""
     parameters = _trained(optimizer)
     return {
         index: {key: _like(value, parameters[index]) for key, value in entries.items()}
@@ -52,8 +51,8 @@ def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     """Return all tensors of a training by name, each as it is on this rank: `model.<name>` and
     `optimizer.<name of the parameter>.<kind>`."""
     flat = {_MODEL + name: value for name, value in model.state_dict().items()}
-    for name, parameter in _names(model, optimizer):
-        for kind, value in optimizer.state[parameter].items():
+    for name, index in _numbers(model, optimizer).items():
+        for kind, value in optimizer.state[_trained(optimizer)[index]].items():
             if isinstance(value, Tensor):
                 flat[f"{_OPTIMIZER}{name}.{kind}"] = value
     return flat
@@ -64,15 +63,18 @@ def empty_like(
     optimizer: torch.optim.Optimizer,
     stored: dict[str, tuple[torch.Size, torch.dtype]],
 ) -> dict[str, Tensor]:
-    """Tensors to read stored ones of these names, shapes and types into, cut up as the model's."""
+    """Return tensors to read stored ones of these names, shapes and types into, cut up as the
+    model's."""
     flat = {_MODEL + name: torch.empty_like(value) for name, value in model.state_dict().items()}
-    for name, parameter in _names(model, optimizer):
-        prefix = f"{_OPTIMIZER}{name}."
-        for full, (shape, dtype) in stored.items():
-            if full.startswith(prefix) and "." not in full[len(prefix) :]:
-                is_alike = shape == parameter.shape
-                empty = torch.empty_like(parameter.detach(), dtype=dtype) if is_alike else None
-                flat[full] = torch.empty(shape, dtype=dtype) if empty is None else empty
+    numbers, parameters = _numbers(model, optimizer), _trained(optimizer)
+    for full, (shape, dtype) in stored.items():
+        name, _, _ = full.removeprefix(_OPTIMIZER).rpartition(".")
+        if full.startswith(_OPTIMIZER) and name in numbers:
+            own = parameters[numbers[name]].detach()
+            is_alike = shape == own.shape
+            flat[full] = (
+                torch.empty_like(own, dtype=dtype) if is_alike else torch.empty(shape, dtype=dtype)
+            )
     return flat
 
 
@@ -80,41 +82,31 @@ def unflatten(
     model: nn.Module, optimizer: torch.optim.Optimizer, flat: dict[str, Tensor]
 ) -> dict[str, Any]:
     """Return what `flatten` made, as `take_over` wants it."""
-    order = {id(parameter): index for index, parameter in enumerate(_trained(optimizer))}
+    numbers = _numbers(model, optimizer)
+    weights: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Tensor]] = {}
-    for name, parameter in _names(model, optimizer):
-        prefix = f"{_OPTIMIZER}{name}."
-        entries = {
-            full[len(prefix) :]: value
-            for full, value in flat.items()
-            if full.startswith(prefix) and "." not in full[len(prefix) :]
-        }
-        if entries:
-            moments[order[id(parameter)]] = entries
+    for full, value in flat.items():
+        if full.startswith(_MODEL):
+            weights[full.removeprefix(_MODEL)] = value
+        else:
+            name, _, kind = full.removeprefix(_OPTIMIZER).rpartition(".")
+            moments.setdefault(numbers[name], {})[kind] = value
     groups = optimizer.state_dict()["param_groups"]
-    return {
-        "model": {
-            name.removeprefix(_MODEL): value
-            for name, value in flat.items()
-            if name.startswith(_MODEL)
-        },
-        "optimizer": {"state": moments, "param_groups": groups},
-    }
+    return {"model": weights, "optimizer": {"state": moments, "param_groups": groups}}
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _names(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> Iterator[tuple[str, nn.Parameter]]:
-    trained = {id(parameter) for parameter in _trained(optimizer)}
-    return (
-        (name, parameter)
+def _numbers(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Return the number that the optimizer gives each parameter, by its name."""
+    numbers = {id(parameter): index for index, parameter in enumerate(_trained(optimizer))}
+    return {
+        name: numbers[id(parameter)]
         for name, parameter in model.named_parameters()
-        if id(parameter) in trained
-    )
+        if id(parameter) in numbers
+    }
 
 
 def _like(value: Any, own: Tensor | None) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, cast
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,17 +32,13 @@ def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Modu
         model = build_model(job.model, data.image_shape, data.num_classes)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "memory" in str(error):
-            _note_size(job, data, events)
+            # Its size is known where it can be made without memory.
+            with contextlib.suppress(Exception), torch.device("meta"):
+                model = build_model(job.model, data.image_shape, data.num_classes)
+                events.write("model", parameters=count_parameters(model), built=False)
         raise
     events.write("model", parameters=count_parameters(model), built=True)
     return model
-
-
-def _note_size(job: TrainingJob, data: DataSet, events: EventWriter) -> None:
-    """Record the size of the model where it can be made without memory (device meta)."""
-    with contextlib.suppress(Exception), torch.device("meta"):
-        model = build_model(job.model, data.image_shape, data.num_classes)
-        events.write("model", parameters=count_parameters(model), built=False)
 
 
 def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
@@ -73,13 +69,9 @@ def recompute_blocks(model: nn.Module) -> None:
             checkpoint,
             block.forward,
             use_reentrant=False,
-            context_fn=functools.partial(_contexts, block),
+            # Around the forward pass, and around the one that is done again.
+            context_fn=lambda block=block: (nullcontext(), _without_running_means(block)),
         )
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Around the forward pass, and around the one that is done again."""
-    return nullcontext(), _without_running_means(block)
 
 
 @contextmanager
@@ -98,8 +90,8 @@ def _without_running_means(block: nn.Module) -> Iterator[None]:
 
 
 def compile_module(module: nn.Module, device: torch.device, *, setting: str | bool) -> nn.Module:
-    """The module behind torch.compile, with the same parameters; as it is where `setting`, that of
-    train.compile, is false.
+    """Return the module behind torch.compile, with the same parameters; as it is where `setting`,
+    that of train.compile, is false.
 
     JobError where the machine has no compiler.
     """
@@ -129,7 +121,7 @@ def set_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, availa
 
 
 def pick_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> int:
-    """Threads for steps of `batch_size` images such as `images`, at most `available`.
+    """Return the threads for steps of `batch_size` images such as `images`, at most `available`.
 
     A function of the model and the batch alone, and of no clock: the number of threads decides in
     which order numbers are added up, and so must not differ between a run and its resume.
