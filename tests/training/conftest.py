@@ -10,6 +10,7 @@ import time
 import traceback
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import connection
 from pathlib import Path
 
@@ -38,6 +39,7 @@ torch.set_num_threads(1)  # threads of a parent do not live on in forked childre
 
 
 _OF_A_TRAINING = (
+    "psutil",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "hpcdist.training.model.building",
@@ -45,6 +47,15 @@ _OF_A_TRAINING = (
     "hpcdist.training.loop",
     "hpcdist.training.checkpoint.sharded",
     "hpcdist.workloads.train",
+)
+
+
+_OF_LIGHTNING = (
+    "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
+    "torch.distributed.checkpoint.state_dict",
+    "torchvision.models",
+    "hpcdist.training.lightning.fit",
+    *(["omegaconf"] if find_spec("omegaconf") else []),  # Lightning asks for it where it is there
 )
 
 
@@ -66,6 +77,12 @@ def import_for_ranks():
 def imported_before_ranks_are_forked(import_for_ranks):
     """Only the processes that run these tests need it."""
     import_for_ranks(*_OF_A_TRAINING)
+
+
+@pytest.fixture(scope="session")
+def lightning_is_imported(import_for_ranks):
+    """Before the ranks are forked, as what a training needs."""
+    import_for_ranks(*_OF_LIGHTNING)
 
 
 @pytest.fixture

@@ -10,16 +10,10 @@ from hpcdist.workloads import load_workload
 COMPILING_LIMIT_S = 300
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _imported_once():
-    """Before the ranks are forked."""
-    import pytorch_lightning  # noqa: F401
-
-
 @pytest.fixture(scope="module")
-def kept_kernels(tmp_path_factory, import_for_ranks):
+def kept_kernels(tmp_path_factory, import_for_ranks, lightning_is_imported):
     """The folder of compiled kernels, for all that compile the same."""
-    import_for_ranks("torch._inductor.compile_fx", "pytorch_lightning")
+    import_for_ranks("torch._inductor.compile_fx")
     return tmp_path_factory.mktemp("kernels")
 
 

@@ -8,18 +8,7 @@ from hpcdist.job.spec import job_to_dict
 from hpcdist.summary import summarize
 
 STEPS = 7  # of an epoch of 203 samples on 2 ranks of 16
-LIGHTNING = (
-    "pytorch_lightning",
-    "torch.distributed.algorithms.ddp_comm_hooks",
-    "torchvision.models",
-    "hpcdist.training.lightning.fit",
-    "hpcdist.workloads.train",
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def lightning_is_imported_before_ranks_are_forked(import_for_ranks):
-    import_for_ranks(*LIGHTNING)
+pytestmark = pytest.mark.usefixtures("lightning_is_imported")
 
 
 @pytest.fixture

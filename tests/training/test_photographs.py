@@ -8,10 +8,8 @@ WORLD = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _imported_once():
-    """Before the ranks are forked."""
-    import pytorch_lightning  # noqa: F401
-    from torchvision.transforms import v2  # noqa: F401
+def images_are_imported_before_ranks_are_forked(import_for_ranks, lightning_is_imported):
+    import_for_ranks("torchvision.transforms.v2", "hpcdist.data.images.loading")
 
 
 @pytest.fixture(scope="module")
