@@ -31,18 +31,19 @@ _BOUNDS = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "le
 
 
 def convert_values(
-    values: Mapping[str, Any], struct: type[_Section], origin: Origin, *, whole: str = "a job"
+    values: Mapping[str, Any], struct: type[_Section], origin: Origin | str, *, whole: str = "a job"
 ) -> _Section:
     """Return the struct of the values, as msgspec converts them.
 
     Raises JobError for the first key that the struct cannot take: the key, the value, where it came
-    from, and what it must be. `whole` is what messages call the thing that all values together
-    describe.
+    from, and what it must be. `origin` may be the one place of all values; `whole` is what messages
+    call the thing that they describe together.
     """
     try:
         return msgspec.convert(values, struct)
     except msgspec.ValidationError as error:
-        raise _Mistake(str(error), values, struct, origin).explain(whole) from None
+        place = origin if callable(origin) else lambda _: str(origin)
+        raise _Mistake(str(error), values, struct, place).explain(whole) from None
 
 
 class _Mistake:

@@ -24,7 +24,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -44,8 +44,6 @@ SHORT_NAMES = {
 
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
-
-_Checked = TypeVar("_Checked", bound=Section)
 
 Axes = dict[str, list[Any]]
 """Key, or its short name -> the values that it takes; the first varies slowest."""
@@ -141,17 +139,15 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     where there is no such file, or it is wrong."""
     file = find_job(os.fspath(name))
     values = read_job_file(file) if file.kind == "yaml" else {}
-    return _load(file, values) if compares(values) else None
-
-
-def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
+    if not compares(values):
+        return None
     checked: ComparisonFile | SweepFile
     axes: Axes = {}
     if "compare" in values:
-        checked = _convert(values, ComparisonFile, file.shown, "a comparison")
+        checked = convert_values(values, ComparisonFile, file.shown, whole="a comparison")
         variants = _variants(file, checked.compare)
     else:
-        checked = _convert(values, SweepFile, file.shown, "a comparison")
+        checked = convert_values(values, SweepFile, file.shown, whole="a comparison")
         axes = _check_axes(checked.sweep, file.shown)
         variants = _points(_path_of(file, checked.job), axes, file.shown)
     sizes = {f"{_SIZE}{key}": value for key, value in (values.get("resources") or {}).items()}
@@ -169,10 +165,6 @@ def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
         source=file.shown,
         axes=axes,
     )
-
-
-def _convert(values: Mapping[str, Any], kind: type[_Checked], source: str, whole: str) -> _Checked:
-    return convert_values(values, kind, lambda _: source, whole=whole)
 
 
 def _check_axes(given: Mapping[str, Any], source: str) -> Axes:
@@ -233,7 +225,7 @@ def _variants(file: JobFile, given: Mapping[str, Any]) -> dict[str, Variant]:
                 f"{where} is {show(value)}, must be a section with keys",
                 hint=f"for example {name}: {{job: ddp}}",
             )
-        variant = _convert(value, Variant, where, "a variant")
+        variant = convert_values(value, Variant, where, whole="a variant")
         variants[name] = msgspec.structs.replace(variant, job=_path_of(file, variant.job))
     return variants
 
