@@ -12,7 +12,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
-from hpcdist.monitor.states import OPEN_STATES, end_verdict
+from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
@@ -28,8 +28,6 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @json_option
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
-    from hpcdist.monitor.states import run_conditions
-
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
     described = [

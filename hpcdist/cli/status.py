@@ -14,6 +14,7 @@ from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, print_json
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
+from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 
     from hpcdist.monitor.nodes import seen_nodes
     from hpcdist.monitor.progress import LiveProgress
-    from hpcdist.monitor.states import OPEN_STATES, run_conditions
 
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
@@ -78,8 +78,6 @@ def _print_sweep(
     runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
 ) -> None:
     """Print how many runs are in which state, and the details of those that are not done."""
-    from hpcdist.monitor.states import OPEN_STATES
-
     states = states_in_words(run["state"] for run in runs)
     print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
     for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
@@ -101,7 +99,6 @@ def _print_sweep(
 
 
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
-    from hpcdist.monitor.states import OPEN_STATES
     from hpcdist.schedulers import runs_here
 
     whose = run["scheduler"] or "-"
@@ -127,7 +124,6 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 def _print_place(run: Run, condition: Condition) -> None:
     """Print why the run waits, or its nodes and the way by which they reach the first one."""
     from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes, waiting_sentence
-    from hpcdist.monitor.states import OPEN_STATES
 
     _print_line("pending", waiting_sentence(condition))
     if condition.state not in OPEN_STATES and run.read_verdict() is None:
