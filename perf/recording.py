@@ -50,8 +50,8 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
         begin_s = time.perf_counter()
         for _ in range(num_steps):
             recorder.mark("data_wait")
-            split_s = clock()
-            recorder.mark_split("forward_backward", "exposed_communication", split_s)
+            recorder.note_last_gradient()
+            recorder.mark_backward()
             recorder.mark("optimizer")
             recorder.step(samples=64, loss=0.1)
         recorder.flush()
@@ -80,21 +80,15 @@ def print_calls(repeats: int) -> None:
 
 def train_here(epochs: int, *, enabled: bool) -> Figures:
     """Train in this process; the least step time over the epochs, which is the least disturbed."""
-    import torch
-
-    from hpcdist.data.catalog import load_data
     from hpcdist.training.loop import Trainer
-    from hpcdist.training.model.models import build_model
 
     overrides = [f"train.epochs={epochs}", f"record.enabled={enabled}".lower(), *_SETTINGS]
     job = load_job("ddp", overrides=overrides).job
     assert isinstance(job, TrainJob)
-    data = load_data(job.data)
-    torch.manual_seed(job.train.seed)
-    model = build_model(job.model, data.image_shape, data.num_classes)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         context = _only_rank(job, Path(name))
-        trainer = Trainer(context, job, model, data)
+        trainer = Trainer(context, job, has_group=True)
+        trainer.seed([])
         trainer.train()
         context.events.close()
         assert context.events.path is not None
