@@ -25,7 +25,8 @@ SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 @pytest.mark.timeout(240)
 def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_it_and_say_so(user):
     """At one time, since all of it is waiting: Slurm looks at limits every 30 s. It counts limits
-    in minutes, so the ends are brought forward: of the first, to after its warning."""
+    in minutes, so the ends are brought forward, to where one such look comes before them: it warns
+    of them."""
     counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "10")
     do_not_stop = [
         user.submit(user.write(name, text), *options, "--time", "10")
@@ -34,7 +35,7 @@ def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_
     await_counting(user, counts)
     for run in do_not_stop:
         user.wait_for_line(run, "up")
-    for run, left_s in ((counts, 100), *((run, 2) for run in do_not_stop)):
+    for run, left_s in ((counts, 100), *((run, 31) for run in do_not_stop)):
         user.cluster.run("scontrol", "update", f"JobId={job_id(run)}", f"EndTime=now+{left_s}")
     user.cluster.wait_for(lambda: counts.newest_attempt() == 1, 120)
     user.write("gate", "")
