@@ -86,7 +86,7 @@ def summarize(
 def _beside_each_other(
     measured: Sequence[MeasuredRun], compared: Compared, *, target_accuracy: float | None
 ) -> list[RunSummary]:
-    """Each run with all that it takes the others to know."""
+    """Return each run with all that only the others show."""
     figures = {run.figures.run: run.figures for run in measured}
     sized = [*compared.groups, *compared.within]
     sizes, repeats = sizes_by_run(figures, sized), repeats_by_run(figures, compared.groups)

@@ -97,12 +97,6 @@ def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Me
         yield _encode(measurement) or measurement
 
 
-def choose_num_workers(num_bytes: int) -> int:
-    """Return the number of processes worth starting for so many bytes of events: one for each CPU
-    that may be used, but none where starting them takes as long as reading."""
-    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS, 1 + num_bytes // _BYTES_PER_WORKER)
-
-
 def _measure_spread(runs: Sequence[Run], num_workers: int) -> Generator[bytes | None, None, None]:
     """Yield until a worker is killed; nothing where none can be started."""
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
@@ -155,7 +149,10 @@ def find_measurements(
     ]
     missing = [index for index, measurement in enumerate(measurements) if measurement is None]
     if num_workers is None:
-        num_workers = choose_num_workers(sum(fingerprints[index].event_bytes for index in missing))
+        # One for each CPU, but none where starting them takes as long as reading.
+        num_bytes = sum(fingerprints[index].event_bytes for index in missing)
+        worth = 1 + num_bytes // _BYTES_PER_WORKER
+        num_workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS, worth)
     new: list[tuple[Run, Fingerprint, bytes]] = []
     measured = measure_all([runs[index] for index in missing], num_workers=num_workers)
     for index, content in zip(missing, measured, strict=True):

@@ -22,8 +22,9 @@ from hpcdist.schedulers.base import Accounting
 SCHEMA = 1
 """Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""
 
-
 Scaling = Literal["strong", "weak"]
+"""Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
+step."""
 
 
 class Repeats(Measure, frozen=True, kw_only=True):
@@ -40,8 +41,7 @@ class SizeSummary(Struct, frozen=True, kw_only=True):
 
     num_runs: int
     scaling: Scaling | None = None
-    """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
-    step; None where neither is so."""
+    """None where it is neither."""
     strategy: str | None = None
     """Of the larger sizes that it is compared with; None where the job has none."""
     samples_per_step: float | None = None
@@ -407,8 +407,7 @@ class Group(Struct, frozen=True, kw_only=True):
     strategy: str | None = None
     """Of the largest runs: one GPU needs none."""
     scaling: Scaling | None = None
-    """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
-    step; None where neither is so."""
+    """None where it is neither."""
     losses: list[Losses] = []
     """One for each size, smallest first."""
 

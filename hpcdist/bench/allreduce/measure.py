@@ -49,7 +49,7 @@ class Measured:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all planned calls were measured."""
+        """All planned calls were measured."""
         return len(self.times_s) == self.planned
 
     def to_event(self) -> dict[str, Any]:
@@ -160,8 +160,7 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
 def _slowest(values: list[float], device: torch.device, group: Any) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
-    largest: list[float] = tensor.tolist()
-    return largest
+    return list(tensor.tolist())
 
 
 def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:

@@ -49,26 +49,21 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
     lines: ClassVar = {"all_reduce": "sizes", "pair": "pairs"}
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> AllreduceSummary | None:
-        """Return the figures of all sizes and pairs."""
         return summarize(events["collective"], events["pair"])
 
     def conclusions(self, result: AllreduceSummary) -> list[str]:
-        """Return latency and bandwidth, then what is slow."""
         return allreduce_sentences(result)
 
     def tables(self, result: AllreduceSummary, number: int) -> Iterator[Table[Any]]:
-        """Make the table of sizes, and that of the slowest pairs."""
         yield _size_table(result, number)
         if result.pairs:
             yield _pair_table(result, number)
 
     def rates(self, result: AllreduceSummary) -> Iterator[tuple[str, Measure]]:
-        """List the bus bandwidth of each size."""
         for size in result.sizes:
             yield f"bus GB/s, {show_binary(size.bytes)}", Measure(mean=size.bus_bytes_per_s / _GB)
 
     def points(self, result: AllreduceSummary) -> Iterator[tuple[str, int, float]]:
-        """List bandwidth and time by bytes."""
         for size in result.sizes:
             yield "allreduce/bus_bytes_per_s", size.bytes, size.bus_bytes_per_s
             yield "allreduce/median_time_s", size.bytes, size.median_time_s

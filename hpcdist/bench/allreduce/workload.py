@@ -34,7 +34,6 @@ class AllreduceWorkload(Workload[AllreduceJob]):
     """Measures all sizes, then all pairs of nodes."""
 
     def check(self) -> None:
-        """Raise JobError for sizes that cannot be measured."""
         setting = self.job.allreduce
         if not setting.sizes:
             raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
@@ -64,11 +63,9 @@ class AllreduceWorkload(Workload[AllreduceJob]):
             )
 
     def preload(self) -> Preload:
-        """Return torch, and what measures."""
         return Preload(steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"])
 
     def run(self, context: RankContext) -> None:
-        """Measure, in this rank."""
         with process_group(context, context.backend):
             _AllreduceRank(context, self.job.allreduce).run()
 
@@ -91,8 +88,18 @@ class _AllreduceRank(BenchmarkRank):
         self.setting = setting
         self._device = torch.device(context.device)
         self._dtype = getattr(torch, setting.dtype)
-        self._places: list[_Place] = self.gather(self._place())
-        first = {place.node: rank for rank, place in reversed([*enumerate(self._places)])}
+        place = _Place(
+            node=context.node_rank,
+            host=context.host,
+            machine=boot_id(),
+            free_bytes=(
+                torch.cuda.mem_get_info(self._device)[0]
+                if self._device.type == "cuda"
+                else room.free_host_bytes()
+            ),
+        )
+        self._places: list[_Place] = self.gather(place)
+        first = {own.node: rank for rank, own in reversed([*enumerate(self._places)])}
         self._leaders = [first[node] for node in sorted(first)]
         """First rank of each node."""
         self._sizes = self._sizes_that_fit()
@@ -101,7 +108,6 @@ class _AllreduceRank(BenchmarkRank):
         self._bandwidths: dict[Pair, float] = {}
 
     def run(self) -> None:
-        """Measure all sizes, then all pairs."""
         if self.context.world_size == 1:
             self.context.note(
                 "a single rank sends nothing, so this measures only the cost of a call: "
@@ -151,22 +157,6 @@ class _AllreduceRank(BenchmarkRank):
         self.report("collective", line, fields | {"dtype": setting.dtype, "checked": setting.check})
         return measured.is_whole
 
-    # Room.
-
-    def _place(self) -> _Place:
-        import torch
-
-        if self._device.type == "cuda":
-            free_bytes = torch.cuda.mem_get_info(self._device)[0]
-        else:
-            free_bytes = room.free_host_bytes()
-        return _Place(
-            node=self.context.node_rank,
-            host=self.context.host,
-            machine=boot_id(),
-            free_bytes=free_bytes,
-        )
-
     def _sizes_that_fit(self) -> list[int]:
         """Return the sizes that fit into the memory of the rank with the least, in all ranks."""
         mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
@@ -199,8 +189,6 @@ class _AllreduceRank(BenchmarkRank):
         if self._device.type == "cuda":
             return 1
         return sum(other.machine == place.machine for other in self._places)
-
-    # Pairs.
 
     def _measure_round(self, pairs: list[Pair]) -> bool:
         """Measure pairs of nodes at the same time; return whether all were whole, in all ranks."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import fields, replace
 
 from hpcdist.base.statistics import Measure, mean, spread_measure
 from hpcdist.bench.benchmark import (
@@ -60,6 +60,8 @@ ALWAYS = ("transform", "workers")
 
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 """Keys that mean nothing without workers."""
+
+_USUAL = {field.name: field.default for field in fields(Setting) if field.name in OF_WORKERS}
 
 
 class DataloadCell(Struct, frozen=True, kw_only=True):
@@ -207,9 +209,8 @@ def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
     for cell in sorted(cells, key=lambda cell: not cell.setting.workers):  # those without come last
         fitting = [but_workers(cell.setting)]
         if not cell.setting.workers:
-            fitting = [
-                key for key in by_setting if _without_workers(key) == cell.setting
-            ] or fitting
+            alike = [key for key in by_setting if replace(key, **_USUAL) == cell.setting]
+            fitting = alike or fitting
         for key in fitting:
             by_setting.setdefault(key, []).append(cell)
     return [sorted(series, key=lambda cell: cell.setting.workers) for series in by_setting.values()]
@@ -256,7 +257,7 @@ def alternatives(
     own = getattr(cell.setting, key)
     for other in cells:
         value = getattr(other.setting, key)
-        same = msgspec.structs.replace(other.setting, **{key: own}) == cell.setting
+        same = replace(other.setting, **{key: own}) == cell.setting
         if value != own and same and other.node == cell.node:
             yield other
 
@@ -269,11 +270,4 @@ def slowest_node(cells: Sequence[DataloadCell]) -> int:
 
 def but_workers(setting: Setting) -> Setting:
     """Return what a setting has in common with others of its series."""
-    return msgspec.structs.replace(setting, workers=0)
-
-
-def _without_workers(setting: Setting) -> Setting:
-    """Set the keys of workers as they are where there are none."""
-    fields = msgspec.structs.fields(Setting)
-    usual = {field.name: field.default for field in fields if field.name in OF_WORKERS}
-    return msgspec.structs.replace(setting, workers=0, **usual)
+    return replace(setting, workers=0)

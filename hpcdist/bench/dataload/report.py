@@ -36,7 +36,6 @@ from hpcdist.bench.dataload.figures import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_AXES = 12
@@ -65,7 +64,6 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         return conclude(newest, events["model_step"]) if newest else None
 
     def tables(self, result: DataloadSummary, number: int) -> Iterator[Table[Any]]:
-        """Make the table by way of loading, that of the work per image, and that of the model."""
         columns = _key_columns(result.cells)
         yield _time_table(result.cells, columns, number)
         yield _part_table(result.cells, columns, number)
@@ -73,13 +71,11 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
             yield _step_table(result.steps, number)
 
     def rates(self, result: DataloadSummary) -> Iterator[tuple[str, Measure]]:
-        """List the images per second of each way on each node."""
         for cell in result.cells:
             rate = rate_measure(cell.images_per_s, cell.time_s)
             yield f"images/s, {_way_in_words(cell)}", rate
 
     def draw(self, result: DataloadSummary, title: str) -> Figure:
-        """Draw the time to load a batch."""
         return make_figure(result.cells, title)
 
 
@@ -182,7 +178,7 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
 
     What else was compared has axes of its own, all with the same scale.
     """
-    panels = dict(list(_panels(cells).items())[:MOST_AXES])
+    panels = dict(list(group_in_panels(cells).items())[:MOST_AXES])
     names = list(dict.fromkeys(cell.setting.transform for cell in cells))
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -195,7 +191,15 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
         step = _APART * max(cell.setting.workers for cell in cells)
         for series in drawn:
             number = names.index(series[0].setting.transform)
-            _draw_series(axes, series, number, shift=step * (number - (len(names) - 1) / 2))
+            shift = step * (number - (len(names) - 1) / 2)
+            axes.errorbar(
+                [cell.setting.workers + shift for cell in series],
+                [cell.mean_time_s * 1e3 for cell in series],
+                yerr=[(cell.sd_time_s or 0.0) * 1e3 for cell in series],
+                capsize=4,
+                label=shortened(series[0].setting.transform),
+                **LINES[number % len(LINES)],
+            )
         counts_axis(axes, sorted({cell.setting.workers for series in drawn for cell in series}))
         y = "time per batch (ms), mean ± sd" if index % columns == 0 else ""
         finish(axes, x="workers per rank", y=y)
@@ -208,13 +212,9 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
     return figure
 
 
-def num_panels(cells: Sequence[DataloadCell]) -> int:
-    """Return how many axes all cells would take; only the first MOST_AXES are drawn."""
-    return len(_panels(cells))
-
-
-def _panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
-    """Return series by what they have in common beside the transform."""
+def group_in_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
+    """Return series by what they have in common beside the transform, which have axes of their
+    own; only the first MOST_AXES are drawn."""
     keys = [key for key in varied([cell.setting for cell in cells]) if key not in ALWAYS]
     nodes = sorted({cell.node for cell in cells})
     panels: dict[str, list[Series]] = {}
@@ -226,14 +226,3 @@ def _panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
                 words.insert(0, f"node {node} ({series[0].host})")
             panels.setdefault(", ".join(words), []).append(series)
     return panels
-
-
-def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> None:
-    axes.errorbar(
-        [cell.setting.workers + shift for cell in series],
-        [cell.mean_time_s * 1e3 for cell in series],
-        yerr=[(cell.sd_time_s or 0.0) * 1e3 for cell in series],
-        capsize=4,
-        label=shortened(series[0].setting.transform),
-        **LINES[number % len(LINES)],
-    )

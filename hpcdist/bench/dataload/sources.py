@@ -70,13 +70,16 @@ class Source:
         if isinstance(self._samples, ImageSamples):
             with no_warnings():
                 return _image_stages(self._samples, indices, alive)
-        chosen = indices[:_IMAGES]
-        if isinstance(self._samples, PixelSamples):
-            return {"transform": _time_filling(self._samples, chosen)}
+        chosen, samples = indices[:_IMAGES], self._samples
+        if isinstance(samples, PixelSamples):  # in memory, and changed
+            channels, height, width = samples.filled_shape
+            pixels = np.empty((len(chosen), height, width, channels), np.uint8)
+            fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
+            return {"transform": fill_s / len(chosen)}
         # A data set in memory is only put together in batches.
         places = torch.tensor(chosen)
-        self._samples.at(places)  # the first time takes memory
-        batch_s, _ = _timed([places], self._samples.at)
+        samples.at(places)  # the first time takes memory
+        batch_s, _ = _timed([places], samples.at)
         return {"collate": batch_s / len(chosen)}
 
     @contextmanager
@@ -162,14 +165,6 @@ def _image_stages(
         "transform": transform_s * share,
         "collate": max(0.0, left_s - computing_s),
     }
-
-
-def _time_filling(samples: PixelSamples, chosen: Sequence[int]) -> float:
-    """Return the seconds per image of a data set in memory whose images are changed."""
-    channels, height, width = samples.filled_shape
-    pixels = np.empty((len(chosen), height, width, channels), np.uint8)
-    fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
-    return fill_s / len(chosen)
 
 
 def _timed(

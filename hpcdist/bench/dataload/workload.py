@@ -49,7 +49,6 @@ class DataloadWorkload(Workload[DataloadJob]):
     """Measures every way of loading."""
 
     def check(self) -> None:
-        """Raise JobError for all that can be known to be wrong without importing torch."""
         check_dataload(self.job)
 
     def notes(self) -> list[str]:
@@ -58,7 +57,6 @@ class DataloadWorkload(Workload[DataloadJob]):
         return [note for note in unmade if note]
 
     def prepare(self) -> None:
-        """Download or make the data sets where the job asks for it."""
         for data in self._data_sets():
             if not find_data_set(data).is_complete(data):
                 download_data(data)
@@ -82,7 +80,6 @@ class DataloadWorkload(Workload[DataloadJob]):
         return Preload(steps=[*modules])
 
     def run(self, context: RankContext) -> None:
-        """Measure, in this rank."""
         import torch
 
         torch.set_num_threads(context.num_threads)
@@ -243,13 +240,13 @@ class _DataloadRank(BenchmarkRank):
         return [rank for rank, place in enumerate(self._places) if place.node == node]
 
     def _conclude(self) -> None:
-        from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
+        from hpcdist.bench.dataload.report import MOST_AXES, group_in_panels, make_figure
 
         cells = list(self._cells.values())
         if not cells:
             return
         summary = conclude(cells, self._steps)
-        left_out = num_panels(cells) - MOST_AXES
+        left_out = len(group_in_panels(cells)) - MOST_AXES
         sizes = {cell.setting.batch_size for cell in cells}
         batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
         ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"

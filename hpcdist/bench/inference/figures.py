@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_win(self) -> bool:
-        """Whether the parallel strategy is faster by more than chance explains."""
+        """The parallel strategy is faster by more than chance explains."""
         return is_shorter(self.parallel.time_s, self.single.time_s)
 
     @property

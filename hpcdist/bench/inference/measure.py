@@ -63,7 +63,7 @@ class Single:
     """The whole batch on the first rank's device."""
 
     uses_all_ranks = False
-    """Whether all ranks take part, and not only the first."""
+    """All ranks take part, and not only the first."""
 
     def __init__(self, model: nn.Module, context: RankContext, precision: str) -> None:
         """Take a model that is on the rank's device."""
@@ -146,7 +146,6 @@ class ProcessPerGpu(Single):
         return batch_size >= self.devices
 
     def share(self, images: Tensor) -> Tensor:
-        """Return the rank's images."""
         begin, end = share_of(len(images), self.context.rank, self.devices)
         return images[begin:end]
 

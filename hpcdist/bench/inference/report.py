@@ -43,7 +43,6 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
     picture = ("inference", "Time per batch and images/s by batch size.")
 
     def summarize(self, events: Mapping[str, Sequence[Any]]) -> InferenceSummary | None:
-        """Return all cells, and what they mean."""
         cells: Sequence[InferenceCell] = events["inference"]
         if not cells:
             return None
@@ -62,18 +61,15 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
         return [reached, *result.conclusions]
 
     def tables(self, result: InferenceSummary, number: int) -> Iterator[Table[Any]]:
-        """Make the table by batch size and strategy."""
         yield _batch_table(result, number)
 
     def rates(self, result: InferenceSummary) -> Iterator[tuple[str, Measure]]:
-        """List the images per second of each strategy and batch size."""
         for cell in result.cells:
             if cell.images_per_s is not None and cell.mean_time_s is not None:
                 rate = rate_measure(cell.images_per_s, cell.time_s)
                 yield f"images/s, {cell.strategy}, batch {cell.batch_size}", rate
 
     def points(self, result: InferenceSummary) -> Iterator[tuple[str, int, float]]:
-        """List images per second by batch size."""
         for cell in result.cells:
             if cell.images_per_s is not None:
                 yield f"inference/{cell.strategy}_images_per_s", cell.batch_size, cell.images_per_s
@@ -86,7 +82,6 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
         return super().pictures(job, timed)
 
     def draw(self, result: InferenceSummary, title: str) -> Figure:
-        """Draw what was measured."""
         return make_figure(result.cells, title)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,8 +20,6 @@ from hpcdist.rank.workload import Workload
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from hpcdist.bench.inference.measure import Images, Single, Timed
 
 PLOT_NAME = "inference.png"
@@ -31,7 +29,6 @@ class InferenceWorkload(Workload[InferenceJob]):
     """Measures every strategy with every batch size."""
 
     def check(self) -> None:
-        """Raise JobError for all that can be known to be wrong without importing torch."""
         check_model_name(self.job.model.name)
         check_model_args(self.job.model)
         for key in ("batch_sizes", "strategies"):
@@ -57,7 +54,6 @@ class InferenceWorkload(Workload[InferenceJob]):
         return self.job.inference.image_shape is None
 
     def prepare(self) -> None:
-        """Download the data set where the job asks for it."""
         data = self.job.data
         if self._needs_data and not find_data_set(data).is_complete(data):
             download_data(data)
@@ -71,7 +67,6 @@ class InferenceWorkload(Workload[InferenceJob]):
         return Preload(steps=[*modules])
 
     def run(self, context: RankContext) -> None:
-        """Measure, in this rank."""
         import torch
 
         torch.set_num_threads(context.num_threads)
@@ -85,17 +80,26 @@ class _InferenceRank(BenchmarkRank):
         import torch
 
         from hpcdist.bench.inference.measure import load_images
+        from hpcdist.training.checkpoint.state import seed_weights
+        from hpcdist.training.model.models import build_model, pick_memory_format
 
         super().__init__(context)
         self.setting = job.inference
         self._job = job
         self._device = torch.device(context.device)
         self._images: Images = load_images(job)
-        self._model, self._memory_format = self._build()
+        seed_weights(self.setting.seed)  # the same in all ranks
+        model = build_model(job.model, self._images.shape, self._images.num_classes).eval()
+        self._memory_format = pick_memory_format(
+            model,
+            setting=self.setting.channels_last,
+            tensor_cores=self.setting.precision != "fp32",
+            device=self._device,
+        )
+        self._model = model.to(self._device).to(memory_format=self._memory_format)
         self._cells: list[InferenceCell] = []
 
     def run(self) -> None:
-        """Measure every strategy with every batch size, and conclude."""
         from hpcdist.bench.inference.measure import STRATEGIES, left_out
 
         setting = self.setting
@@ -113,21 +117,6 @@ class _InferenceRank(BenchmarkRank):
             if form.can_take(size)
         ]
         self.measure_all(plan, self._measure, conclude=self._conclude)
-
-    def _build(self) -> tuple[nn.Module, Any]:
-        """Build the model in its memory format, the same in all ranks."""
-        from hpcdist.training.checkpoint.state import seed_weights
-        from hpcdist.training.model.models import build_model, pick_memory_format
-
-        seed_weights(self.setting.seed)
-        model = build_model(self._job.model, self._images.shape, self._images.num_classes).eval()
-        memory_format = pick_memory_format(
-            model,
-            setting=self.setting.channels_last,
-            tensor_cores=self.setting.precision != "fp32",
-            device=self._device,
-        )
-        return model.to(self._device).to(memory_format=memory_format), memory_format
 
     def _measure(self, planned: tuple[str, Single, int]) -> bool:
         """Return whether it was measured as often as planned, in all ranks."""

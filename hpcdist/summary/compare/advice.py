@@ -199,7 +199,7 @@ def _at_most(share: float) -> str:
 
 
 def _times(share: float) -> str:
-    """The speed-up where this share of the time goes."""
+    """Return the speed-up where this share of the time goes."""
     return _as_fast(1 / (1 - min(share, _NEARLY_ALL)))
 
 

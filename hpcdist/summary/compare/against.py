@@ -12,7 +12,7 @@ runs differ from one to the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -127,7 +127,8 @@ def _pairs(baseline: Sequence[RunSummary], runs: Sequence[RunSummary]) -> list[_
 def _as_begun(
     mine: Mapping[str, list[RunSummary]], theirs: Mapping[str, list[RunSummary]]
 ) -> Mapping[str, list[RunSummary]]:
-    """Runs that never began, whose device nobody knows, as repeats of those with their settings."""
+    """Take runs that never began, whose device nobody knows, as repeats of those with their
+    settings."""
     begun = {runs[0].settings: configuration for configuration, runs in theirs.items()}
     by_configuration: dict[str, list[RunSummary]] = defaultdict(list)
     for configuration, runs in mine.items():
@@ -142,7 +143,7 @@ _Key = tuple[str, str, int, int]
 
 
 def _by_key(runs: Sequence[RunSummary]) -> Mapping[_Key, Mapping[str, list[RunSummary]]]:
-    """Runs by what they are, then by their settings."""
+    """Group runs by what they are, then by their settings."""
     by_key: dict[_Key, dict[str, list[RunSummary]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         key = (run.job, run.variant or "", run.nodes, run.gpus_per_node)
@@ -202,24 +203,20 @@ def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     """Quantity -> run -> what it measured; only done runs count."""
     measured: dict[str, dict[str, Measure]] = defaultdict(dict)
     for run in runs:
-        if run.state == "done":
-            for quantity, sample in _quantities(run):
-                if sample.mean > 0:
-                    measured[quantity][run.run] = sample
+        if run.state != "done":
+            continue
+        quantities = [entry for of, result in run.benchmark_results for entry in of.rates(result)]
+        if (rate := run.samples_per_s) is not None:
+            samples = spread_measure(rate.mean, rate.sd, rate.count, over="windows")
+            quantities.insert(0, ("samples/s", samples))
+        for quantity, sample in quantities:
+            if sample.mean > 0:
+                measured[quantity][run.run] = sample
     return dict(measured)
 
 
-def _quantities(run: RunSummary) -> Iterator[tuple[str, Measure]]:
-    """Yield what one run measured, by name with unit."""
-    rate = run.samples_per_s
-    if rate is not None:
-        yield "samples/s", spread_measure(rate.mean, rate.sd, rate.count, over="windows")
-    for benchmark, result in run.benchmark_results:
-        yield from benchmark.rates(result)
-
-
 def _over_runs(measured: Mapping[str, Measure]) -> Measure:
-    """Each run's mean is a value where there are several; a single run has its own spread."""
+    """Take each run's mean as a value where there are several; a single run has its own spread."""
     if len(measured) == 1:
         return next(iter(measured.values()))
     return measure([each.mean for each in measured.values()])
@@ -241,7 +238,7 @@ class _Saved(Struct):
 
 
 def read_saved(path: Path) -> list[RunSummary]:
-    """The runs of a saved summary; raises UserError where it is none.
+    """Return the runs of a saved summary; raises UserError where it is none.
 
     Keys that a newer version added are left out; what it means by the others is not known where its
     schema is newer, too.

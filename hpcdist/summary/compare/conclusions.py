@@ -170,7 +170,7 @@ def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> 
 
 
 def _computing(variant: VariantSummary, lost: Mapping[str, float]) -> str:
-    """The cause of slower computing, where that is the largest loss."""
+    """Return the cause of slower computing, where that is the largest loss."""
     if max(lost, key=lost.__getitem__) != part.COMPUTING:
         return ""
     if variant.world_size < variant.num_devices:

@@ -52,7 +52,6 @@ class Law(NamedTuple):
     """Of the two weights, for errors with a variance of 1: of the first, of both, of the second."""
 
     def terms_s(self, size: Size) -> dict[str, float]:
-        """Return what a step consists of."""
         computing, communication = _terms(size, self.is_strong, self.is_over_nodes)
         return {
             "computing": self.computing_s * computing,
@@ -60,7 +59,6 @@ class Law(NamedTuple):
         }
 
     def time_s(self, size: Size) -> float:
-        """Return the seconds per step."""
         return sum(self.terms_s(size).values())
 
     def interval_s(
@@ -179,7 +177,7 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
 
 
 def _terms(size: Size, is_strong: bool, is_over_nodes: bool) -> tuple[float, float]:  # noqa: FBT001
-    """The factors of the two weights of the law."""
+    """Return the factors of the two weights of the law."""
     members = size.nodes if is_over_nodes else size.gpus
     return 1 / size.gpus if is_strong else 1.0, (members - 1) / members
 

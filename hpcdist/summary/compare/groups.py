@@ -115,7 +115,6 @@ def _why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
-    """Group the runs that can be compared."""
     texts = _texts(runs)
     by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
@@ -127,8 +126,8 @@ def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
 
 
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
-    """A group for each strategy, as two of one size are no repeats of each other; all of them begin
-    with the runs on one GPU, which needs none."""
+    """Make a group for each strategy, as two of one size are no repeats of each other; all of them
+    begin with the runs on one GPU, which needs none."""
     alone = [run for run in group if num_gpus(run.figures) == 1]
     strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
     for run in group:
@@ -144,7 +143,7 @@ def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
 
 
 def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike]:
-    """Groups of one size each; those of one whole batch become one.
+    """Join groups of one size each: those of one whole batch become one.
 
     It is compared with its smallest runs, which may be the baseline of another group: one smallest
     size often begins a weak and a strong line.
@@ -247,7 +246,7 @@ def _why_unlike(group: _Alike, main: _Alike) -> str | None:
 
 
 def _batch(run: MeasuredRun) -> float | None:
-    """Samples per optimizer step over all GPUs: as the job says, or else as was measured."""
+    """Return the samples per step over all GPUs: as the job says, or else as was measured."""
     size = run.conditions.get("train.batch_size")
     accumulate = run.conditions.get("train.accumulate") or 1
     if isinstance(size, int) and isinstance(accumulate, int):

@@ -27,7 +27,6 @@ from hpcdist.summary.values import (
     Losses,
     Repeats,
     RunFigures,
-    RunSummary,
     SizeSummary,
     Straggler,
 )
@@ -110,12 +109,11 @@ def repeats_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> d
             rate = _rate_over_runs(theirs)
             against = None if theirs is baseline else _rate_over_runs(baseline)
             if rate is not None:
+                is_other = None if against is None else differs(ratio(rate, against))
                 summary = Repeats(
                     **msgspec.structs.asdict(rate),
                     num_runs=len(theirs),
-                    differs_from_baseline=None
-                    if against is None
-                    else differs(ratio(rate, against)),
+                    differs_from_baseline=is_other,
                 )
                 repeats.update(dict.fromkeys((run.run for run in theirs), summary))
     return repeats
@@ -125,12 +123,6 @@ def _rate_over_runs(runs: Sequence[RunFigures]) -> Measure | None:
     """None with fewer than two."""
     rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
     return measure(rates) if len(rates) > 1 else None
-
-
-def one_of_each(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """Return one run of each size that was repeated."""
-    repeated = {(*size(run), run.repeats): run for run in runs if run.repeats is not None}
-    return list(repeated.values())
 
 
 def lose_by_size(runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> list[Losses]:

@@ -152,7 +152,7 @@ def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
 
 
 def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
-    """The points that are not there yet."""
+    """Return the points that are not there yet."""
     from mlflow.entities import Metric
 
     metrics: list[Metric] = []

@@ -52,7 +52,6 @@ History = dict[str, list[Point]]
 
 
 def read_history(path: Path) -> History:
-    """Read the series of a run."""
     history: History = defaultdict(list)
     reached = 0
     for attempt in read_timeline(path):
@@ -134,12 +133,12 @@ def _points(attempt: Attempt) -> Iterator[tuple[str, Point]]:
             yield name, Point(window.step, end_s, value)
         if (rate := rates.get(window.step)) is not None:
             yield "speed/samples_per_s", Point(window.step, end_s, rate)
-    for step, time_s, evaluation in attempt.evaluations():
+    for step, time_s, evaluation in attempt.counting(attempt.record.evaluations):
         if evaluation.loss is not None:
             yield "loss/test", Point(step, time_s, evaluation.loss)
         if evaluation.accuracy is not None:
             yield "accuracy/test", Point(step, time_s, evaluation.accuracy)
-    for step, time_s, memory in attempt.memories():
+    for step, time_s, memory in attempt.counting(attempt.record.memories):
         if memory.peak_bytes:
             yield "memory/peak_bytes", Point(step, time_s, float(memory.peak_bytes))
 
@@ -159,8 +158,8 @@ def _of_window(window: Window) -> Iterator[tuple[str, float]]:
 
 
 def _rates(attempt: Attempt) -> dict[int, float]:
-    """Samples per second of all ranks, by the last step of the lowest rank's windows; of those
-    that every rank covers. The rate of a part of the ranks is not that of the run."""
+    """Return the samples per second of all ranks, by the last step of the lowest rank's windows;
+    of those that every rank covers. The rate of a part of the ranks is not that of the run."""
     number, starts = attempt.record.attempt, attempt.record.starts
     records = (read_rank(file, rank=rank, attempt=number) for rank, file in attempt.other_files)
     spans = []
@@ -237,7 +236,7 @@ def _nearest(windows: list[UsageWindow], since_s: list[float], at_s: float) -> U
 
 
 def _used(windows: Sequence[UsageWindow]) -> dict[str, float]:
-    """All GPUs, or nodes, of one moment together, by the keys of the summary's `usage`."""
+    """Put all GPUs, or nodes, of one moment together, by the keys of the summary's `usage`."""
     gpus = [gpu for window in windows for gpu in window.gpus]
     cpus = [window.cpus_busy.mean for window in windows if window.cpus_busy]
     memory = [window.memory_bytes.max for window in windows if window.memory_bytes]

@@ -16,7 +16,7 @@ from hpcdist.base import files
 from hpcdist.base.text import unique
 from hpcdist.runs.run import slug
 from hpcdist.summary.export.series import Export, make_export
-from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.summary.values import Summary
 from hpcdist.summary.writing import cannot_write_output
 
 _FILE = "events.out.tfevents.0000000000.hpcdist"
@@ -51,15 +51,16 @@ def _encode(export: Export) -> bytes:
             moments[point.step, point.time_s].append((name, point.value))
     ordered = sorted(moments)  # by step: one event for each
     begun_s, last_s = ordered[0][1], ordered[-1][1]
+    start, end = _session(export, begun_s, last_s)
     events = [
         Event(wall_time=begun_s, file_version="brain.Event:2"),
-        Event(wall_time=begun_s, summary=_session_start(export, begun_s)),
+        Event(wall_time=begun_s, summary=start),
     ]
     for step, time_s in ordered:
         values = moments[step, time_s]
         scalars = [Values.Value(tag=name, simple_value=value) for name, value in values]
         events.append(Event(wall_time=time_s, step=step, summary=Values(value=scalars)))
-    events.append(Event(wall_time=last_s, summary=_session_end(export.run, last_s)))
+    events.append(Event(wall_time=last_s, summary=end))
     buffer = io.BytesIO()
     writer = RecordWriter(buffer)
     for event in events:
@@ -67,34 +68,30 @@ def _encode(export: Export) -> bytes:
     return buffer.getvalue()
 
 
-def _session_start(export: Export, time_s: float) -> Any:
-    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+def _session(export: Export, begun_s: float, last_s: float) -> tuple[Any, Any]:
+    """Return the begin and the end of the run as the HParams plugin reads them: the message is in
+    the metadata, and the value is empty."""
+    from tensorboard.compat.proto.summary_pb2 import Summary as Values
+    from tensorboard.plugins.hparams import api_pb2, metadata
+    from tensorboard.plugins.hparams import plugin_data_pb2 as plugin
+
+    def summary(tag: str, data: Any) -> Any:
+        placed = metadata.create_summary_metadata(data)
+        value = Values.Value(tag=tag, metadata=placed, tensor=metadata.NULL_TENSOR)
+        return Values(value=[value])
 
     run = export.run
-    info = SessionStartInfo(group_name=run.run, start_time_secs=time_s)
+    start = plugin.SessionStartInfo(group_name=run.run, start_time_secs=begun_s)
     for name, value in {"job": run.job, "world_size": run.world_size, **export.settings}.items():
         kind = (
             "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
         )
-        setattr(info.hparams[name], f"{kind}_value", value)
-    return _plugin_summary(SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
-
-
-def _session_end(run: RunSummary, time_s: float) -> Any:
-    from tensorboard.plugins.hparams import api_pb2
-    from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
-
+        setattr(start.hparams[name], f"{kind}_value", value)
     status = api_pb2.Status.Value(_STATUS.get(run.state or "", _FAILED))
-    info = SessionEndInfo(status=status, end_time_secs=time_s)
-    return _plugin_summary(SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
-
-
-def _plugin_summary(tag: str, data: Any) -> Any:
-    """As the HParams plugin reads it: the message is in the metadata, and the value is empty."""
-    from tensorboard.compat.proto.summary_pb2 import Summary as Values
-    from tensorboard.plugins.hparams.metadata import NULL_TENSOR, create_summary_metadata
-
-    value = Values.Value(tag=tag, metadata=create_summary_metadata(data), tensor=NULL_TENSOR)
-    return Values(value=[value])
+    end = plugin.SessionEndInfo(status=status, end_time_secs=last_s)
+    begun = plugin.HParamsPluginData(session_start_info=start)
+    ended = plugin.HParamsPluginData(session_end_info=end)
+    return (
+        summary(metadata.SESSION_START_INFO_TAG, begun),
+        summary(metadata.SESSION_END_INFO_TAG, ended),
+    )

@@ -80,7 +80,6 @@ def verdict_on(record: RunRecord, number: int) -> Verdict | None:
 
 
 def list_attempts(record: RunRecord, attempts: Attempts) -> list[AttemptSummary]:
-    """Describe each attempt."""
     summaries = []
     for number in sorted({*attempts, *record.attempts}):
         ranks, verdict = attempts.get(number, []), verdict_on(record, number)
@@ -236,7 +235,11 @@ def times_to_accuracy(
     for run in measured:
         if run.bests and run.figures.state == "done":
             bests[_compared_as(run)].append(run.bests[-1].accuracy)
-    goals = {name: _rounded_down(min(accuracies)) for name, accuracies in bests.items()}
+    goals = {}
+    for name, accuracies in bests.items():
+        least = min(accuracies)
+        goal = math.floor(least * _STEPS_OF_TARGET) / _STEPS_OF_TARGET  # that all still reach
+        goals[name] = goal if goal > 0 else least
     return [
         _reach(run.bests, goals.get(_compared_as(run)) if target is None else target)
         for run in measured
@@ -247,25 +250,16 @@ def _reach(bests: Sequence[Tested], target: float | None) -> TimeToAccuracy | No
     """Return when the target was reached first; None where nothing was tested."""
     if target is None or not bests:
         return None
-    best = bests[-1].accuracy
     first = next((test for test in bests if test.accuracy >= target), None)
-    if first is None:
-        return TimeToAccuracy(target=target, is_reached=False, best=best)
     return TimeToAccuracy(
         target=target,
-        is_reached=True,
-        best=best,
-        time_s=first.time_s,
-        step=first.step,
-        epoch=first.epoch,
+        is_reached=first is not None,
+        best=bests[-1].accuracy,
+        time_s=first.time_s if first else None,
+        step=first.step if first else None,
+        epoch=first.epoch if first else None,
     )
 
 
 def _compared_as(run: MeasuredRun) -> str:
     return run.figures.comparison or run.figures.job
-
-
-def _rounded_down(accuracy: float) -> float:
-    """Round an accuracy so that all still reach it."""
-    rounded = math.floor(accuracy * _STEPS_OF_TARGET) / _STEPS_OF_TARGET
-    return rounded if rounded > 0 else accuracy

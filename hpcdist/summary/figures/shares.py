@@ -94,21 +94,13 @@ def divide(
     return parts
 
 
-def alike(
-    parts_s: Mapping[str, float], baseline_s: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Divide both as far as the less divided one is."""
-    if bool(parts_s[UNDIVIDED]) == bool(baseline_s[UNDIVIDED]):
-        return dict(parts_s), dict(baseline_s)
-    return _coarse(parts_s), _coarse(baseline_s)
-
-
 def lost_shares(
     parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
 ) -> dict[str, float]:
     """Return the share of the time that each part lost; together 1 - efficiency, which is that of
     all the time."""
-    parts_s, baseline_s = alike(parts_s, baseline_s)
+    if bool(parts_s[UNDIVIDED]) != bool(baseline_s[UNDIVIDED]):  # as far as the less divided one
+        parts_s, baseline_s = _coarse(parts_s), _coarse(baseline_s)
     whole_s, baseline_whole_s = sum(parts_s.values()), sum(baseline_s.values())
     # So much of the baseline's time for a step is as many samples per GPU as a step here has.
     scale = efficiency * whole_s / baseline_whole_s
@@ -116,7 +108,6 @@ def lost_shares(
 
 
 def shares(parts_s: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of the whole."""
     whole_s = sum(parts_s.values())
     return {part: parts_s[part] / whole_s for part in SHARES}
 

@@ -55,16 +55,12 @@ def cut(ranks: Sequence[Spans]) -> list[Stretch]:
         return []
     steps = (last - first) / number
     borders = [first + steps * place for place in range(number + 1)]
-    own, waited, are_whole = zip(*_paces(ranks, borders), strict=True)
+    # By rank, then by stretch: turned round.
+    columns = (zip(*column, strict=True) for column in zip(*_paces(ranks, borders), strict=True))
     return [
         Stretch(steps, list(own_s), list(waited_s))
-        for own_s, waited_s, whole in zip(
-            zip(*own, strict=True),
-            zip(*waited, strict=True),
-            zip(*are_whole, strict=True),
-            strict=True,
-        )
-        if all(whole)
+        for own_s, waited_s, are_whole in zip(*columns, strict=True)
+        if all(are_whole)
     ]
 
 
@@ -163,18 +159,14 @@ def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> _Slow
     wins = sum(
         low[own] > max(high[:own] + high[own + 1 :]) for low, high in zip(least, most, strict=True)
     )
-    # Any of them could have been the one.
-    chance = len(groups) * _tail(len(stretches), wins, 1 / len(groups))
-    is_beyond = chance < _CHANCE and 2 * wins > len(stretches)
-    return _Slowest(groups[own], wins) if is_beyond else None
-
-
-def _tail(number: int, least: int, chance: float) -> float:
-    """Return the probability of `least` or more of `number` by chance (binomial)."""
-    return sum(
-        math.comb(number, wins) * chance**wins * (1 - chance) ** (number - wins)
-        for wins in range(least, number + 1)
+    # By chance each wins a stretch of so many (binomial), and any of them could have been the one.
+    num, share = len(stretches), 1 / len(groups)
+    chance = len(groups) * sum(
+        math.comb(num, won) * share**won * (1 - share) ** (num - won)
+        for won in range(wins, num + 1)
     )
+    is_beyond = chance < _CHANCE and 2 * wins > num
+    return _Slowest(groups[own], wins) if is_beyond else None
 
 
 def _worth_it(

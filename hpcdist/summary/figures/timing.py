@@ -84,7 +84,6 @@ class StepTotals:
         _add_rows(self.histogram, rows)
 
     def merge(self, other: StepTotals) -> None:
-        """Take the steps of another rank or attempt in."""
         self.steps += other.steps
         self.sum_s += other.sum_s
         self.sumsq_s2 += other.sumsq_s2
@@ -171,12 +170,10 @@ def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
     reference, *others = ranks
     rates = list(map(truediv, reference.samples, reference.wall_s))
     for spans in others:
-        is_in_step = spans.is_in_step_with(reference)
-        own = (
-            map(truediv, spans.samples, spans.wall_s)
-            if is_in_step
-            else rates_over(reference, spans)
-        )
+        if spans.is_in_step_with(reference):
+            own = list(map(truediv, spans.samples, spans.wall_s))
+        else:
+            own = rates_over(reference, spans)
         rates = list(map(add, rates, own))
     return [
         (rate, wall_s)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 
 from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
+from hpcdist.summary.figures.rank import largest
 from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.values import GpuUsage, NodeUsage, UsageSummary
 
@@ -20,7 +21,6 @@ class Total(Struct, kw_only=True):
     max: float | None = None
 
     def merge(self, other: Total) -> None:
-        """Take in what was added up elsewhere."""
         self.length_s += other.length_s
         self.integral += other.integral
         if other.max is not None and (self.max is None or other.max > self.max):
@@ -52,7 +52,6 @@ class Totals(defaultdict[str, Total]):
                 self[name].merge(Total(length_s=length_s, integral=integral, max=spread.max))
 
     def merge(self, other: Totals) -> None:
-        """Take in the same in another attempt."""
         for name, total in other.items():
             self[name].merge(total)
 
@@ -77,7 +76,6 @@ class NodeTotals(Struct, kw_only=True):
 
 
 def measure_node(record: NodeRecord) -> NodeTotals:
-    """Add up what one file holds of a node."""
     begin = record.begins[-1] if record.begins else None
     gpus = [GpuTotals(facts=facts) for facts in (begin.gpus if begin else [])]
     totals = NodeTotals(node=record.node, attempt=record.attempt, begin=begin, gpus=gpus)
@@ -97,14 +95,12 @@ def num_cpus_of(nodes: Sequence[NodeTotals]) -> float | None:
     for begin in newest.values():
         if begin:
             hosts[begin.host].append(begin)
-    return _sum(map(_cpus_of_host, hosts.values()))
-
-
-def _cpus_of_host(begins: Sequence[NodeBegin]) -> float | None:
-    """Simulated nodes share a host, and may share its CPUs."""
-    in_all = _sum(begin.num_cpus for begin in begins)
-    cpus = {cpu for begin in begins for cpu in begin.cpus or []}
-    return in_all if in_all is None or not cpus else min(in_all, len(cpus))
+    of_hosts = []
+    for begins in hosts.values():  # simulated nodes share a host, and may share its CPUs
+        in_all = _sum(begin.num_cpus for begin in begins)
+        cpus = {cpu for begin in begins for cpu in begin.cpus or []}
+        of_hosts.append(in_all if in_all is None or not cpus else min(in_all, len(cpus)))
+    return _sum(of_hosts)
 
 
 def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
@@ -122,13 +118,10 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
         utilization.merge(gpu.totals["utilization"])
         power.merge(gpu.totals["power_w"])
     fullest = max(gpus, key=lambda gpu: gpu.totals["memory_bytes"].max or 0.0, default=None)
-    busy = [
-        gpu.totals["utilization"].mean for gpu in gpus if gpu.totals["utilization"].mean is not None
-    ]
     return UsageSummary(
         sampled_s=max(totals.length_s for totals in merged),
         gpu_utilization=utilization.mean,
-        max_gpu_utilization=max(busy, default=None),
+        max_gpu_utilization=largest(gpu.totals["utilization"].mean for gpu in gpus),
         max_gpu_memory_bytes=fullest.totals["memory_bytes"].max_whole if fullest else None,
         gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
         gpu_power_w=power.mean,
@@ -142,7 +135,7 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
 
 
 def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
-    """The attempts of one node, the newest last."""
+    """Put the attempts of one node together; the newest is the last."""
     newest = attempts[-1]
     merged = NodeTotals(node=newest.node, attempt=newest.attempt, begin=newest.begin)
     gpus: dict[str, GpuTotals] = {}

@@ -73,7 +73,6 @@ def _job_as_submitted(spec: RunSpec) -> dict[str, Any]:
 
 
 def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
-    """Read one file of a node."""
     events, faults = _read_events(path)
     return NodeRecord(
         node=node, attempt=attempt, begins=events["node"], windows=events["usage"], faults=faults
@@ -87,13 +86,24 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
         file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         texts = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        texts = _faults(file)
+        begins = [*file.found["start"], *file.found["node"]]
+        num_lines = sum(map(len, file.found.values()))
+        num_lines += file.num_others + file.num_odd + file.num_torn
+        is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
+        torn = f"{number_of(file.num_torn, 'torn line')} skipped"
+        odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
+        faults = {
+            "skipped, it is empty": num_lines == 0,
+            torn: file.num_torn > 0,
+            odd: file.num_odd > 0,
+            "written by a newer hpcdist, only what this one knows was read": is_newer,
+        }
+        texts = [fault for fault, is_so in faults.items() if is_so]
     name = f"{path.parent.name}/{path.name}"
     return file.found, [Fault(path=name, text=text) for text in texts]
 
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
-    """Read one event file of a rank."""
     events, faults = _read_events(path)
     return RankRecord(
         rank=rank,
@@ -120,20 +130,6 @@ def sentence(run: Run, fault: Fault) -> str:
         return f"{path.relative_to(Path.cwd())}: {fault.text}"
     except ValueError:
         return f"{path}: {fault.text}"
-
-
-def _faults(file: DecodedFile) -> list[str]:
-    torn = f"{number_of(file.num_torn, 'torn line')} skipped"
-    odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
-    begins = [*file.found["start"], *file.found["node"]]
-    is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
-    faults = {
-        "skipped, it is empty": file.is_empty,
-        torn: file.num_torn > 0,
-        odd: file.num_odd > 0,
-        "written by a newer hpcdist, only what this one knows was read": is_newer,
-    }
-    return [fault for fault, is_so in faults.items() if is_so]
 
 
 def _why_no_spec(run: Run) -> str:

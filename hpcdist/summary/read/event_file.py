@@ -72,11 +72,6 @@ class DecodedFile(Struct, kw_only=True):
     num_torn: int = 0
     """Lines that are no events."""
 
-    @property
-    def is_empty(self) -> bool:
-        """True where no line holds anything."""
-        return not (self.num_others or self.num_odd or self.num_torn or any(self.found.values()))
-
 
 def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""

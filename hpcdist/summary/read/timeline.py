@@ -60,15 +60,8 @@ class Attempt(NamedTuple):
             if window.step <= self.last_step:
                 yield window, end_s
 
-    def evaluations(self) -> Iterator[tuple[int, float, Evaluation]]:
-        """Yield the evaluations that count, each behind its step and Unix time."""
-        return self._counting(self.record.evaluations)
-
-    def memories(self) -> Iterator[tuple[int, float, Memory]]:
-        """Yield what was held that counts, each behind its step and Unix time."""
-        return self._counting(self.record.memories)
-
-    def _counting(self, events: Iterable[EventT]) -> Iterator[tuple[int, float, EventT]]:
+    def counting(self, events: Iterable[EventT]) -> Iterator[tuple[int, float, EventT]]:
+        """Yield those of its events that count, each behind its step and Unix time."""
         for event in events:
             step, time_s = event.step, event.time_s
             if step is not None and time_s is not None and step <= self.last_step:

@@ -14,7 +14,6 @@ from hpcdist.summary.report.text import say, say_each
 
 
 def print_changes(console: Console, comparison: Changes) -> None:
-    """Print the conclusion, the changes, and remarks on how certain they are."""
     say(console, conclusion(comparison), style="bold")
     console.print()
     console.print(Table("", _columns(comparison.changes), comparison.changes))

@@ -76,10 +76,8 @@ def to_benchmarks_csv(summary: Summary) -> str:
             for kind, value in benchmark.measured(result):
                 row = {**head, "benchmark": kind}
                 for name, cell in flatten(msgspec.to_builtins(value)).items():
-                    # A pair's two nodes are one cell.
-                    row[name] = (
-                        " ".join(map(str, cell)) if isinstance(cell, (list, tuple)) else cell
-                    )
+                    is_pair = isinstance(cell, (list, tuple))  # two nodes are one cell
+                    row[name] = " ".join(map(str, cell)) if is_pair else cell
                 rows.append(row)
     fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind))
     of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})

@@ -59,8 +59,14 @@ def to_html(report: Report) -> str:
     environment.filters["one_line"] = shown
     script = (folder / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    pictures: dict[int, list[tuple[Picture, str]]] = defaultdict(list)
+    for index, picture in find_pictures(report.sections):
+        pictures[index].append((picture, _draw_inline(picture)))
     return environment.get_template("report.html.j2").render(
-        sections=_sections(report),
+        sections=[
+            PageSection(section, pictures[index], [_run(row) for row in section.rows])
+            for index, section in enumerate(report.sections)
+        ],
         num_runs=sum(len(section.rows) for section in report.sections),
         skipped=report.skipped,
         log_lines=_LOG_LINES,
@@ -96,17 +102,6 @@ class PageSection(NamedTuple):
     pictures: list[tuple[Picture, str]]
     """Each with what was drawn of it."""
     runs: list[PageRun]
-
-
-def _sections(report: Report) -> list[PageSection]:
-    """Draw the pictures, and read the specs of runs and the logs of failed ones."""
-    pictures: dict[int, list[tuple[Picture, str]]] = defaultdict(list)
-    for index, picture in find_pictures(report.sections):
-        pictures[index].append((picture, _draw_inline(picture)))
-    return [
-        PageSection(section, pictures[index], [_run(row) for row in section.rows])
-        for index, section in enumerate(report.sections)
-    ]
 
 
 def _run(row: Row) -> PageRun:

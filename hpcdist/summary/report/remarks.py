@@ -191,8 +191,3 @@ def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
                 f"GPU {gpu.uuid} of node {gpu.node} was slowed down by heat or its power supply "
                 f"for {format_percent(gpu.throttled)} % of the time"
             )
-
-
-def is_baseline(run: RunSummary) -> bool:
-    """Tell whether the speed-up of others is against this run."""
-    return run.run in run.compared_with

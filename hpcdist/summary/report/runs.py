@@ -19,9 +19,9 @@ from hpcdist.base.table import (
     size,
 )
 from hpcdist.base.text import decimals_for, format_number, format_percent, shown, time_unit
-from hpcdist.summary.compare.sizes import one_of_each
+from hpcdist.summary.compare import sizes
 from hpcdist.summary.figures.timing import OTHER
-from hpcdist.summary.report.remarks import is_baseline, is_benchmark
+from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
@@ -64,6 +64,10 @@ def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
     )
 
 
+def _is_baseline(row: Row) -> bool:
+    return row.run.run in row.run.compared_with
+
+
 _NUMBER: Column[Row] = Column("#", lambda row: row.number)
 _SIZE = gpus_column(lambda row: row.run)
 
@@ -90,12 +94,7 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
         columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_sd()))
     if has_speedups and not are_benchmarks:
         columns += [
-            Column(
-                "speed-\nup",
-                lambda row: row.run.speedup,
-                number(2),
-                is_marked=lambda row: is_baseline(row.run),
-            ),
+            Column("speed-\nup", lambda row: row.run.speedup, number(2), is_marked=_is_baseline),
             Column("effic.", lambda row: row.run.efficiency, percent(), unit="%"),
         ]
     notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
@@ -103,12 +102,14 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """Yield the time of a step, what was learned, and memory."""
     means = [row.run.step_time_s.mean for row in rows if row.run.step_time_s]
     if not means:
         return
     unit_s, unit = time_unit(max(means))
     in_unit = number(decimals_for([mean / unit_s for mean in means]), per=unit_s)
+
+    def loss(value: float) -> str:  # that of a training that diverged has any number of digits
+        return f"{value:.3g}" if abs(value) >= _HUGE_LOSS else format_number(value, 4)
 
     def quantile(name: str) -> Callable[[Row], float | None]:
         return lambda row: getattr(row.run.step_time_s, name)
@@ -119,17 +120,12 @@ def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("median", quantile("p50"), in_unit, unit=unit),
         Column("p95", quantile("p95"), in_unit, unit=unit),
         Column("epochs", lambda row: row.run.epochs, count),
-        Column("test\nloss", lambda row: row.run.final.loss, each(_loss)),
+        Column("test\nloss", lambda row: row.run.final.loss, each(loss)),
         Column("accuracy", lambda row: row.run.final.accuracy, percent(2), unit="%"),
         Column("peak mem.", lambda row: row.run.peak_rss_bytes, each(_mib), unit="MiB"),
         Column("re-\nstarts", lambda row: row.run.restarts),
     ]
     yield Table(_STEP_CAPTION, columns, [row for row in rows if row.run.step_time_s])
-
-
-def _loss(loss: float) -> str:
-    """Format a loss; that of a training that diverged has any number of digits."""
-    return f"{loss:.3g}" if abs(loss) >= _HUGE_LOSS else format_number(loss, 4)
 
 
 def _mib(num_bytes: int) -> str:
@@ -283,7 +279,7 @@ def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[
         Column("steps", lambda row: of(row).step, count),
         Column("epochs", lambda row: of(row).epoch, count),
         Column("best", lambda row: of(row).best, percent(2), unit="%"),
-        Column("times as\nfast", against, number(2), is_marked=lambda row: is_baseline(row.run)),
+        Column("times as\nfast", against, number(2), is_marked=_is_baseline),
     ]
     target = format_percent(of(tested[0]).target, 1)
     caption = f"Time to {target} % test accuracy, from the first step, restarts included"
@@ -293,7 +289,8 @@ def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[
 def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:
     """Yield a table with a line for each size that was run more than once, without those that are
     compared with other sizes."""
-    if runs := one_of_each([row.run for row in rows if row.run.of_size is None]):
+    alone = [run for _, run in rows if run.of_size is None and run.repeats is not None]
+    if runs := list({(*sizes.size(run), run.repeats): run for run in alone}.values()):
         caption = "Repeats, with the 95 % confidence interval of their mean"
         columns: list[Column[RunSummary]] = [
             gpus_column(lambda run: run),

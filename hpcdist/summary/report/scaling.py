@@ -77,9 +77,16 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
     sizes = list(by_size(runs).values())
     firsts = [theirs[0] for theirs in sizes]
     compared = next(run for run in reversed(firsts) if run.of_size)
-    caption = _caption(compared)
+    size = of_size(compared)
+    unit = "GPU" if compared.num_cpus is None else "rank"
+    caption = {"strong": "Strong scaling", "weak": "Weak scaling", None: "Scaling"}[size.scaling]
+    if size.samples_per_step and size.scaling == "strong":
+        caption += f" ({size.samples_per_step:,.0f} samples per step, shared by all {unit}s)"
+    elif size.samples_per_step and size.scaling == "weak":
+        samples = size.samples_per_step / num_gpus(compared)
+        caption += f" ({samples:,.0f} samples per step for each {unit})"
     if names_strategy:
-        caption = f"{shown(of_size(compared).strategy or 'no strategy')}: {caption}"
+        caption = f"{shown(size.strategy or 'no strategy')}: {caption}"
     notes = []
     overs = {run.of_size.speedup.over for run in firsts if run.of_size} - {None}
     if "windows" in overs:
@@ -90,19 +97,6 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
     if forecast:
         notes.append(forecast_sentence(forecast, firsts[0]))
     return Table(caption, _columns(firsts, compared), firsts, "\n".join(notes))
-
-
-def _caption(compared: RunSummary) -> str:
-    size = of_size(compared)
-    names = {"strong": "Strong scaling", "weak": "Weak scaling", None: "Scaling"}
-    samples = size.samples_per_step
-    unit = "GPU" if compared.num_cpus is None else "rank"
-    batch = ""
-    if samples and size.scaling == "strong":
-        batch = f" ({samples:,.0f} samples per step, shared by all {unit}s)"
-    elif samples and size.scaling == "weak":
-        batch = f" ({samples / num_gpus(compared):,.0f} samples per step for each {unit})"
-    return f"{names[size.scaling]}{batch}"
 
 
 def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[RunSummary]]:

@@ -50,8 +50,6 @@ _NOTE = (
     "all the time is that of steps, checkpoints and what restarts cost, so that in all may be more "
     "than 100 - effic."
 )
-
-
 _SEEN = 0.005
 """Smaller shares are 0 % in a table."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.text import Text
 from hpcdist.base import table
 from hpcdist.base.table import escape_markdown
 from hpcdist.base.text import shown
-from hpcdist.summary.report.report import Report, Section
+from hpcdist.summary.report.report import Report
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -31,28 +31,23 @@ def print_report(report: Report, console: Console) -> None:
         say(console, "There is no run to summarize.", style="bold")
     left_out: dict[str, None] = {}
     for section in report.sections:
-        _print_section(console, section)
+        head = section.conclusions[:1]  # of a comparison's first variant alone there is none
+        name = [f"comparison {shown(section.name)}"] if section.comparison else []
+        say(console, ": ".join([*name, *head]), style="bold")
+        say_each(console, [*section.conclusions[1:], *section.sentences])
+        console.print()
+        for each in section.tables:
+            console.print(each)
+            console.print()
+        say_each(console, section.remarks)
+        if section.remarks:
+            console.print()
         left_out |= dict.fromkeys(section.left_out)
     if report.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, report.skipped)
     if left_out:
         say(console, f"Not shown: {', '.join(left_out)}. `hpcdist summary --details` has all.")
-
-
-def _print_section(console: Console, section: Section) -> None:
-    first = " ".join(section.conclusions[:1])  # of a comparison's first variant alone there is none
-    if section.comparison:
-        first = ": ".join([f"comparison {shown(section.name)}", *section.conclusions[:1]])
-    say(console, first, style="bold")
-    say_each(console, [*section.conclusions[1:], *section.sentences])
-    console.print()
-    for each in section.tables:
-        console.print(each)
-        console.print()
-    say_each(console, section.remarks)
-    if section.remarks:
-        console.print()
 
 
 def say(console: Console, text: str, style: str = "") -> None:
@@ -73,19 +68,14 @@ def to_markdown(report: Report) -> str:
     if not report.sections:
         lines += ["", "There is no run to summarize."]
     for section in report.sections:
-        lines += _markdown_section(section)
+        lines += ["", f"## {escape_markdown(shown(section.name))}"]
+        for text in section.conclusions:
+            lines += ["", f"**{escape_markdown(text)}**"]
+        for each in section.tables:
+            lines += ["", *table.to_markdown(each)]
+        if section.remarks:
+            lines += ["", *(f"- {escape_markdown(text)}" for text in section.remarks)]
     if report.skipped:
         lines += ["", "## What could not be read", ""]
         lines += [f"- {escape_markdown(shown(text))}" for text in report.skipped]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_section(section: Section) -> Iterator[str]:
-    yield from ("", f"## {escape_markdown(shown(section.name))}")
-    for text in section.conclusions:
-        yield from ("", f"**{escape_markdown(text)}**")
-    for each in section.tables:
-        yield from ("", *table.to_markdown(each))
-    if section.remarks:
-        yield ""
-        yield from (f"- {escape_markdown(text)}" for text in section.remarks)

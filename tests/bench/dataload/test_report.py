@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from hpcdist.base.plotting import save
-from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
+from hpcdist.bench.dataload.report import MOST_AXES, group_in_panels, make_figure
 
 
 def colours(image):
@@ -29,7 +29,7 @@ def test_each_transform_has_a_line_of_its_own_colour(cell):
 
 def test_what_else_is_compared_has_axes_of_its_own_but_not_too_many(cell):
     cells = [cell(2, 30.0, batch_size=size, prefetch_factor=2) for size in range(1, 20)]
-    assert num_panels(cells) == 19
+    assert len(group_in_panels(cells)) == 19
     with Image.open(io.BytesIO(save(make_figure(cells, "many"), "png"))) as many:
         width, height = many.size
     with Image.open(io.BytesIO(save(make_figure(cells[:MOST_AXES], "most"), "png"))) as most:
@@ -43,4 +43,4 @@ def test_without_workers_belongs_to_every_prefetch_factor(cell, workers):
         for number in workers
         for factor in ((2, 4) if number else (2,))
     ]
-    assert num_panels(cells) == (2 if 2 in workers else 1)
+    assert len(group_in_panels(cells)) == (2 if 2 in workers else 1)

@@ -18,7 +18,7 @@ from hpcdist.summary.report.pictures.series import read_heat_map, read_learning,
 from hpcdist.summary.report.report import Section
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.report.shares import alone_losses
-from hpcdist.summary.values import Comparison, Losses, RunSummary
+from hpcdist.summary.values import Losses, RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,13 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
 
 
 def _of_section(section: Section) -> Iterator[Picture]:
-    yield from [_comparison(section.comparison)] if section.comparison else _scaling(section)
+    if section.comparison:
+        id_, faster = section.comparison.id, "times as fast as the first variant"
+        description = f"Bars: {faster}, and what the rest of the time was lost to."
+        draw = partial(shares.draw_comparison, section.comparison)
+        yield Picture(f"{slug(id_)}-comparison", f"{label(id_)}: compared", description, draw)
+    else:
+        yield from _scaling(section)
     yield from _shares(section)
     yield from _phases(section)
     yield from _heat_maps(section)
@@ -56,15 +62,6 @@ def _picture(
         return figure
 
     return Picture(f"{slug(name)}-{kind}", title, description, draw_titled)
-
-
-def _comparison(comparison: Comparison) -> Picture:
-    title = f"{label(comparison.id)}: compared"
-    description = (
-        "Bars: times as fast as the first variant, and what the rest of the time was lost to."
-    )
-    draw = partial(shares.draw_comparison, comparison)
-    return Picture(f"{slug(comparison.id)}-comparison", title, description, draw)
 
 
 def _scaling(section: Section) -> Iterator[Picture]:
@@ -135,7 +132,9 @@ def _learning(section: Section) -> Iterator[Picture]:
     drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
     drawn = sorted(drawn, key=lambda row: row.number)
     read = {f"#{row.number}": read_learning(Path(row.run.path or "")) for row in drawn}
-    named = {name: learning for name, learning in read.items() if not learning.is_empty}
+    named = {
+        name: learning for name, learning in read.items() if any(curve.values for curve in learning)
+    }
     if named:
         title = f"{label(section.name)}: loss and accuracy"
         targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]

@@ -107,7 +107,10 @@ def draw_heat_map(times: HeatMap) -> Figure:
     )
     unit_s, unit = time_unit(float(np.nanmedian(rows_s)))
     long_s, unit_of_all = long_unit(times.whole_s)
-    low_s, high_s = _limits(rows_s)
+    low_s, high_s = map(float, np.nanquantile(rows_s, _QUANTILES))
+    # A rank that is slow for most of its time is within the range.
+    high_s = max(high_s, *(float(np.median(row[~np.isnan(row)])) for row in rows_s))
+    high_s = high_s if high_s > low_s else low_s + 1e-9
     figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows_s))))
     axes = figure.subplots()
     image = axes.imshow(
@@ -132,16 +135,6 @@ def draw_heat_map(times: HeatMap) -> Figure:
 def rank_name(rank: int, host: str | None) -> str:
     """Return `3 n17`."""
     return label(f"{rank} {host}" if host else str(rank))
-
-
-def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the range of most times, with a rank that is slow for most of its time."""
-    import numpy as np
-
-    low_s, high_s = map(float, np.nanquantile(times_s, _QUANTILES))
-    slowest_s = max(float(np.median(row[~np.isnan(row)])) for row in times_s)
-    high_s = max(high_s, slowest_s)
-    return low_s, high_s if high_s > low_s else low_s + 1e-9
 
 
 _BAND_COLUMNS = 240
@@ -180,18 +173,16 @@ def describe_usage(series: UsageSeries) -> str:
     """Say how high each quantity is, and how many nodes are left out."""
     ranges = []
     for panel, lines in series.panels.items():
-        means = [_mean_over_time(line) for line in lines]
+        means = []
+        for line in lines:
+            pairs = zip(line.values, line.lengths_s, strict=True)
+            whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
+            means.append(whole / (sum(line.lengths_s) or math.inf))
         low, high = f"{min(means):.3g}", f"{max(means):.3g}"
         ranges.append(f"{panel}: {low if low == high else f'{low} to {high}'}")
     left_out = series.num_left_out
     less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
     return f"Mean over time, {'; '.join(ranges)}.{less}"
-
-
-def _mean_over_time(line: Line) -> float:
-    pairs = zip(line.values, line.lengths_s, strict=True)
-    whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
-    return whole / (sum(line.lengths_s) or math.inf)
 
 
 def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:

@@ -44,11 +44,6 @@ class Learning(NamedTuple):
     test_loss: Curve
     accuracy: Curve
 
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether there is nothing to draw."""
-        return not any(curve.values for curve in self)
-
 
 class HeatMap(NamedTuple):
     """Mean step time of each rank without its wait for others, over time."""
@@ -62,14 +57,13 @@ class HeatMap(NamedTuple):
 
 
 def read_learning(path: Path) -> Learning:
-    """Read the curves of a run."""
     curves = Learning(*(Curve([], [], []) for _ in range(3)))
     for attempt in read_timeline(path):
         if attempt.first_step is None:
             continue
         for window, end_s in attempt.windows():
             _add(curves.train_loss, window.step, attempt.after_start_s(end_s), window.loss)
-        for step, time_s, evaluation in attempt.evaluations():
+        for step, time_s, evaluation in attempt.counting(attempt.record.evaluations):
             after_s = max(0.0, attempt.after_start_s(time_s))
             _add(curves.test_loss, step, after_s, evaluation.loss)
             _add(curves.accuracy, step, after_s, evaluation.accuracy)
