@@ -62,7 +62,13 @@ def find_garbage(
 
     `states` has the state of every run.
     """
-    kept = _kept_runs(all_of_them, states, rules)
+    newest = sorted(all_of_them, key=created_ns, reverse=True)[: rules.keep_last]
+    last = {run.path for run in newest}
+    kept = {
+        run.path: reason
+        for run in all_of_them
+        if (reason := _why_kept(run, states[run.id], rules, is_last=run.path in last)) is not None
+    }
     found = [
         Candidate(
             what="checkpoints",
@@ -108,15 +114,6 @@ def remove(candidate: Candidate) -> str | None:
     except OSError as error:
         return f"{error.filename or candidate.path}: {error.strerror}"
     return None
-
-
-def _kept_runs(runs: Sequence[Run], states: Mapping[str, State], rules: Rules) -> dict[Path, str]:
-    newest = sorted(runs, key=created_ns)[len(runs) - rules.keep_last :] if rules.keep_last else []
-    last = {run.path for run in newest}
-    reasons = {
-        run.path: _why_kept(run, states[run.id], rules, is_last=run.path in last) for run in runs
-    }
-    return {path: reason for path, reason in reasons.items() if reason is not None}
 
 
 def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | None:

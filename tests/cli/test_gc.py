@@ -165,6 +165,8 @@ def test_a_named_run_loses_its_own_at_any_age_and_others_nothing(hpcdist, make_r
 
 def test_the_newest_runs_can_be_kept(hpcdist, make_run):
     runs = [make_run(f"r{number}") for number in range(3)]
+    hpcdist("gc", "--keep-last", "5", "--yes")  # more than there are
+    assert all(checkpoints_of(run) for run in runs)
     hpcdist("gc", "--keep-last", "2", "--yes")
     assert [bool(checkpoints_of(run)) for run in runs] == [False, True, True]
     assert snapshot_of(runs[0]).exists()  # the others were made from it too
