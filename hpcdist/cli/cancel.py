@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +11,6 @@ import click
 from hpcdist.cli.options import json_option, named_runs, runs_option
 from hpcdist.cli.printing import print_json
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import State
 
 
 @click.command
@@ -21,8 +19,9 @@ from hpcdist.runs.verdict import State
 @json_option
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """End runs, and wait until nothing of them is left. A sweep's id names all of its runs."""
-    from hpcdist.monitor.states import run_states
+    from hpcdist.monitor.states import OPEN_STATES, run_states
     from hpcdist.runs.sweep import Sweep, find_named
+    from hpcdist.schedulers import load_scheduler
 
     for name in run_names:
         named = find_named(runs, name)
@@ -30,7 +29,14 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             named.ask_to_cancel()
     named_list = named_runs(runs, run_names)
     before = run_states(named_list)
-    _cancel(named_list, before)
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in named_list:
+        if before[run.id] in OPEN_STATES:
+            scheduler = run.read_scheduler()
+            assert scheduler is not None  # or it would be lost
+            by_scheduler[scheduler].append(run)
+    for scheduler, theirs in by_scheduler.items():
+        load_scheduler(scheduler).cancel(theirs)
     after = run_states(named_list)
     if as_json:
         print_json(
@@ -44,18 +50,3 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         had_ended = before[run.id] == after[run.id]
         words = f" had ended already: {before[run.id]}" if had_ended else f": {after[run.id]}"
         print(f"run {run.id}{words}", file=sys.stderr)
-
-
-def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
-    """End those that have not ended; each scheduler is asked once."""
-    from hpcdist.monitor.states import OPEN_STATES
-    from hpcdist.schedulers import load_scheduler
-
-    by_scheduler: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if states[run.id] in OPEN_STATES:
-            scheduler = run.read_scheduler()
-            assert scheduler is not None  # or it would be lost
-            by_scheduler[scheduler].append(run)
-    for name, theirs in by_scheduler.items():
-        load_scheduler(name).cancel(theirs)

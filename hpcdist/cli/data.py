@@ -256,6 +256,10 @@ def show(
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' --out batch.png
     """
+    from PIL import Image
+
+    from hpcdist.base.files import write_whole
+
     if out is not None:
         _check_picture(out)
     wanted = chosen_data(
@@ -265,7 +269,15 @@ def show(
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")
     note_unmade(wanted)
-    _save(_draw(wanted, seed=seed, number=number), path)
+    picture = _draw(wanted, seed=seed, number=number)
+    content = io.BytesIO()
+    picture.save(content, Image.registered_extensions()[path.suffix.lower()])
+    try:
+        write_whole(path, content.getvalue())
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
+        ) from None
     note(f"the picture is {path}")
 
 
@@ -304,18 +316,3 @@ def _draw(wanted: Data, *, seed: int, number: int) -> Image:
         words = transform if isinstance(transform, str) else in_words(transform)
         title = f"left as read, right as the model sees it: {title}, transform {words}"
     return draw_grid(samples, title=title, both=both)
-
-
-def _save(picture: Image, path: Path) -> None:
-    from PIL import Image
-
-    from hpcdist.base.files import write_whole
-
-    content = io.BytesIO()
-    picture.save(content, Image.registered_extensions()[path.suffix.lower()])
-    try:
-        write_whole(path, content.getvalue())
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
-        ) from None

@@ -9,7 +9,7 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
-from hpcdist.cli.interrupts import Interrupts
+from hpcdist.cli.follow import Interrupts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -18,8 +18,6 @@ from hpcdist.cli.options import (
     options_of_job,
 )
 from hpcdist.cli.printing import note, print_json
-
-_DEFAULT_NODES = 2
 
 
 @click.command
@@ -52,7 +50,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     from hpcdist.schedulers import detect_scheduler
     from hpcdist.schedulers.base import Finding
 
-    loaded = load_from_options(options, defaults={"resources.nodes": _DEFAULT_NODES})
+    loaded = load_from_options(options, defaults={"resources.nodes": 2})
     scheduler, cluster = cluster_from_options(options)
     interrupts = Interrupts()
     request = Request(

@@ -1,26 +1,77 @@
-"""Following what `hpcdist submit` submitted to its end, and what it prints of that."""
+"""Following what `hpcdist submit` submitted to its end; Ctrl-C, SIGTERM and SIGHUP meanwhile."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
-from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.screen import Screen
     from hpcdist.runs.verdict import Verdict
     from hpcdist.submission.local import Follower, LocalSweep, PointEnd
     from hpcdist.submission.plan import Places, PlannedSubmission
     from hpcdist.submission.submit import Submission
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user, or the system, asked the command to end."""
+
+
+class Interrupts:
+    """Raises Interrupted for the first signal, and ignores those that come while it is answered.
+
+    Once a run is under way signals are only noted, and `check` raises where it is safe: in the
+    midst of drawing on the terminal it would leave the run behind.
+
+    Signals that were ignored when the command began (nohup, a script's background) stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self._is_deferred = False
+        self._came = False
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals in this block; after one that came, the command is left in peace."""
+
+        def take(_number: int, _frame: FrameType | None) -> None:
+            if not self._came:
+                self._came = True
+                if not self._is_deferred:
+                    raise Interrupted
+
+        before = {
+            number: handler
+            for number in _SIGNALS
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+        }
+        for number in before:
+            signal.signal(number, take)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self._came else handler)
+
+    def defer(self) -> None:
+        """From here on only note a signal: what begins must not stop half way."""
+        self._is_deferred = True
+
+    def check(self) -> None:
+        if self._came:
+            raise Interrupted
 
 
 def follow_run(
@@ -34,10 +85,11 @@ def follow_run(
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this."""
     from hpcdist.monitor.follow import end_sentence, follow
+    from hpcdist.monitor.screen import Screen
 
     verdict: Verdict | None = None
     code = EXIT_INTERRUPTED
-    with closing(_screen(as_json=as_json)) as screen:
+    with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
             verdict = follow(run, screen, check=interrupts.check)
@@ -164,12 +216,6 @@ def run_sweep_here(
     return code
 
 
-def _screen(*, as_json: bool) -> Screen:
-    from hpcdist.monitor.screen import Screen
-
-    return Screen(log=sys.stderr if as_json else sys.stdout)
-
-
 def _cancel(run: Run) -> None:
     from hpcdist.cluster.schedulers import LOCAL
     from hpcdist.schedulers import load_scheduler
@@ -178,7 +224,6 @@ def _cancel(run: Run) -> None:
 
 
 def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
-    """Write the summary of runs that have ended, and show it."""
     from hpcdist.summary.writing import PICTURE, write_summary
 
     text = write_summary(runs, folder)
@@ -192,6 +237,7 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
     """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
     beginnings and ends, as nobody could read their logs."""
     from hpcdist.monitor.follow import end_sentence, follow
+    from hpcdist.monitor.screen import Screen
     from hpcdist.submission.local import Follower
 
     points = local.planned.points
@@ -214,7 +260,7 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
             if not is_one_by_one:
                 return super().wait(running)
             ((index, run),) = running.items()
-            with closing(_screen(as_json=as_json)) as screen:
+            with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
                 return {index: follow(run, screen, check=interrupts.check)}
 
     return Shown(interrupts.check)

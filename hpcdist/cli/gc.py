@@ -19,8 +19,6 @@ from hpcdist.runs.run import all_runs
 if TYPE_CHECKING:
     from hpcdist.monitor.garbage import Candidate
 
-_DEFAULT_DAYS = 30.0
-
 
 @click.command
 @run_arguments
@@ -66,7 +64,7 @@ def gc(
     from hpcdist.monitor import garbage
     from hpcdist.monitor.states import run_states
 
-    default_days = 0.0 if run_names else _DEFAULT_DAYS
+    default_days = 0.0 if run_names else 30.0
     rules = garbage.Rules(
         older_than_s=(default_days if older_than is None else older_than) * garbage.DAY_S,
         keep_last=keep_last,
@@ -82,7 +80,12 @@ def gc(
     free = [candidate for candidate in candidates if candidate.kept_because is None]
     if not as_json:
         _show(candidates, free)
-    removed = bool(free) and (yes or (not as_json and _agreed()))
+    removed = bool(free) and yes
+    if free and not yes and not as_json:
+        if sys.stdin.isatty():
+            removed = click.confirm("Remove it?", err=True)
+        else:
+            note("nothing was removed: add --yes to remove it")
     outcomes = {str(each.path): garbage.remove(each) for each in free if removed}
     problems = {path: problem for path, problem in outcomes.items() if problem is not None}
     if as_json:
@@ -128,13 +131,6 @@ def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     )
     total = show_bytes(sum(candidate.num_bytes for candidate in free))
     print(f"{len(free):,} of {len(candidates):,} can be removed, which frees {total}")
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        note("nothing was removed: add --yes to remove it")
-        return False
-    return click.confirm("Remove it?", err=True)
 
 
 def _described(

@@ -25,17 +25,13 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
-    run = find_run(runs, run_name)
-    if follow:
-        _follow(run, rank)
-    else:
-        _print(run, rank)
-
-
-def _print(run: Run, rank: int | None) -> None:
     from hpcdist.monitor.screen import Screen
     from hpcdist.monitor.tail import whole_log
 
+    run = find_run(runs, run_name)
+    if follow:
+        _follow(run, rank)
+        return
     files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
     if not files:
         ranks = sorted({number for number, _, _ in run.log_files()})

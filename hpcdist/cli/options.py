@@ -103,7 +103,6 @@ class JobOptions:
 
     @property
     def kind(self) -> NameKind:
-        """The kind of thing that the job's name names."""
         if self.is_module and self.is_program:
             raise click.UsageError("-m and --no-python contradict each other")
         if self.is_module:
@@ -207,14 +206,14 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    options: tuple[_Decorator, ...] = (*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option)
-    return with_options(*options)(_taking_options(function))
+    options = with_options(*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option)
+    return options(_taking_options(function))
 
 
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
-    options: tuple[_Decorator, ...] = (*_PLACE_OPTIONS, runs_option)
-    return lambda function: with_options(*options)(_taking_options(function, job_name=job_name))
+    options = with_options(*_PLACE_OPTIONS, runs_option)
+    return lambda function: options(_taking_options(function, job_name=job_name))
 
 
 def _taking_options(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
@@ -348,7 +347,6 @@ def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
 
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
-    """Return the user's wishes for the snapshot."""
     from hpcdist.submission.workspace import SnapshotRequest
 
     return SnapshotRequest(

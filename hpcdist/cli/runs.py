@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
-from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import Condition
 
 _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
@@ -30,9 +30,7 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
-    described = [
-        describe_run(run, conditions[run.id].state, conditions[run.id].reason) for run in listed
-    ]
+    described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:
         print_json(described)
         return
@@ -74,47 +72,39 @@ def _sweep_row(runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:
-    """Return a run's submission and state; a run directory that is damaged has nulls.
-
-    `reason` is the scheduler's, of a run without verdict.
-    """
+def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
+    """Return a run's submission and state; a run directory that is damaged has nulls."""
     from hpcdist.monitor.follow import again_sentence
 
     spec = run.read_spec() or RunSpec()
     job = spec.outline
-    is_open = state in OPEN_STATES
     verdict = run.read_verdict()
-    last_attempt = None
-    if verdict is None and (attempt := _attempt_verdict(run)) is not None:
-        if is_open:  # another attempt is to follow
+    attempt = last_attempt = None
+    if verdict is None:
+        with suppress(OSError):  # the folder is damaged
+            attempt = run.read_attempt_verdict(run.newest_attempt())
+    if attempt is not None:
+        if condition.state in OPEN_STATES:  # another attempt is to follow
             last_attempt = again_sentence(attempt, most_restarts=job.launch.max_restarts)
         else:
-            verdict = end_verdict(run, Condition(state=state))
+            verdict = end_verdict(run, condition)
     return {
         "run": run.id,
         "job": job.name,
         "workload": job.workload,
         "scheduler": run.read_scheduler(),
         "job_id": run.read_job_id(),
-        "state": state,
+        "state": condition.state,
         "nodes": job.resources.nodes,
         "gpus_per_node": job.resources.gpus,
         "created_s": spec.created_s,
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": last_attempt,
-        "reason": reason,
+        "reason": condition.reason,
         "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
-
-
-def _attempt_verdict(run: Run) -> Verdict | None:
-    try:
-        return run.read_attempt_verdict(run.newest_attempt())
-    except OSError:  # the folder is damaged
-        return None
 
 
 def by_sweep(described: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

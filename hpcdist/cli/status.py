@@ -43,12 +43,11 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
-    states = {name: condition.state for name, condition in conditions.items()}
     listed = candidates
     if not run_names:
-        listed = [run for run in listed if states[run.id] in OPEN_STATES] or listed[-1:]
+        listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
     progress = {run.id: LiveProgress(run).read() for run in listed}
-    described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in listed]
+    described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:
         print_json(
             [

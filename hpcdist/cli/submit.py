@@ -13,13 +13,13 @@ import click
 
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import (
+    Interrupts,
     describe_end,
     describe_sweep,
     follow_run,
     run_sweep_here,
     wait_for_sweep,
 )
-from hpcdist.cli.interrupts import Interrupts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -228,7 +228,6 @@ def _stdout_as_stderr() -> Iterator[None]:
 
 
 def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
-    """Refuse options that contradict each other or have no meaning for one run."""
     if options.is_sweep:
         if debug:
             raise click.UsageError("--debug runs one rank of one run, and no sweep")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,8 @@ def summary(
     With --against, the exit code is 1 where a figure is slower by more than the threshold, and that
     is not chance; or where the runs for it failed.
     """
+    from hpcdist.summary.read.cache import SummaryCache, cache_folder
+
     files = {
         "csv": csv_file,
         "csv-benchmarks": benchmarks_file,
@@ -128,7 +131,10 @@ def summary(
         "html": html_file,
     }
     tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
-    cache = None if no_cache else _summary_cache()
+    cache = None
+    if not no_cache:
+        with suppress(RuntimeError):  # a user without a home
+            cache = SummaryCache(cache_folder())
     if against is not None:
         others = files | {"plot": plot_folder} | tracking | {"target-accuracy": target_accuracy}
         if given := [f"--{name}" for name, value in others.items() if value is not None]:
@@ -142,7 +148,11 @@ def summary(
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
-    _need_packages(tracking)
+    from hpcdist.summary.export.series import need_package
+
+    for name, value in tracking.items():
+        if value is not None:  # before the runs are read, which may take long
+            need_package(name)
     result, own = _summarize(
         runs, run_names, cache, target_accuracy=target_accuracy, asks_accounting=True
     )
@@ -215,16 +225,6 @@ def _summarize(
     return result, own
 
 
-def _summary_cache() -> SummaryCache | None:
-    """Return the cache of figures; None for a user without a home."""
-    from hpcdist.summary.read.cache import SummaryCache, cache_folder
-
-    try:
-        return SummaryCache(cache_folder())
-    except RuntimeError:
-        return None
-
-
 def _text(result: Summary, form: str) -> str:
     from hpcdist.base import files
     from hpcdist.summary import to_json
@@ -238,15 +238,6 @@ def _text(result: Summary, form: str) -> str:
         "html": lambda: page.to_html(report.make_report(result)),
     }
     return writers[form]()
-
-
-def _need_packages(options: Mapping[str, str | None]) -> None:
-    """Raise UserError before the runs are read, which may take long."""
-    from hpcdist.summary.export.series import need_package
-
-    for name, value in options.items():
-        if value is not None:
-            need_package(name)
 
 
 def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
-from hpcdist.cli.interrupts import Interrupted, Interrupts
+from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.options import named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,21 +73,16 @@ class Board:
 
     def look(self) -> list[RunView]:
         """Return every run as it is now, in the order in which they were given."""
-        for run in self._new_runs():
-            self._runs[run.id] = run
-            self._ends.add([run])
+        if self._folder is not None:
+            for name in sorted(_names(self._folder) - self._seen):
+                run = Run(self._folder / name)
+                # A run's folder is there before the run is submitted.
+                if run.submission_file.exists():
+                    self._seen.add(name)
+                    self._runs[name] = run
+                    self._ends.add([run])
         self.verdicts |= self._ends.look()
         return [self._view(run) for run in self._runs.values()]
-
-    def _new_runs(self) -> Iterator[Run]:
-        if self._folder is None:
-            return
-        for name in sorted(_names(self._folder) - self._seen):
-            run = Run(self._folder / name)
-            # A run's folder is there before the run is submitted.
-            if run.submission_file.exists():
-                self._seen.add(name)
-                yield run
 
     def _view(self, run: Run) -> RunView:
         verdict = self.verdicts.get(run.id)

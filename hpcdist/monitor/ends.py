@@ -52,7 +52,6 @@ class EndWatch:
             self._ended_before = {name for name in self._open if _is_gone(conditions[name])}
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Watch these runs too."""
         for run in runs:
             self._open[run.id] = run
             self.conditions[run.id] = Condition(state="pending")
@@ -62,7 +61,6 @@ class EndWatch:
 
     @property
     def is_open(self) -> bool:
-        """Some of the runs have not ended."""
         return bool(self._open)
 
     def look(self) -> dict[str, Verdict]:

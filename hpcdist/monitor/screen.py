@@ -54,7 +54,12 @@ class Screen:
         while batch := list(islice(remaining, _BATCH_LINES)):
             self._is_stale = True
             if self.has_log:
-                self._draw_lines(batch)
+                from rich.segment import Segment, Segments
+
+                terminal = self._terminal()
+                draw = self._coloured if self._prefixed and not terminal.no_color else self._plain
+                text = "".join(draw(rank, line) for rank, line in batch)
+                terminal.print(Segments([Segment(text)]), crop=False, end="")
             else:
                 self._log.write("".join(self._plain(rank, text) for rank, text in batch))
         self._log.flush()
@@ -103,14 +108,6 @@ class Screen:
     def _coloured(self, rank: int, text: str) -> str:
         colour = _RANK_COLOURS[rank % len(_RANK_COLOURS)]
         return f"\x1b[{colour}m[rank {rank}]\x1b[0m {text}\x1b[0m\n"
-
-    def _draw_lines(self, batch: list[tuple[int, str]]) -> None:
-        from rich.segment import Segment, Segments
-
-        terminal = self._terminal()
-        draw = self._coloured if self._prefixed and not terminal.no_color else self._plain
-        text = "".join(draw(rank, line) for rank, line in batch)
-        terminal.print(Segments([Segment(text)]), crop=False, end="")
 
     def _terminal(self) -> Console:
         """Return the one console: what is printed and the progress below must fit together."""

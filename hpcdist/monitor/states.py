@@ -22,14 +22,14 @@ _NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log ha
 
 
 def run_states(
-    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+    runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
 ) -> dict[str, State]:
     """Return the state of each run by its id; see `run_conditions`."""
     return {name: condition.state for name, condition in run_conditions(runs, warn=warn).items()}
 
 
 def run_conditions(
-    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+    runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
 ) -> dict[str, Condition]:
     """Return the condition of each run by its id; each scheduler is asked once, and only for runs
     without verdict.
@@ -48,12 +48,24 @@ def run_conditions(
         else:
             conditions[run.id] = Condition(state="lost")
     for scheduler, theirs in by_scheduler.items():
-        conditions |= _ask(scheduler, theirs, warn)
+        try:
+            answers = load_scheduler(scheduler).conditions(theirs)
+        except SchedulerError as error:
+            whose = "state of 1 run is" if len(theirs) == 1 else f"states of {len(theirs)} runs are"
+            warn(f"the {whose} not known: {error.message}")
+            answers = {run.id: Condition(state="unknown", reason=error.message) for run in theirs}
+        for run in theirs:
+            condition = answers.get(run.id, Condition(state="lost"))
+            if condition.state not in ("pending", "running"):
+                # A verdict that was written while the scheduler was asked has the last word.
+                verdict = run.read_verdict()
+                condition = condition if verdict is None else Condition(state=verdict.state)
+            conditions[run.id] = condition
     return conditions
 
 
 def run_accounting(
-    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+    runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
 ) -> dict[str, Accounting]:
     """Return what schedulers' accounting has on runs, by run id, where they keep books and answer;
     else `warn` is told why. Each scheduler is asked once."""
@@ -67,10 +79,7 @@ def run_accounting(
         try:
             accounting |= load_scheduler(name).accounting(theirs)
         except SchedulerError as error:
-            if warn is not None:
-                warn(
-                    f"waiting times, and what else {name} accounts, are not known: {error.message}"
-                )
+            warn(f"waiting times, and what else {name} accounts, are not known: {error.message}")
     return accounting
 
 
@@ -96,24 +105,3 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
         message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{reason}",
         exit_code_of_run=EXIT_FAILED,
     )
-
-
-def _ask(
-    scheduler: str, runs: Sequence[Run], warn: Callable[[str], None] | None
-) -> dict[str, Condition]:
-    try:
-        answers = load_scheduler(scheduler).conditions(runs)
-    except SchedulerError as error:
-        if warn is not None:
-            whose = "state of 1 run is" if len(runs) == 1 else f"states of {len(runs)} runs are"
-            warn(f"the {whose} not known: {error.message}")
-        answers = {run.id: Condition(state="unknown", reason=error.message) for run in runs}
-    found: dict[str, Condition] = {}
-    for run in runs:
-        condition = answers.get(run.id, Condition(state="lost"))
-        if condition.state not in ("pending", "running"):
-            # A verdict that was written while the scheduler was asked has the last word.
-            verdict = run.read_verdict()
-            condition = condition if verdict is None else Condition(state=verdict.state)
-        found[run.id] = condition
-    return found

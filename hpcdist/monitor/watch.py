@@ -12,7 +12,7 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -60,18 +60,10 @@ def _show(board: Board, title: Callable[[], str], live: Live, pressed: Keys) -> 
             )
             drawing = Text("\n", no_wrap=True, overflow="ellipsis")
             live.update(drawing.join(Text.assemble(*line) for line in frame), refresh=True)
-            if _is_quit(live.console, size, pressed, until_s):
-                return False
-
-
-def _is_quit(console: Console, drawn: ConsoleDimensions, pressed: Keys, until_s: float) -> bool:
-    """Return whether q is pressed until the size is no longer that which was drawn for, or the time
-    is over."""
-    while console.size == drawn and time.monotonic() < until_s:
-        wait_s = min(_RESIZE_S, max(0.0, until_s - time.monotonic()))
-        if _QUIT in pressed.wait(wait_s).lower():
-            return True
-    return False
+            while live.console.size == size and time.monotonic() < until_s:
+                wait_s = min(_RESIZE_S, max(0.0, until_s - time.monotonic()))
+                if _QUIT in pressed.wait(wait_s).lower():
+                    return False
 
 
 _READ_BYTES = 64

@@ -144,18 +144,14 @@ class Run:
     """The file of what a submitted function returned or raised in one rank, pickled."""
     stacks_file = partialmethod(_numbered_file, "logs/rank", ".stacks")
     """The file for a rank's stacks when the run hangs."""
-
-    def agent_log_file(self, node: int) -> Path:
-        """Return the log of the agent of one node."""
-        return self.logs_folder / f"agent-{node:05d}.log"
+    agent_file = partialmethod(_numbered_file, "launch/agent", ".json")
+    """The file with process, host and address of one node's agent."""
+    agent_log_file = partialmethod(_numbered_file, "logs/agent", ".log")
+    """The log of the agent of one node."""
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
         return sorted(self.launch_folder.glob("agent-*.json"))
-
-    def agent_file(self, node: int) -> Path:
-        """Return the file with process, host and address of one node's agent."""
-        return self.launch_folder / f"agent-{node:05d}.json"
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
@@ -194,7 +190,6 @@ class Run:
         return RunSpec.decode(files.read_json(self.spec_file))
 
     def write_spec(self, spec: RunSpec) -> None:
-        """Write spec.json."""
         files.write_json(self.spec_file, spec.encode())
 
     def read_outline(self) -> JobOutline:
@@ -210,7 +205,6 @@ class Run:
         return Submission.decode(files.read_json(self.submission_file))
 
     def write_submission(self, submission: Submission) -> None:
-        """Write submission.json."""
         files.write_json(self.submission_file, msgspec.to_builtins(submission))
 
     def read_job_id(self) -> str | None:
@@ -258,7 +252,6 @@ class Run:
         return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
 
     def write_beginning(self, attempt: int, beginning: Beginning) -> None:
-        """Note how an attempt begins."""
         path = self._attempt_file(attempt, "begin.json")
         files.write_json(path, msgspec.to_builtins(beginning))
 

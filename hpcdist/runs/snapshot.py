@@ -55,10 +55,6 @@ class SnapshotPlan:
         """Return the folder of the snapshot among these runs, once it is stored."""
         return runs / FOLDER / self.id
 
-    def cwd_in(self, folder: Path) -> Path:
-        """Return the working directory within the snapshot that is in `folder`."""
-        return folder / os.path.relpath(self.cwd, self.root)
-
     def path_in(self, folder: Path, path: str) -> Path | None:
         """Return the copy of a file or a folder in the snapshot that is in `folder`; None where
         there is none. A path may go on within a file, which is a zip file then."""
@@ -66,9 +62,8 @@ class SnapshotPlan:
         # Links on the way are resolved, and it itself is not.
         relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
         for entry in self.entries:
-            is_copied = entry.target != os.path.join(
-                self.root, entry.path
-            )  # and not ignored by git
+            # What git ignores is a link to the original.
+            is_copied = entry.target != os.path.join(self.root, entry.path)
             held = f"{entry.path}/"
             if is_copied and (
                 relative == "." or held.startswith(f"{relative}/") or relative.startswith(held)

@@ -73,7 +73,6 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
 
 
 def manifest_file(folder: Path) -> Path:
-    """Return the file of the manifest of the snapshot in `folder`."""
     return folder.with_name(folder.name + ".json")
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -54,7 +53,6 @@ class Sweep:
         return SweepSpec.decode(files.read_json(self.file))
 
     def write(self, spec: SweepSpec) -> None:
-        """Write sweep.json."""
         try:
             files.write_json(self.file, msgspec.to_builtins(spec))
         except OSError as error:
@@ -68,10 +66,6 @@ class Sweep:
     def is_to_be_cancelled(self) -> bool:
         """Somebody has cancelled the sweep."""
         return self._cancel_file.exists()
-
-    def remove(self) -> None:
-        """Delete the folder; not the runs."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def is_sweep(path: Path) -> bool:

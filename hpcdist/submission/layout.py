@@ -38,11 +38,6 @@ class PointGroup(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None = None
     """The group, by its place in the list, whose end this one waits for."""
 
-    @property
-    def is_array(self) -> bool:
-        """The group has several runs: a single run needs no array."""
-        return len(self.points) > 1
-
 
 class LaidOutJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a submission, as its scheduler is to get it."""
@@ -108,13 +103,13 @@ def lay_out(
         max_array_size=scheduler.max_array_size(),
         max_parallel=planned.max_parallel,
     )
-    has_one_array = sum(group.is_array for group in groups) == 1
+    has_one_array = sum(len(group.points) > 1 for group in groups) == 1
     array_numbers = itertools.count()
     jobs = []
     for group in groups:
-        if group.is_array:
+        size = len(group.points)
+        if size > 1:  # a single run needs no array
             number = next(array_numbers)
-            size = len(group.points)
             limits = group.max_parallel is not None and group.max_parallel < size
             target = msgspec.structs.replace(
                 planned.runs[group.points[0]].target(Run(places.path), dependencies),
@@ -136,7 +131,6 @@ def single_job(
     index: int,
     dependencies: Sequence[Dependency] = (),
 ) -> LaidOutJob:
-    """Return the job of one point."""
     target = planned.runs[index].target(places.runs[index], dependencies)
     return LaidOutJob(target=target, points=[index])
 
@@ -193,7 +187,6 @@ class SummaryJob:
         )
 
     def script(self, target: Target) -> str:
-        """Return what is submitted."""
         plan = self._scheduler.plan(self._job, self._cluster)
         return self._scheduler.render(self._job, target, plan)
 

@@ -52,7 +52,6 @@ class PlannedRun:
         return [*notes, *self.plan.notes, *self.workspace.notes, *of_job]
 
     def script(self, target: Target) -> str:
-        """Return what would be executed for `target`."""
         return self.scheduler.render(self.loaded.job, target, self.plan)
 
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
@@ -125,12 +124,10 @@ class PlannedSubmission:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that gets all runs."""
         return self.runs[0].scheduler
 
     @property
     def name(self) -> str:
-        """The name of the job, or of the comparison."""
         return self.comparison or self.runs[0].loaded.job.name
 
     @property
@@ -230,10 +227,9 @@ def plan_points(
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
                 load_workload(job).check()
-                is_shaped_alike = shape_of(job) == shape_of(same.loaded.job)
-                of_plan = (
-                    same.plan if is_shaped_alike else same.scheduler.plan(job, same.cluster.profile)
-                )
+                of_plan = same.plan
+                if shape_of(job) != shape_of(same.loaded.job):
+                    of_plan = same.scheduler.plan(job, same.cluster.profile)
             planned = replace(same, loaded=loaded, plan=of_plan)
         else:
             planned = plan(loaded)
@@ -260,9 +256,8 @@ def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun
 def one_rank(loaded: LoadedJob) -> LoadedJob:
     """Return the job as debug mode runs it: on one rank."""
     resources = msgspec.structs.replace(loaded.job.resources, nodes=1, gpus=1)
-    return msgspec.structs.replace(
-        loaded, job=msgspec.structs.replace(loaded.job, resources=resources)
-    )
+    job = msgspec.structs.replace(loaded.job, resources=resources)
+    return msgspec.structs.replace(loaded, job=job)
 
 
 def shape_of(job: JobSpec) -> str:

@@ -95,7 +95,6 @@ class Submission:
 
     @property
     def id(self) -> str:
-        """The name by which the user calls the submission."""
         return self.places.id
 
     @property
@@ -187,7 +186,7 @@ class Submission:
             if run.id not in theirs:
                 shutil.rmtree(run.path, ignore_errors=True)
         if not theirs and self.places.sweep is not None:
-            self.places.sweep.remove()
+            shutil.rmtree(self.places.path, ignore_errors=True)
 
     def what_is_left(self, error: BaseException) -> SchedulerError | None:
         """Return the error that says what the scheduler has, or may have; None: nothing."""

@@ -73,7 +73,8 @@ class Workspace:
         folder = self.snapshot.folder(runs)
         if path := _python_path(self.snapshot, folder):
             variables["PYTHONPATH"] = path
-        return str(self.snapshot.cwd_in(folder)), variables
+        within = os.path.relpath(self.snapshot.cwd, self.snapshot.root)
+        return str(folder / within), variables
 
     def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
         """Return the snapshot as it stands in spec.json."""

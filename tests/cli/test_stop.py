@@ -13,6 +13,7 @@ from held_model import HELD_MODEL
 
 from hpcdist.cli.runs import describe_run
 from hpcdist.runs.run import Run
+from hpcdist.schedulers.base import Condition
 
 LIMIT_S = 90
 JOB = """
@@ -101,7 +102,7 @@ def test_a_run_says_that_it_is_to_go_on_for_as_long_as_it_may(hpcdist):
     assert "so far" not in hpcdist("status").stdout  # its verdict is final
     run.verdict_file.unlink()
     sentence = "attempt 0 ended early: stopped at step 7; starting again when the scheduler says so"
-    assert describe_run(run, "pending")["last_attempt"] == sentence
+    assert describe_run(run, Condition(state="pending"))["last_attempt"] == sentence
     assert "verdict    stopped at step 7" in hpcdist("status").stdout  # its process is gone
     [described] = json.loads(hpcdist("status", "--json").stdout)
     assert (described["state"], described["last_attempt"]) == ("lost", None)

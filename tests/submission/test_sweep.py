@@ -157,7 +157,6 @@ def test_values_from_python_are_axes_too():
 def test_runs_of_one_shape_share_an_array():
     jobs = group_points(["a", "b", "a", "c", "b", "a"], max_array_size=1001)
     assert [job.points for job in jobs] == [[0, 2, 5], [1, 4], [3]]
-    assert [job.is_array for job in jobs] == [True, True, False]
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(31, [31, 31, 31, 7]), (99, [99, 1]), (100, [100])])
@@ -168,7 +167,8 @@ def test_arrays_are_no_longer_than_the_site_allows(limit, sizes):
 
 
 def test_a_site_without_arrays_gets_single_jobs():
-    assert not any(job.is_array for job in group_points(["a"] * 3, max_array_size=0))
+    jobs = group_points(["a"] * 3, max_array_size=0)
+    assert [job.points for job in jobs] == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("max_parallel", [1, 2, 3, 7])
