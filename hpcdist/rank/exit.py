@@ -57,8 +57,9 @@ _EXIT_UNFLUSHED = 120
 _STANDARD_STREAMS = (0, 1, 2)
 
 
-def shield_worker() -> None:
-    """Ignore the warning signals in a DataLoader worker of a rank; elsewhere nothing changes.
+def shield_worker(_worker: int = 0) -> None:
+    """Ignore a scheduler's signals in a DataLoader worker, as its `worker_init_fn`; where the
+    script was not started by hpcdist, nothing changes.
 
     torch gives its workers a handler by which anybody's SIGTERM but the rank's ends them, and their
     rank with them. The rank's own SIGTERM does not end them either: `leave` kills them.

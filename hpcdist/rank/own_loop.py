@@ -5,31 +5,23 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.rank import context as rank
-from hpcdist.rank import exit as rank_exit
-from hpcdist.rank.recorder import PHASES, StepRecorder
+from hpcdist.rank.recorder import PHASES
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from hpcdist.rank.timing import WatchedTimer
+    from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
 
 
-@dataclass
-class _Loop:
-    """The loop of this process: a rank has one."""
-
-    timer: StepRecorder | WatchedTimer
-    num_steps: int
-    """Finished in all, those before a checkpoint included."""
-
-
-_loop: _Loop | None = None
+_timer: Timer | None = None
+"""The timer of this process's loop; a rank has one loop."""
+_num_steps = 0
+"""Finished steps, those before a checkpoint included."""
 _is_deaf = False
 
 
@@ -43,20 +35,19 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _loop  # noqa: PLW0603 - a process is one rank, and has one loop
+    global _timer, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
-    if _loop is None:
-        timer: StepRecorder | WatchedTimer
+    if _timer is None:
         if model is None:
-            timer = context.recorder(first_step=first_step)
+            _timer = context.recorder(first_step=first_step)
         else:
-            from hpcdist.rank.timing import WatchedTimer
+            from hpcdist.rank.timing import make_watching_timer
 
-            timer = WatchedTimer(context, model, first_step=first_step)
-        _loop = _Loop(timer=timer, num_steps=first_step)
-    _loop.timer.begin()
+            _timer = make_watching_timer(context, model, first_step=first_step)
+        _num_steps = first_step
+    _timer.begin()
 
 
 def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
@@ -79,8 +70,8 @@ def mark(phase: str) -> None:
     """
     if phase not in PHASES:
         raise ValueError(f"{phase!r} is not a phase; phases are {', '.join(PHASES)}")
-    if _loop is not None:
-        _loop.timer.mark(phase)
+    if _timer is not None:
+        _timer.mark(phase)
 
 
 def step(*, samples: int, loss: Any = None) -> None:
@@ -88,13 +79,14 @@ def step(*, samples: int, loss: Any = None) -> None:
 
     `loss` is anything that float() takes; it is read about once in a hundred steps or less.
     """
-    if _loop is None:
+    global _num_steps  # noqa: PLW0603 - as above
+    if _timer is None:
         start()
-    if _loop is not None:
-        _loop.num_steps += 1
+    if _timer is not None:
+        _num_steps += 1
         # The graph behind a loss must not live on until it is read, nor be warned of then.
         detached = loss.detach() if hasattr(loss, "detach") else loss
-        _loop.timer.step(samples=samples, loss=detached)
+        _timer.step(samples=samples, loss=detached)
 
 
 def should_stop() -> bool:
@@ -119,14 +111,6 @@ def should_stop() -> bool:
     return context.progress.should_stop()
 
 
-def shield_worker(_worker: int = 0) -> None:
-    """Keep a scheduler's signals from ending a worker, as DataLoader's `worker_init_fn`.
-
-    Where the script was not started by hpcdist, nothing changes.
-    """
-    rank_exit.shield_worker()
-
-
 def evaluate(
     *, loss: float | None = None, accuracy: float | None = None, samples: int | None = None
 ) -> None:
@@ -134,8 +118,8 @@ def evaluate(
     context = rank.current()
     if context is None:
         return
-    if _loop is not None:
-        _loop.timer.wait()
+    if _timer is not None:
+        _timer.wait()
     if accuracy is not None and not 0 <= float(accuracy) <= 1:
         # A percentage, perhaps: a training must not end for that.
         print(f"warning: record.evaluate: accuracy is {float(accuracy):g}", file=sys.stderr)
@@ -145,26 +129,26 @@ def evaluate(
         accuracy = None
     context.events.write(
         "evaluate",
-        step=_loop.num_steps if _loop is not None else None,
+        step=_num_steps if _timer is not None else None,
         loss=None if loss is None else float(loss),
         accuracy=None if accuracy is None else float(accuracy),
         samples=None if samples is None else int(samples),
     )
-    if _loop is not None:
-        _loop.timer.begin()
+    if _timer is not None:
+        _timer.begin()
 
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _loop  # noqa: PLW0603 - as above
-    _loop = None
+    global _timer  # noqa: PLW0603 - as above
+    _timer = None
 
 
 def finish() -> None:
     """Write what has not been written; called when the script has ended, well or not."""
-    if _loop is None:
+    if _timer is None:
         return
     try:
-        _loop.timer.finish()
+        _timer.finish()
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         print(f"hpcdist: the last steps were not recorded: {error!r}", file=sys.stderr)

@@ -35,7 +35,8 @@ _MS = 1e-3
 
 
 class GpuTimer:
-    """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder."""
+    """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder, whose
+    methods of the same names say what they note."""
 
     def __init__(
         self,
@@ -59,19 +60,15 @@ class GpuTimer:
         self._recorder.epoch = epoch
 
     def mark(self, phase: str) -> None:
-        """Note that the time since the last mark was spent in `phase`."""
         self._put(lambda: self._recorder.mark(phase))
 
     def skip(self) -> None:
-        """Note that the time since the last mark belongs to the step, but to no phase."""
         self._put(self._recorder.skip)
 
     def note_last_gradient(self, _parameter: Any = None) -> None:
-        """Note that the last own gradient is ready, from within the backward pass."""
         self._last_gradient = self._event()
 
     def mark_backward(self) -> None:
-        """Note the end of the backward pass; the time after the last gradient was communication."""
         if self._last_gradient is not None:
             self._waiting.append(
                 (self._last_gradient, lambda: self._recorder.mark("forward_backward"))
@@ -126,33 +123,28 @@ def make_timer(context: RankContext, *, first_step: int) -> Timer:
     return context.recorder(first_step=first_step)
 
 
-class WatchedTimer:
-    """Times a loop that does not tell its phases, by hooks on its model and its optimizers."""
+def make_watching_timer(context: RankContext, model: nn.Module, *, first_step: int) -> Timer:
+    """Return a timer for a loop that does not tell its phases: it sees them by hooks on the
+    parameters of `model` and on every optimizer of this process."""
+    timer = make_timer(context, first_step=first_step)
+    has_peers = context.world_size > 1
+    order: list[nn.Parameter] = []
+    hooks = _note_order(model, order) if has_peers else []
 
-    def __init__(self, context: RankContext, model: nn.Module, *, first_step: int) -> None:
-        """Watch the parameters of `model`, and every optimizer of this process."""
-        self._timer = make_timer(context, first_step=first_step)
-        self._has_peers = context.world_size > 1
-        self._order: list[nn.Parameter] = []
-        self._hooks = _note_order(model, self._order) if self._has_peers else []
-        register_optimizer_step_pre_hook(self._before_optimizer)
-        register_optimizer_step_post_hook(lambda *_: self._timer.mark("optimizer"))
-        self.begin = self._timer.begin
-        self.mark = self._timer.mark
-        self.step = self._timer.step
-        self.wait = self._timer.wait
-        self.finish = self._timer.finish
-
-    def _before_optimizer(self, *_: Any) -> None:
-        if self._hooks and self._order:
-            for hook in self._hooks:
+    def before_optimizer(*_: Any) -> None:
+        if hooks and order:
+            for hook in hooks:
                 hook.remove()
-            self._hooks = []
-            call_when_ready(self._order[-1], self._timer.note_last_gradient)
-        elif self._has_peers and self._order:
-            self._timer.mark_backward()
+            hooks.clear()
+            call_when_ready(order[-1], timer.note_last_gradient)
+        elif has_peers and order:
+            timer.mark_backward()
             return
-        self._timer.mark("forward_backward")
+        timer.mark("forward_backward")
+
+    register_optimizer_step_pre_hook(before_optimizer)
+    register_optimizer_step_post_hook(lambda *_: timer.mark("optimizer"))
+    return timer
 
 
 def warm_up(
