@@ -41,6 +41,7 @@ from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
+from hpcdist.workloads.main_module import set_main
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
@@ -109,7 +110,14 @@ def become_rank(
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
     context = make_context(order, run, job, slot)
-    os.register_at_fork(after_in_child=lambda: _be_no_rank(context))
+
+    def be_no_rank() -> None:
+        """Make a process that the rank's code forks record nothing in the rank's name."""
+        rank.set_current(None)
+        own_loop.forget()
+        context.events.close()
+
+    os.register_at_fork(after_in_child=be_no_rank)
     code = run_workload(context, error_file)
 
     def tell(limit_s: float) -> None:
@@ -117,13 +125,6 @@ def become_rank(
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
     leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
-
-
-def _be_no_rank(context: RankContext) -> None:
-    """Make a process that the rank's code has forked record nothing in the rank's name."""
-    rank.set_current(None)
-    own_loop.forget()
-    context.events.close()
 
 
 def _say(message: messages.FromRank, say_to: int) -> None:
@@ -165,8 +166,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     try:
         _run_to_end(context)
     except SystemExit as leaving:
-        code = _exit_code(leaving)
-        report = _last_words(leaving)
+        code, report = _on_exit(leaving)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
@@ -190,7 +190,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
 
 def _run_to_end(context: RankContext) -> None:
     try:
-        workloads.run(context)
+        set_main()  # its own: that of the agent is another program
+        workloads.load_workload(context.job).run(context)
     finally:
         # torch's handler raises for each worker of a DataLoader that dies: the second one's death
         # must not interrupt the report on the first, nor may a pending one the change itself.
@@ -199,29 +200,22 @@ def _run_to_end(context: RankContext) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _exit_code(leaving: SystemExit) -> int:
-    """Return the exit code that Python gives for this SystemExit; its text goes to stderr."""
+def _on_exit(leaving: SystemExit) -> tuple[int, ErrorReport | None]:
+    """Return the exit code that Python gives for this SystemExit, and the report on its text, which
+    goes to stderr, too; a code gives no reason to report."""
     if leaving.code is None:
-        return 0
+        return 0, None
     if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
+        return leaving.code & 0xFF, None
     print(leaving.code, file=sys.stderr, flush=True)
-    return 1
-
-
-def _last_words(leaving: SystemExit) -> ErrorReport | None:
-    """Return the report on sys.exit with a text; None for a code, which gives no reason."""
-    if leaving.code is None or isinstance(leaving.code, int):
-        return None
     text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
-    return ErrorReport(
+    return 1, ErrorReport(
         exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
     )
 
 
 def _exception_name(error: BaseException) -> str:
-    """Return the type of an exception, with its module where it is not a builtin or the script's
-    own."""
+    """Return the type, with its module where it is neither a builtin nor the script's own."""
     kind = type(error)
     if kind.__module__ in {"builtins", "__main__"}:
         return kind.__qualname__
@@ -289,7 +283,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as leaving:  # a hook that ends the program says with which code
-        return _exit_code(leaving)
+        return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
         traceback.print_exc()
     return _EXIT_EXCEPTION

@@ -6,9 +6,7 @@ import importlib
 from typing import Any
 
 from hpcdist.job.spec import JobSpec
-from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
-from hpcdist.workloads.main_module import set_main
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train:TrainWorkload",
@@ -29,9 +27,3 @@ def load_workload(job: JobSpec) -> Workload[Any]:
     module, _, name = WORKLOADS[job.workload].partition(":")
     kind: type[Workload[Any]] = getattr(importlib.import_module(module), name)
     return kind(job)
-
-
-def run(context: RankContext) -> None:
-    """Run the job's workload in this rank, with a `__main__` that is not that of its agent."""
-    set_main()
-    load_workload(context.job).run(context)

@@ -22,7 +22,6 @@ from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hpcdist import workloads
 from hpcdist.job.spec import JOB_TYPES, TrainJob
 from hpcdist.job.yaml_text import parse_yaml
 from hpcdist.rank.board import ProgressBoard, ProgressSlot
@@ -31,6 +30,8 @@ from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
+from hpcdist.workloads import load_workload
+from hpcdist.workloads.main_module import set_main
 
 LIMIT_S = 100
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
@@ -294,7 +295,8 @@ def _run_ranks(
         )
         gradients = _gather_gradients() if keep_gradients else None
         try:
-            workloads.run(context)
+            set_main()
+            load_workload(context.job).run(context)
             if gradients is not None:
                 torch.save(gradients, _gradients_file(run, rank))
         except SystemExit as leaving:
