@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcdist.agent.node import AgentFile, DisagreementError
+from hpcdist.agent.node import AgentFile, Agreement, DisagreementError
 
 CHECKED_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 _UNSET = "(not set)"
@@ -28,14 +28,6 @@ class NodeFacts(AgentFile, frozen=True, kw_only=True):
     """As its scheduler told it."""
     ranks: int
     """Ranks that it will start."""
-
-
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that hold for all ranks of a run."""
-
-    master_addr: str
-    device: str
-    backend: str
 
 
 class RankCheck(msgspec.Struct, frozen=True, kw_only=True):

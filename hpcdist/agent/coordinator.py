@@ -17,13 +17,12 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import (
-    Agreement,
     NodeFacts,
     RankChecks,
     agree,
 )
 from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
-from hpcdist.agent.node import DisagreementError, Meeting
+from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
@@ -47,8 +46,6 @@ STOP_TOGETHER_S = 60.0
 CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a user, a terminal or a scheduler sends to end a run."""
 
-_CANCEL_SIGNAL_NAMES = frozenset(number.name for number in CANCEL_SIGNALS)
-
 
 class Stage(enum.Enum):
     """The stages of an attempt."""
@@ -67,7 +64,7 @@ _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 @dataclass
 class _Attempt:
-    """What the agents have told of one attempt."""
+    """The agents' messages about one attempt, gathered."""
 
     world_size: int
     checks: RankChecks
@@ -175,12 +172,10 @@ class Coordinator:
             self._fail("launch", f"no store: {error}", 0)
             return
         meeting = Meeting(
+            **msgspec.structs.asdict(self._agreement),
             attempt=self.attempt,
             restart_count=self.restarts,
-            master_addr=self._agreement.master_addr,
             master_port=port,
-            device=self._agreement.device,
-            backend=self._agreement.backend,
         )
         self.stage = Stage.RUNNING
         self.deadline = None
@@ -217,10 +212,8 @@ class Coordinator:
         self.deadline = None
         if self.stage is Stage.JOINING:
             missing = [node for node in range(self.num_nodes) if node not in self._facts]
-            sentence = (
-                f"the agents of {listed(missing, 'node')} did not join "
-                f"within {self.join_timeout_s:g} s"
-            )
+            who = f"the agents of {listed(missing, 'node')}"
+            sentence = f"{who} did not join within {self.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_ranks()
@@ -333,7 +326,6 @@ class Coordinator:
         self.open_store()
 
     def _end_ranks(self) -> None:
-        """Have every agent end its ranks; Gone is the answer."""
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
@@ -377,7 +369,7 @@ class Coordinator:
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
-            or verdict.signal in _CANCEL_SIGNAL_NAMES
+            or verdict.signal in {number.name for number in CANCEL_SIGNALS}
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all.
@@ -396,8 +388,6 @@ class Coordinator:
         self.finish(verdict)
 
     def _numbered(self, verdict: Verdict) -> Verdict:
-        """Return the verdict as that on this attempt, made now unless a rank's end gave its
-        time."""
         return failure.numbered(
             verdict, attempt=self.attempt, restarts=self.restarts, time_s=self.unix_now()
         )

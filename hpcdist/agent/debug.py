@@ -59,11 +59,10 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     process = identify(os.getpid())
     own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
     files.write_json(run.agent_file(0), msgspec.to_builtins(own))
-    run.write_submission(
-        Submission(
-            scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process
-        )
+    submission = Submission(
+        scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process
     )
+    run.write_submission(submission)
     order = _order(run, node)
     os.environ.update(node.environment(os.environ))
     os.environ.update(order.environment)
@@ -86,9 +85,6 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
             board.read(0),
             status=code << 8,  # as waitpid would give it
             time_s=time.time(),
-            clock_offset_s=0.0,
-            stopped_s=None,
-            out_of_memory=None,
         )
         is_interrupted = end.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload

@@ -241,15 +241,14 @@ class Forkserver:
                     self._channel.send(messages.StoreLost())
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
-                self._channel.send(
-                    messages.Exited(
-                        local_rank=local_rank,
-                        status=status,
-                        time_s=now_s,
-                        max_rss_bytes=usage.ru_maxrss * 1024,
-                        teardown=teardown,
-                    )
+                exited = messages.Exited(
+                    local_rank=local_rank,
+                    status=status,
+                    time_s=now_s,
+                    max_rss_bytes=usage.ru_maxrss * 1024,
+                    teardown=teardown,
                 )
+                self._channel.send(exited)
 
     def _begin_ending(self, wanted: messages.End) -> None:
         self._ending = wanted.attempt

@@ -14,14 +14,10 @@ from hpcdist.agent.forkserver import start_forkserver
 from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
-    Dump,
-    End,
-    Forgive,
     FromForkserver,
-    Pause,
-    StopAt,
     ToCoordinator,
     ToForkserver,
+    ToRanks,
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end, remove_if_empty
@@ -97,11 +93,11 @@ class LocalRanks:
         """Ask for a fresh store; `on_store` is the answer."""
         self._send(wanted)
 
-    def obey(self, order: End | Dump | Pause | StopAt | Forgive) -> None:
+    def obey(self, order: ToRanks) -> None:
         """Carry out what the coordinator wants of the ranks that there are; after End, Gone is told
         when nothing is left of them and of the store."""
         match order:
-            case End():
+            case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
                 if self._is_ready:
@@ -111,19 +107,19 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case Dump():
+            case messages.Dump():
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
-            case Pause():
+            case messages.Pause():
                 self._board.pause()
                 # The user's own code may know nothing of the board: it is told as schedulers tell
                 # it.
                 if isinstance(self._job, OwnCodeJob):
                     self._send(messages.SignalRanks(signal=signal.SIGUSR2))
                 self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
-            case StopAt():
+            case messages.StopAt():
                 self._board.stop_at(order.boundary)
-            case Forgive():
+            case messages.Forgive():
                 self._watch.forgive()
                 self._was_silent = False
 
@@ -241,9 +237,8 @@ class LocalRanks:
         for local_rank, pid in list(self._watch.pids.items()):  # adopted by the agent now
             send_signal(pid, signal.SIGKILL)
             status = exit_status(pid, _EXIT_WAIT_S)
-            self._close_rank(
-                messages.Exited(local_rank=local_rank, status=status, time_s=time.time())
-            )
+            exited = messages.Exited(local_rank=local_rank, status=status, time_s=time.time())
+            self._close_rank(exited)
         if os.WIFSIGNALED(own_status):
             return f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
         return f"left with exit code {os.WEXITSTATUS(own_status)}"

@@ -87,17 +87,13 @@ class HostedMeeting:
         self._listener = listen(bind_to, port_range)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        files.write_json(
-            run.meeting_file,
-            msgspec.to_builtins(
-                MeetingPlace(
-                    addresses=list(addresses),
-                    network=network_key(),
-                    port=self._listener.getsockname()[1],
-                    token=self._token,
-                )
-            ),
+        place = MeetingPlace(
+            addresses=list(addresses),
+            network=network_key(),
+            port=self._listener.getsockname()[1],
+            token=self._token,
         )
+        files.write_json(run.meeting_file, msgspec.to_builtins(place))
 
     def send(self, node: int, message: ToAgent) -> None:
         """Send to a node's agent; where it is gone, `on_lost` is told."""
@@ -170,7 +166,7 @@ class Leader:
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
         self.messages: deque[ToCoordinator] = deque()
-        """Those of node 0's own agent, delivered one by one: handlers must not nest."""
+        """From node 0's own agent, delivered one by one: handlers must not nest."""
         self._run = run
         self._node = node
         self._orders = orders

@@ -53,7 +53,7 @@ from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
 UNFIT = (DisagreementError, JobError, NoSuchInterfaceError, NoFreePortError)
-"""What a node lacks that cannot take part; the messages do not name it."""
+"""Reasons why a node cannot take part; the messages do not name the node."""
 
 
 class Member:
@@ -328,13 +328,12 @@ class Member:
         self.usage.begin(meeting.attempt, share)
 
     def _open_store(self) -> None:
-        self._ranks.open_store(
-            messages.OpenStore(
-                bind_to=self._node.plan_of_node.address or "",
-                address=self._file.master_addr,
-                port_range=self._node.job.launch.port_range,
-            )
+        wanted = messages.OpenStore(
+            bind_to=self._node.plan_of_node.address or "",
+            address=self._file.master_addr,
+            port_range=self._node.job.launch.port_range,
         )
+        self._ranks.open_store(wanted)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._leader is not None

@@ -295,7 +295,8 @@ class Leaving(Message, tag="leaving"):
 
 OfAttempt = Checked | Ended | Gone | Silent | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
-ToAgent = Begin | Start | End | Dump | Pause | StopAt | Forgive | Close
+ToRanks = End | Dump | Pause | StopAt | Forgive
+ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = Ready | StoreOpened | StoreLost | Started | Checked | Exited | Gone | Failed
 FromRank = Checked | Leaving

@@ -161,17 +161,22 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     environment: dict[str, str]
 
 
-class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The meeting point of the ranks of one attempt."""
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The values that hold for all ranks of a run."""
 
-    attempt: int
-    restart_count: int
     master_addr: str
-    master_port: int
     device: str
     """cpu or cuda."""
     backend: str
     """gloo or nccl."""
+
+
+class Meeting(Agreement, frozen=True, kw_only=True):
+    """The meeting point of the ranks of one attempt."""
+
+    attempt: int
+    restart_count: int
+    master_port: int
 
 
 def rank_orders(
@@ -225,14 +230,13 @@ def rank_orders(
             max_restarts=node.job.launch.max_restarts,
             interface=interface,
         )
-        orders.append(
-            RankOrder(
-                **place.place_fields(),
-                run_path=str(run.path),
-                gpu=gpus[local_rank * num_gpus] if gpus else None,
-                environment=environment,
-            )
+        order = RankOrder(
+            **place.place_fields(),
+            run_path=str(run.path),
+            gpu=gpus[local_rank * num_gpus] if gpus else None,
+            environment=environment,
         )
+        orders.append(order)
     return orders
 
 

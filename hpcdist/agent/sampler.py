@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -63,23 +63,21 @@ class NodeShare(NamedTuple):
     """UUIDs of those that they drive."""
 
 
+@dataclass
 class UsageSampler:
     """Samples one attempt after the other; `every_s` 0 is off."""
 
-    def __init__(
-        self, run: Run, *, node: int, host: str, every_s: float, log: Callable[[str], None]
-    ) -> None:
-        self._run = run
-        self._node = node
-        self._host = host
-        self._every_s = every_s
-        self._log = log
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+    run: Run
+    node: int
+    host: str
+    every_s: float
+    log: Callable[[str], None]
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     def begin(self, attempt: int, share: NodeShare) -> None:
         """Sample an attempt, whose ranks are being started."""
-        if not self._every_s:
+        if not self.every_s:
             return
         self._stop.set()  # of an attempt that is over
         self._stop = threading.Event()
@@ -91,7 +89,7 @@ class UsageSampler:
             self._thread.start()
         except RuntimeError as error:  # the limit of threads
             self._thread = None
-            self._log(f"what the ranks use is not sampled: {error}")
+            self.log(f"what the ranks use is not sampled: {error}")
 
     def end(self) -> None:
         """Have the last window written, unless that takes long: no rank is left."""
@@ -104,22 +102,22 @@ class UsageSampler:
         begin = NodeBegin(
             begin_s=begin_s,
             schema=SCHEMA_VERSION,
-            node=self._node,
-            host=self._host,
+            node=self.node,
+            host=self.host,
             cpus=None if share.cpus is None else list(share.cpus),
             num_cpus=share.num_cpus,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
         try:
-            events = EventWriter(self._run.usage_file(self._node, attempt))
+            events = EventWriter(self.run.usage_file(self.node, attempt))
             events.write("node", **to_fields(begin))  # also of a run too short for samples
             while not share.ranks() and not stop.is_set():
                 stop.wait(_LOOK_S)  # a node may take long to import what they need
-            if not stop.wait(min(_FIRST_S, self._every_s)):
-                _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
+            if not stop.wait(min(_FIRST_S, self.every_s)):
+                _sample(stop, events, begin, share, max(_SHORTEST_S, self.every_s))
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            self._log(f"what the ranks use is not sampled any more: {error!r}")
+            self.log(f"what the ranks use is not sampled any more: {error!r}")
 
 
 def _sample(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 _exit_code = 0
+"""The exit code of this process, once submitit has stored the task's result."""
 
 
 class AgentTask:
@@ -16,6 +17,7 @@ class AgentTask:
         self.scheduler = scheduler
 
     def __call__(self) -> int:
+        global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
@@ -27,14 +29,8 @@ class AgentTask:
         code = run_agent(path, place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
-        leave_with(code if place.node_rank == 0 else 0)
+        _exit_code = code if place.node_rank == 0 else 0
         return code
-
-
-def leave_with(code: int) -> None:
-    """Set the exit code of this process, for after submitit has stored the task's result."""
-    global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
-    _exit_code = code
 
 
 def main() -> None:

@@ -134,29 +134,23 @@ class RankWatch:
 def whereabouts(text: str) -> tuple[str | None, bool]:
     """Return where the main thread is by the newest dump in a stacks file (its innermost line
     outside installed libraries, or of all), and whether it waits for other ranks there."""
-    frames = _main_thread_frames(text)
-    if not frames:
-        return None, False
-    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
-    file, line, function = (own or frames)[0]
-    # It waits where only installed libraries' frames are below one that waits for others.
-    files = (frame[0] for frame in frames)
-    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
-    is_waiting = _is_in(decisive, _WAITING)
-    return f"{Path(file).name}:{line} ({function})", is_waiting
-
-
-def _is_in(file: str, places: Iterable[str]) -> bool:
-    return any(place in file for place in places)
-
-
-def _main_thread_frames(text: str) -> list[tuple[str, str, str]]:
-    """Return the frames of the last thread of the dump, innermost first: faulthandler writes the
-    newest thread first and the main thread last."""
     frames: list[tuple[str, str, str]] = []
     for line in text.splitlines():
+        # The innermost frame stands first; the newest thread does, too, and the main thread last.
         if _THREAD.match(line):
             frames = []
         elif match := _FRAME.match(line):
             frames.append((match["file"], match["line"], match["function"]))
-    return frames
+    if not frames:
+        return None, False
+    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
+    file, number, function = (own or frames)[0]
+    # It waits where only installed libraries' frames are below one that waits for others.
+    files = (frame[0] for frame in frames)
+    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
+    is_waiting = _is_in(decisive, _WAITING)
+    return f"{Path(file).name}:{number} ({function})", is_waiting
+
+
+def _is_in(file: str, places: Iterable[str]) -> bool:
+    return any(place in file for place in places)

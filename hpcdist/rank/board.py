@@ -20,8 +20,8 @@ import time
 import msgspec
 
 _SLOT_WORDS = 8
-"""Of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on different
-cores do not slow each other."""
+"""Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
+different cores do not slow each other."""
 _ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
 """Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
 _FINISHED = 1

@@ -57,10 +57,6 @@ def renew_import_state() -> None:
         with suppress(AttributeError, KeyError):  # another release
             threads = config._config["compile_threads"]  # noqa: SLF001
             threads.default = config.decide_compile_threads()
-    _renew_process_state()
-
-
-def _renew_process_state() -> None:
     main_thread: Any = threading.main_thread()
     with suppress(AttributeError):  # another release; those from 3.13 on do it by themselves
         main_thread._set_native_id()  # noqa: SLF001

@@ -68,8 +68,7 @@ def added_arguments(
 
 
 def _count(devices: object) -> int | None:
-    """Return the number of devices that an argument names: a number, a list or a text; else
-    None."""
+    """Return the number of devices that a number, a list or a text names."""
     if isinstance(devices, str):
         if "," in devices:
             return len([index for index in devices.split(",") if index.strip()])
@@ -93,19 +92,15 @@ class _Finder(MetaPathFinder):
         specs = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            _wrap_after_import(spec.loader)
+            loader: Any = spec.loader  # it keeps its type, which tools look at
+            exec_module = loader.exec_module
+
+            def exec_and_wrap(module: ModuleType) -> None:
+                exec_module(module)
+                _wrap_class(module)
+
+            loader.exec_module = exec_and_wrap
         return spec
-
-
-def _wrap_after_import(loader: Any) -> None:
-    """Wrap the class once it is imported, and keep the loader's type, which tools look at."""
-    exec_module = loader.exec_module
-
-    def exec_and_wrap(module: ModuleType) -> None:
-        exec_module(module)
-        _wrap_class(module)
-
-    loader.exec_module = exec_and_wrap
 
 
 def _wrap_class(module: ModuleType) -> None:

@@ -26,7 +26,7 @@ from hpcdist.runs.function_outcome import write_outcome
 from hpcdist.workloads.main_module import put_first, run_as_main, run_module
 
 _SIGNAL_BASE = 128
-"""What a shell adds to the number of the signal that ended a program."""
+"""A shell adds this to the number of the signal that ended a program."""
 
 
 class ScriptWorkload(Workload[ScriptJob]):

@@ -66,9 +66,9 @@ def rank_end(
     *,
     status: int,
     time_s: float,
-    clock_offset_s: float,
-    stopped_s: float | None,
-    out_of_memory: str | None,
+    clock_offset_s: float = 0.0,
+    stopped_s: float | None = None,
+    out_of_memory: str | None = None,
     teardown: str | None = None,
 ) -> RankEnd:
     """Return how a rank ended.
@@ -210,24 +210,18 @@ def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
         said = msgspec.convert(value, _RecordedError).message
     except msgspec.ValidationError:
         return None
-    name, stack = None, None
-    if isinstance(said, str):
-        text = said
-    else:
+    name = stack = None
+    text = said if isinstance(said, str) else said.message
+    if isinstance(said, _Message):
         stack = said.extra_info.py_callstack
-        name, text = _exception_in(said.message, stack or "")
+        kind, _, words = text.partition(":")
+        if kind.isidentifier():  # `ValueError: text`; the traceback has the type with its module
+            types = re.findall(rf"^((?:\w+\.)*{kind})(?::|$)", stack or "", re.MULTILINE)
+            name = types[-1].removeprefix("__main__.") if types else kind
+            text = words.strip()
     return ErrorReport(
         exception=name,
         text=clean(text, MOST_MESSAGE_LETTERS),
         traceback=stack and clean(stack, MOST_TRACEBACK_LETTERS),
         time_s=ended_s,
     )
-
-
-def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
-    """Return type and text of `ValueError: text`; the traceback has the type with its module."""
-    name, _, text = message.partition(":")
-    if not name.isidentifier():
-        return None, message
-    lines = re.findall(rf"^((?:\w+\.)*{name})(?::|$)", stack, re.MULTILINE)
-    return (lines[-1].removeprefix("__main__.") if lines else name), text.strip()

@@ -147,7 +147,9 @@ def decide(
     failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
     if notice is not None:
         if _is_cut_short(ends, notice):
-            return _cut_short(ends, notice)
+            asked = f"the ranks had been asked to stop by {notice.signal}, and did not"
+            sentence = f"ended by SIGTERM; {asked}"
+            return without_rank(notice.kind, sentence, signal="SIGTERM", step=_last_step(ends))
         stops = [end for end in failures if is_stop(end, notice)]
         failures = [end for end in failures if end not in stops]
         if stops and all(map(is_victim, failures)):
@@ -266,19 +268,6 @@ def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
         exit_code_of_run=EXIT_STOPPED,
         signal=notice.signal,
         **fields,
-    )
-
-
-def _cut_short(ends: Sequence[RankEnd], notice: Notice) -> Verdict:
-    return Verdict(
-        kind=notice.kind,
-        state="failed",
-        message=(
-            f"ended by SIGTERM; the ranks had been asked to stop by {notice.signal}, and did not"
-        ),
-        exit_code_of_run=EXIT_FAILED,
-        signal="SIGTERM",
-        step=_last_step(ends),
     )
 
 

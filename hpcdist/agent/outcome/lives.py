@@ -192,16 +192,15 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
         "the job"
     ]
     who = f"the agents of {', '.join(others)} and {last}" if others else f"the agent of {last}"
-    run.write_lost_attempt_verdict(
-        failure.without_rank(
-            "agent_lost",
-            f"{who} left no verdict before the job was started again: lost with a node",
-            time_s=time.time(),
-            attempt=attempt,
-            node=where.get("node"),
-            host=where.get("host"),
-        )
+    lost = failure.without_rank(
+        "agent_lost",
+        f"{who} left no verdict before the job was started again: lost with a node",
+        time_s=time.time(),
+        attempt=attempt,
+        node=where.get("node"),
+        host=where.get("host"),
     )
+    run.write_lost_attempt_verdict(lost)
 
 
 class Patience:
@@ -317,7 +316,7 @@ def _requeue(
     has_a_say: Callable[[], bool],
 ) -> None:
     def requeue_unless_heard() -> None:
-        """Of a request that got no answer: a second one would be refused."""
+        """Ask whether the first request was heard after all: a second one would be refused."""
         sequel = requeuer.decide(verdict).sequel
         if sequel == "requeue":
             requeuer.requeue(run)
