@@ -100,7 +100,4 @@ class SchedulerError(HpcdistError):
 
 
 class SubmissionUnclearError(SchedulerError):
-    """The scheduler was asked, and did not say whether it took the job.
-
-    What the job needs must stay.
-    """
+    """The scheduler did not say whether it took the job: what the job needs must stay."""

@@ -22,10 +22,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
-    """Write aside, then rename: no reader, on no node, ever sees half a file.
-
-    Text may hold names of files that are not UTF-8: their bytes are written as they are.
-    """
+    """Write aside, then rename: no reader, on no node, ever sees half a file. Names of files in the
+    text that are not UTF-8 keep their bytes."""
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -64,24 +62,18 @@ def _rename_once(aside: Path, path: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as readable JSON, whole or not at all."""
     write_whole(path, to_json(value))
 
 
 def to_json(value: Any) -> str:
-    """A value as readable JSON with a newline at its end.
-
-    Bytes of file names that are not UTF-8 are escaped, so that the text always is UTF-8.
-    """
+    """Return a value as readable JSON and a newline; names that are not UTF-8 are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return as_utf8(text)
 
 
 def read_json(path: Path) -> Any | None:
-    """The value in a JSON file; None where it is missing, torn or not JSON.
-
-    What is no regular file is not read: a pipe by that name would block its reader.
-    """
+    """Return the value in a JSON file; None where it is missing, torn, not JSON or not regular: a
+    pipe by that name would block its reader."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:

@@ -99,8 +99,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def label(text: str) -> str:
-    """Return text of others as a label: short, and without the `_` at its beginning that would
-    leave it out of a legend."""
+    """Return text of others as a short label; a leading `_` would hide it from a legend."""
     line = shown(text)
     if len(line) > _LONGEST_LABEL:
         line = f"{line[: _LONGEST_LABEL // 2]}...{line[-_LONGEST_LABEL // 2 :]}"
@@ -145,10 +144,8 @@ def shared_legend(
 
 
 def plain_log_ticks(axis: Axis) -> None:
-    """Give a logarithmic axis enough ticks, labelled with plain numbers; call it when all is drawn.
-
-    By default an axis within a decade has no ticks, and others have powers of ten.
-    """
+    """Give a logarithmic axis, when all is drawn, enough ticks with plain numbers: by default there
+    are none within a decade, and else powers of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_data_interval()

@@ -133,7 +133,6 @@ def differs(ratio: Ratio) -> bool | None:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the arithmetic mean of one value or more."""
     values = list(values)
     return math.fsum(values) / len(values)
 
@@ -158,8 +157,7 @@ def weighted_standard_deviation(weighted: Sequence[tuple[float, float]]) -> floa
 
 
 def lower_median(values: Iterable[float]) -> float:
-    """Return the median; of an even number of values the lower of the middle two, so that it is
-    one of them."""
+    """Return the median; of an even number of values the lower of the middle two."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
 

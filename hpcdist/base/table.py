@@ -311,8 +311,7 @@ def escape_markdown(text: str) -> str:
 
 
 def to_csv(table: Table[Any]) -> str:
-    """Return the headers and the values of the table as CSV; numbers are not rounded, and what is
-    not known is empty."""
+    """Return the headers and values as CSV: numbers are not rounded, unknown values are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.header for column in table.columns])

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
 
 def one_line(text: str) -> str:
-    """Return text that prints as one line: newlines and other control characters, with which a
-    name could act on the terminal, are escaped."""
+    """Return text on one line, with control characters escaped: they could act on the terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def as_utf8(text: str) -> str:
-    """Return text that any encoder takes: bytes of file names that are not UTF-8, which are halves
-    of surrogate pairs in it, are escaped."""
+    """Return text that any encoder takes: undecodable bytes of file names are escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -193,8 +191,7 @@ def show_age(age_s: float) -> str:
 
 
 def show_binary(number: int) -> str:
-    """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them, as sizes of
-    messages are chosen."""
+    """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them."""
     unit = 0
     while number and number % 1024 == 0 and unit < len(_BINARY_UNITS) - 1:
         number //= 1024

@@ -12,7 +12,6 @@ import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -193,7 +192,6 @@ class ImageBatches(BatchSource):
         memory_format: torch.memory_format = torch.channels_last,
         report_bad: Callable[[BadFile], None] = lambda _: None,
     ) -> None:
-        """`report_bad` is called for each file that is no image, once."""
         self._samples = samples
         self._device = device
         self._data = data
@@ -292,9 +290,7 @@ class ImageBatches(BatchSource):
 
 class BufferedNormalizer:
     """Normalises on the CPU into memory that is used again: new memory costs more than the work.
-
-    What it gives is valid until the next but one is asked for.
-    """
+    What it gives is valid until the next but one is asked for."""
 
     def __init__(self, normalization: Normalization, memory_format: torch.memory_format) -> None:
         self._into = normalization.into
@@ -307,25 +303,16 @@ class BufferedNormalizer:
         if len(buffer) < len(images):
             buffer = torch.empty(images.shape, memory_format=self._memory_format)
         self._buffers.append(buffer)
-        with one_thread():
+        # Threads would meet after each of many short pieces of work. Where workers or others use
+        # the CPUs, one waits for its turn each time: 64 images took 160 ms with two, 17 with one.
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
             for out, image in zip(buffer, images, strict=False):  # one at a time, so that it
                 self._into(out, image)  # stays in the CPU's cache
+        finally:
+            torch.set_num_threads(num_threads)
         return buffer[: len(images)]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Have torch compute in this thread alone.
-
-    The threads meet after each of many short pieces of work. Where workers or others use the CPUs,
-    one always waits for its turn: 64 images took 160 ms with two threads, 17 with one.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Requests(Generic[Request]):

@@ -85,7 +85,6 @@ DATA_SETS = {
 
 
 def find_data_set(data: Data) -> Entry:
-    """Return the entry that data.name names."""
     if data.name not in DATA_SETS:
         names = nearest_first(data.name, DATA_SETS)
         raise JobError(
@@ -105,8 +104,7 @@ def check_data(data: Data) -> SplitSizes | None:
 
 
 def load_data(data: Data, *, seed: int = 0, device: str = "cpu") -> DataSet:
-    """Return the data set as the job uses it, for a model on `device`. `seed`: train.seed, for what
-    is done to training images."""
+    """Return the data set as the job uses it, for a model on `device`; `seed` is train.seed."""
     entry = find_data_set(data)
     if entry.load is None:
         return _from_files(data, seed, device)
@@ -151,11 +149,8 @@ def data_notes(data: Data) -> list[str]:
 
 
 def download_data(data: Data) -> None:
-    """Fetch what is missing of the data set where the job asks for it, and make what can be.
-
-    torchvision downloads, in a process of its own; it leaves no file that it did not verify.
-    JobError where that fails.
-    """
+    """Fetch or make what is missing of the data set where the job asks for it, or raise JobError.
+    torchvision downloads, in a process of its own; it leaves no file that it did not verify."""
     prepare = find_data_set(data).prepare
     if prepare is not None:
         prepare(data)

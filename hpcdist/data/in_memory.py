@@ -238,7 +238,6 @@ def read_shape(path: Path, num_dimensions: int) -> tuple[int, ...]:
 
 
 def read_elements(path: Path, num_dimensions: int) -> bytes:
-    """Return the elements of an IDX file of unsigned bytes."""
     with _opened(path) as file:
         return file.read()[4 + 4 * num_dimensions :]
 

@@ -52,7 +52,6 @@ class Share:
 
     @property
     def count(self) -> int:
-        """Number of own samples."""
         return self.end - self.begin
 
 

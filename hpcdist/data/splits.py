@@ -60,7 +60,6 @@ class ImageParts:
 
     @property
     def sizes(self) -> SplitSizes:
-        """The number of samples in each."""
         return SplitSizes(train=len(self.train), test=len(self.test))
 
     def first(self, train_samples: int | None, test_samples: int | None) -> ImageParts:

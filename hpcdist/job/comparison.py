@@ -74,8 +74,7 @@ class ComparisonFile(_ComparingFile, frozen=True, kw_only=True):
 
 
 class SweepFile(_ComparingFile, frozen=True, kw_only=True):
-    """A job file that compares one job with itself, at several values, whose combinations are the
-    variants."""
+    """A job file that compares one job with itself, at all combinations of several values."""
 
     job: str
     """Name of a job, or path of a job file or script, relative to this file."""
@@ -108,8 +107,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """If the file sweeps a job: the values whose combinations are the variants."""
 
     def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
-        """With other values, which the user gave, on its axes, or on more of them; raises
-        JobError."""
+        """Return this with other values on its axes, or on more axes; raises JobError."""
         names = {_key(name): name for name in self.axes}
         given = {names.get(_key(name), name): list(values) for name, values in others.items()}
         axes = {**self.axes, **given}
@@ -135,8 +133,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
-    """The comparison that a job's name or path means; None where it means a job. Raises JobError
-    where there is no such file, or it is wrong."""
+    """Return the comparison that a job's name or path means; None for a job. Raises JobError."""
     file = find_job(os.fspath(name))
     values = read_job_file(file) if file.kind == "yaml" else {}
     if not compares(values):
@@ -195,8 +192,7 @@ def _shown(value: Any) -> str:
 
 
 def _points(job: str, axes: Axes, source: str) -> dict[str, Variant]:
-    """Return all combinations in the order in which they are run, by names such as `strategy=ddp
-    gpus=2`."""
+    """Return all combinations, in the order of their runs, by names: `strategy=ddp gpus=2`."""
     number = math.prod(map(len, axes.values()))
     if not 2 <= number <= MAX_POINTS:
         raise JobError(

@@ -33,8 +33,7 @@ LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
 
 NameKind = Literal["job", "module", "program"]
-"""The kind of a name: that of a job or a path; of a module, as after -m; of a program, as after
---no-python."""
+"""A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {
     YAML_SUFFIX: "yaml",
@@ -93,7 +92,6 @@ def named_jobs() -> dict[str, JobFile]:
 
 
 def read_job_file(file: JobFile) -> dict[str, Any]:
-    """The keys of a YAML job file."""
     from hpcdist.job.yaml_text import parse_keys
 
     values = parse_keys(
@@ -177,8 +175,7 @@ _OF_OTHERS = frozenset(
 
 
 def find_main(path: str) -> ModuleSpec | None:
-    """The module `__main__` of a folder or a zip file; None for any other file. Raises
-    ModuleNotFoundError where folder or zip file has none."""
+    """Return `__main__` of a folder or zip file, or ModuleNotFoundError; None for other files."""
     finder = finder_of(path)
     if finder is None:
         return None
@@ -190,8 +187,7 @@ def find_main(path: str) -> ModuleSpec | None:
 
 
 def finder_of(path: str) -> PathEntryFinderProtocol | None:
-    """Return a finder of the modules in an entry of sys.path as it is now; None where it is neither
-    a folder nor a zip file."""
+    """Return a finder of the modules that a folder or zip file has now; None for any other path."""
     for hook in sys.path_hooks:
         try:
             finder = hook(path)
@@ -388,8 +384,7 @@ def _modules_hint(package: ModuleSpec, wanted: str = "") -> str:
 
 
 def _names(folder: str | Path) -> Iterator[str]:
-    """Modules in a folder, and packages: folders with modules, with or without an __init__.py, or
-    with packages."""
+    """Yield names of modules in a folder, and of folders there that hold modules or packages."""
     for entry in _entries(folder):
         if entry.suffix == SUFFIX and entry.stem.isidentifier() and entry.stem != "__init__":
             yield entry.stem

@@ -155,8 +155,7 @@ def check_arguments(
 
 
 def load_call(path: Path) -> Call:
-    """Return the call that `pickle_call` pickled; PermissionError where others may write or read
-    the file."""
+    """Return what `pickle_call` pickled; PermissionError where others may write or read it."""
     with open_private(path) as file:
         call: Call = pickle.load(file)  # noqa: S301 - the user's own
     return call

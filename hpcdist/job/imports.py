@@ -88,8 +88,7 @@ class LeftOut(Struct, frozen=True, kw_only=True):
     package: str
     change: Change
     imported_at: Place | None = None
-    """The place of an import that may run before the change or after it; None: it is imported after
-    the change."""
+    """Place of an import that may run before the change or after it; None: it runs after it."""
 
     def reason(self) -> str:
         """Why, as the beginning of a sentence."""
@@ -164,11 +163,8 @@ def heavy_imports(
     function: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Preload:
-    """Heavy modules that a program imports, and what their use imports in turn; `read_program` says
-    what the arguments are.
-
-    Raises OSError, SyntaxError or ValueError where the file is no longer what it was.
-    """
+    """Return the heavy modules that a program imports, and what their use imports in turn; the
+    arguments and errors are those of `read_program`."""
     events, sources = read_program(
         path,
         environ=environ,

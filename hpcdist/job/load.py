@@ -102,8 +102,7 @@ def load_job(
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
-    """A job that is in no file: `values` are its keys, and messages call it `source`. Raises
-    JobError."""
+    """Return the job of these keys, which are in no file; messages call them `source`."""
     given = _merge_flags(flags, [])
     origins = _Origins(source, {key: flag.name for key, flag in given.items()})
     return _loaded(_checked(dict(values), given, origins, JOB_TYPES, {}), given, origins)
@@ -280,14 +279,12 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
 
 
 def _absolute(path: str | None) -> str | None:
-    """Paths mean the same in every process of the run, wherever it works: they are relative to the
-    directory of the submission."""
+    """Return an absolute path, which means the same in all processes of the run."""
     return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def _find_code(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
-    """Return the path of the file that a script, module or program is in; JobError where it is not
-    there, or cannot be run."""
+    """Return the path of a script's, module's or program's file; JobError if it cannot be run."""
     origin = origins((job.workload,))
     given = getattr(job, job.workload)
     shown = f"{origin}: {job.workload} {given}"

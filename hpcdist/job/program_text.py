@@ -35,8 +35,7 @@ OF_EACH_RANK = frozenset(
         *("TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "HPCDIST_RUN_DIR"),
     )
 )
-"""Variables that a rank gets when it is forked: there in every rank, each with a value of its
-own."""
+"""Variables that every rank gets when it is forked, each with a value of its own."""
 
 UNKNOWN: Any = object()
 """The value of an expression that the text does not determine."""
@@ -181,8 +180,7 @@ class _Environment:
         self._changed[change.name] = change.value if is_known else UNKNOWN
 
     def read(self, name: Any, *, is_expected: bool = False) -> Any:
-        """The value, None where there is none, or UNKNOWN; `is_expected`: the program takes for
-        granted that there is one."""
+        """Return the value, None or UNKNOWN; `is_expected`: the program takes it for granted."""
         value = UNKNOWN
         if isinstance(name, str) and None not in self._changed:
             if name in self._changed:
@@ -331,8 +329,7 @@ class _Reader:
             self._run_waiting()
 
     def _parts(self, node: ast.AST) -> None:
-        """Statements below a statement that has no method here (with, match, for, while, ...) may
-        not run, or several times."""
+        """Follow other statements (with, match, for, ...), of which parts may not run, or often."""
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.stmt):
                 with self._perhaps():
@@ -495,8 +492,7 @@ class _Reader:
         self._file, self._line = before
 
     def _is_own(self, top: str) -> bool:
-        """Return True if a package is the user's: below a folder of the program, or found outside
-        the folders of installed packages, by PYTHONPATH for example."""
+        """Return True if a package is in the program's folders, or outside of installed ones."""
         if any((at / f"{top}.py").exists() or (at / top).is_dir() for at in self._folders):
             return True
         if top in self._installed:
@@ -514,8 +510,7 @@ class _Reader:
     # Expressions.
 
     def _look(self, node: ast.AST, *, is_whole: bool = False) -> None:
-        """Follow what an expression mentions and sets. `is_whole`: it is all of a statement; within
-        another expression, a variable is set perhaps."""
+        """Follow what an expression mentions and sets: perhaps, unless it is a whole statement."""
         if isinstance(node, ast.Call):
             with nullcontext() if is_whole else self._perhaps():
                 self._look_at_call(node)

@@ -526,8 +526,7 @@ FILE_JOB_TYPES = {name: kind for name, kind in JOB_TYPES.items() if kind is not 
 
 
 def warning_before_s(launch: Launch, limit_min: float | None) -> float:
-    """Return how many seconds before a time limit the ranks are asked to stop: at most a quarter of
-    the limit."""
+    """Return the seconds before a time limit at which the ranks are asked to stop."""
     return launch.warning_s if limit_min is None else min(launch.warning_s, limit_min * 60 / 4)
 
 

@@ -24,11 +24,8 @@ class CommandTimeoutError(SchedulerError):
 def run_command(
     argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command and return what it wrote.
-
-    Raises CommandFailedError, CommandTimeoutError, or SchedulerError where there is no such
-    command.
-    """
+    """Run a command and return what it wrote. Raises CommandFailedError, CommandTimeoutError, or
+    SchedulerError where there is no such command."""
     done = call_command(argv, timeout_s=timeout_s, environment=environment)
     if done.returncode != 0:
         raise failure_of(done)
@@ -42,8 +39,7 @@ def call_command(
     environment: Mapping[str, str] | None = None,
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as `run_command`, but return what it wrote whatever its exit code is; `text` is
-    its standard input."""
+    """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
     try:
         return subprocess.run(
             argv,
@@ -68,7 +64,6 @@ def call_command(
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
-    """Return the error for a command that ended with one."""
     said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
     lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
     return CommandFailedError(

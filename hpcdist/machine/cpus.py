@@ -51,11 +51,7 @@ def threads_per_rank(num_cpus: int, num_ranks: int, *, cpus_per_rank: int | None
 
 
 def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
-    """Return the smallest quota of this process's cgroup and those above it, in CPUs; None: no
-    quota.
-
-    `membership` is what /proc/self/cgroup says, and is read there by default.
-    """
+    """Return the smallest quota of this process's `bounding_groups`, in CPUs; None: no quota."""
     quotas: list[float] = []
     for folder, is_v2 in bounding_groups("cpu", membership, root):
         names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")

@@ -57,9 +57,7 @@ def list_gpus() -> list[Gpu]:
 
 def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
     """Return what CUDA_VISIBLE_DEVICES leaves: indices or UUID prefixes, to the first unknown.
-
-    Raises JobError for a part of a GPU (MIG), which would otherwise count as unknown.
-    """
+    JobError for a part of a GPU (MIG), which would otherwise count as unknown."""
     if variable is None:
         return list(gpus)
     found: list[Gpu] = []

@@ -15,8 +15,7 @@ from hpcdist.machine.cgroups import CGROUPS, bounding_groups
 from hpcdist.machine.process import descendants
 
 _SHARE = 0.5
-"""The usable share of free memory: gloo and NCCL have buffers of their own, and other programs
-need some."""
+"""Usable share of free memory: buffers of gloo and NCCL, and other programs, need the rest."""
 
 
 class _Names(NamedTuple):
@@ -54,10 +53,7 @@ def free_host_bytes() -> int:
 
 
 def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
-    """Return the bytes left by this process's memory cgroup and those above it; None: no limit.
-
-    `membership` is the text of /proc/self/cgroup, which is read by default.
-    """
+    """Return the bytes left in the `bounding_groups` of this process; None: no limit."""
     left: list[int] = []
     for folder, is_v2 in bounding_groups("memory", membership, root):
         names = _V2 if is_v2 else _V1
@@ -70,8 +66,7 @@ def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | No
 
 
 def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
-    """Return the number of processes that the kernel's out-of-memory killer has ended in this
-    process's memory cgroup."""
+    """Count the processes that the out-of-memory killer ended in this process's memory cgroup."""
     for folder, is_v2 in bounding_groups("memory", membership, root, with_parents=False):
         count = _number_in(folder / (_V2 if is_v2 else _V1).kills, "oom_kill")
         if count is not None:

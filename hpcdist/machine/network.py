@@ -89,7 +89,6 @@ def local_addresses() -> list[Address]:
 
 
 def interface_of(ip: str) -> str | None:
-    """Return the interface that has an address; None where none has."""
     if ipaddress.ip_address(ip).is_loopback:
         return loopback_interface()
     return next((address.interface for address in local_addresses() if address.ip == ip), None)

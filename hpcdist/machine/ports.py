@@ -33,10 +33,7 @@ def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
 
 
 def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
-    """Return a socket that listens on a free port, which is held from the probe on.
-
-    Raises NoFreePortError.
-    """
+    """Return a socket listening on a free port, held from the probe on; raises NoFreePortError."""
     for port in candidate_ports(port_range):
         with contextlib.suppress(OSError):
             return _listen_on(address, port)
@@ -45,7 +42,6 @@ def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
 
 
 def ports_are_free(address: str, port_range: tuple[int, int] | None, number: int) -> bool:
-    """Return True if so many ports of the range can be taken now."""
     with contextlib.ExitStack() as held:
         try:
             for _ in range(number):

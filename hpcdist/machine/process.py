@@ -107,8 +107,7 @@ def exit_status(pid: int, limit_s: float) -> int:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a process, which a later one with its pid lacks; None where it has
-    ended."""
+    """Return what tells a process from a later one with its pid; None where it has ended."""
     start_ticks = _start_ticks(pid)
     if start_ticks is None:
         return None

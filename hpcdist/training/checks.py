@@ -173,8 +173,7 @@ def _is_without_blocks(name: str) -> bool:
 
 
 def check_kind_of_device(job: TrainingJob, device: str) -> None:
-    """Raise JobError for what a kind of device cannot do: cpu, cuda, or auto, which is not known
-    yet."""
+    """Raise JobError for what a kind of device (cpu, cuda; auto: not known yet) cannot do."""
     mode = job.train.compile
     if job.train.precision == "tf32" and device == "cpu":
         raise JobError(

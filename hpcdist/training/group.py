@@ -17,10 +17,7 @@ def process_group(
     backend: str | None = None,
     timeout: timedelta | None = None,
 ) -> Iterator[bool]:
-    """The group of all ranks, where it is needed; gives whether there is one.
-
-    Without a backend the run's; without a timeout torch's.
-    """
+    """Join the group of all ranks where it is `needed`, and yield whether there is one."""
     import torch
     import torch.distributed as dist
 

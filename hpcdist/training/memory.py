@@ -100,9 +100,7 @@ def advise(
     job: TrainingJob, *, world_size: int, holding: Holding, used_bytes: int | None = None
 ) -> str:
     """Return what a rank held, and what would make that less, the greatest gain first.
-
-    `used_bytes` is all that its tensors held; None: not known.
-    """
+    `used_bytes` is all that its tensors held; None: not known."""
     rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
     options = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option[0])
     kind = "" if holding.is_measured else _LATER
@@ -116,9 +114,7 @@ def advise_on_model(
     job: TrainingJob, *, num_parameters: int, world_size: int, is_built: bool
 ) -> str:
     """Return what a model needs that did not fit before its first batch, and what would help.
-
-    `is_built`: it was made on the host, and what failed is to bring it to its device.
-    """
+    `is_built`: it was made on the host, and what failed is to bring it to its device."""
     holding = expected_holding(job, num_parameters, world_size)
     model = f"the model has {num_parameters:,} parameters"
     states = f"states are {_listed(holding, _LATER)}"
@@ -159,10 +155,8 @@ def _listed(holding: Holding, when: str = "") -> str:
 def _options(
     job: TrainingJob, world_size: int, holding: Holding, rest_bytes: int | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield what would help, and by how many bytes, for the order.
-
-    Those of unknown sizes are counted by their share of the states.
-    """
+    """Yield what would help, and by how many bytes, for the order: those of unknown sizes by their
+    share of the states."""
     train = job.train
     # Where it is not known, what grows with the batch is what was too much.
     guess = rest_bytes if rest_bytes is not None else holding.total_bytes + 1

@@ -32,11 +32,6 @@ class Precision:
     matmul: str = "highest"
     """Argument of torch.set_float32_matmul_precision."""
 
-    @property
-    def uses_tensor_cores(self) -> bool:
-        """Return whether products are computed in a format that GPUs have special hardware for."""
-        return self.name != "fp32"
-
     def begin(self, device: torch.device) -> None:
         """Set what torch keeps per process; HpcdistError where the device cannot do it."""
         if self.name == "tf32" and device.type == "cuda":

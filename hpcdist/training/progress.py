@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from hpcdist.data.images.device_transforms import transform_on
 from hpcdist.data.images.samples import BadFile
 from hpcdist.data.order import EpochPlan
 from hpcdist.job.spec import TrainingJob
@@ -45,7 +44,6 @@ class Progress:
         self.epoch_time_s = 0.0
 
     def add_loss(self, loss_sum: Tensor, samples: int) -> None:
-        """Count a batch of this rank."""
         self.loss_sum += loss_sum
         self.samples += samples
 
@@ -90,7 +88,6 @@ class Progress:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
         steps = self.job.train.epochs * self.plan.num_steps()
         return min(steps, self.job.train.max_steps or steps)
 
@@ -100,18 +97,12 @@ class Progress:
         return self.position.epoch + self.is_at_epoch_end
 
     @property
-    def exact_epochs_done(self) -> float:
-        """The same with the part of the epoch in progress that is used."""
-        return self.position.epoch + self.position.samples / self.plan.num_samples
-
-    @property
     def is_at_epoch_end(self) -> bool:
         """All samples of the epoch are used."""
         return self.position.samples >= self.plan.num_samples
 
     @property
     def is_at_max_steps(self) -> bool:
-        """train.max_steps are done."""
         limit = self.job.train.max_steps
         return limit is not None and self.position.step >= limit
 
@@ -148,7 +139,6 @@ class Progress:
         return bool(setting.every_epochs or setting.every_steps) and self.saved != self.position
 
     def should_stop(self) -> bool:
-        """Return whether the agent asks to stop after this step."""
         return self.context.progress is not None and self.context.progress.should_stop()
 
     # What is told.
@@ -163,27 +153,10 @@ class Progress:
         if message is not None and self.context.rank == 0:
             self.context.note(message)
 
-    def write_setup(self, *, parameters: int, test_samples: int, setup_time_s: float) -> None:
-        """Record that the training is ready for its first step."""
-        self.context.events.write(
-            "setup",
-            setup_time_s=setup_time_s,
-            parameters=parameters,
-            num_threads=torch.get_num_threads(),
-            train_samples=self.plan.num_samples,
-            test_samples=test_samples,
-            transform_on=transform_on(self.job.data, self.context.device),
-            steps_per_epoch=self.plan.num_steps(),
-            total_steps=self.total_steps,
-        )
-
     def write_resume(
         self, checkpoint: str, before: dict[str, object], now: dict[str, object]
     ) -> None:
-        """Record that the training goes on, and what keeps it from being exact.
-
-        `before` and `now` are the descriptions of both trainings.
-        """
+        """Record that the training goes on, and what differs between both descriptions."""
         position, context = self.position, self.context
         differing = describe_differences(before, now)
         context.events.write(
@@ -209,15 +182,6 @@ class Progress:
             evaluate_time_s=time.perf_counter() - begin_s,
             **asdict(score),
         )
-
-    def write_stop(self) -> None:
-        """Record that the training stops before its end, with its state saved."""
-        position = self.position
-        self.context.events.write("stop", step=position.step, epoch=position.epoch)
-        if self.context.rank == 0:
-            self.context.say(
-                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
-            )
 
 
 class BadFileNotes:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.device_transforms import device_note
-from hpcdist.data.images.memory import share_decoded
+from hpcdist.data.images.device_transforms import device_note, transform_on
+from hpcdist.data.images.memory import share_parts
+from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext
@@ -29,7 +30,7 @@ from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_
 from hpcdist.training.checks import strategy_of
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import build_noted, set_num_threads
+from hpcdist.training.model.building import build_noted, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.optimization import PRECISIONS, learning_rate
 from hpcdist.training.progress import BadFileNotes, Progress
@@ -47,7 +48,9 @@ class TrainingRank:
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed, device=context.device)
-        share_decoded(data, context, job, has_group=has_group)
+        of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
+        mem_gb = job.resources.mem_gb
+        share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
         model = build_noted(job, data, context.events)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)
@@ -71,7 +74,7 @@ class TrainingRank:
             model,
             setting=job.train.channels_last,
             sharded=self.strategy.is_sharded,
-            tensor_cores=self.precision.uses_tensor_cores,
+            tensor_cores=self.precision.name != "fp32",
             device=self.device,
         )
         model = model.to(self.precision.weights).to(memory_format=memory_format)
@@ -94,13 +97,14 @@ class TrainingRank:
         first = first.to(self.device, memory_format=memory_format)
         self._first = replace(first, images=first.images.to(self.precision.weights))
         self._num_classes = data.num_classes
-        if job.train.num_threads is None:
-            set_num_threads(
+        if job.train.num_threads is None and self.device.type == "cpu":
+            num_threads = pick_num_threads(
                 self.model,
                 self._first.images,
                 batch_size=job.batch_size_per_rank,
                 available=context.num_threads,
             )
+            torch.set_num_threads(num_threads)
         self.autocast = self.precision.autocasting(self.device)
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
@@ -109,14 +113,19 @@ class TrainingRank:
 
     def write_setup(self, begin_s: float) -> None:
         """Record that all is ready for the first step; the set-up began at `begin_s`."""
-        self.progress.write_setup(
-            parameters=self._num_parameters,
-            test_samples=self._num_test_samples,
+        self.context.events.write(
+            "setup",
             setup_time_s=time.perf_counter() - begin_s,
+            parameters=self._num_parameters,
+            num_threads=torch.get_num_threads(),
+            train_samples=self.plan.num_samples,
+            test_samples=self._num_test_samples,
+            transform_on=transform_on(self.job.data, self.context.device),
+            steps_per_epoch=self.plan.num_steps(),
+            total_steps=self.progress.total_steps,
         )
 
     def start_timer(self) -> None:
-        """Time the steps from the position on."""
         self.timer = make_timer(self.context, first_step=self.progress.position.step)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:
@@ -183,11 +192,9 @@ class TrainingRank:
 
     def set_rate(self, optimizer: torch.optim.Optimizer) -> None:
         """Give all parameters the learning rate of the next step."""
-        rate = learning_rate(
-            self.job.train,
-            step=self.progress.position.step,
-            epochs_done=self.progress.exact_epochs_done,
-        )
+        position = self.progress.position
+        epochs_done = position.epoch + position.samples / self.plan.num_samples
+        rate = learning_rate(self.job.train, step=position.step, epochs_done=epochs_done)
         for group in optimizer.param_groups:
             group["lr"] = rate
 
@@ -225,7 +232,12 @@ class TrainingRank:
         self.finish()
         if self.progress.saved != self.progress.position:
             save()
-        self.progress.write_stop()
+        position = self.progress.position
+        self.context.events.write("stop", step=position.step, epoch=position.epoch)
+        if self.context.rank == 0:
+            self.context.say(
+                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
+            )
 
     # Checkpoints.
 
@@ -250,9 +262,7 @@ class TrainingRank:
 
     def describe_state(self) -> dict[str, Any]:
         """Return all that a training goes on from but weights and optimizer; called by all ranks.
-
-        The states of the random generators, `rng`, are there on rank 0 alone.
-        """
+        The states of the random generators, `rng`, are there on rank 0 alone."""
         own = get_rng_state(self.device)
         states: list[Any] = [own] * self.context.world_size
         if self.context.world_size > 1:

@@ -30,8 +30,7 @@ NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_ARGUMENT: False}
 """Argument of DistributedDataParallel: no broadcast of buffers in each forward pass."""
 
 _LEAST_BLOCK = 1 << 16
-"""Parameters from which on a block is gathered by itself: with fewer, the call costs more than the
-memory is worth."""
+"""Parameters of a block that is gathered by itself: with fewer, the call costs too much."""
 
 
 class Single:

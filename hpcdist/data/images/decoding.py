@@ -139,8 +139,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def _colour_size(content: bytes) -> Size | None:
-    """Return the size of a JPEG file of 8-bit colours that is not too large, as the header of its
-    first frame has it; None for any other file."""
+    """Return the size in a JPEG file's header; None: too large, or not of 8-bit colours."""
     if content[:2] != _BEGIN:
         return None
     position, length = 2, len(content)

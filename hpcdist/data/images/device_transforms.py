@@ -155,12 +155,6 @@ def _size(value: Any) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _kernel(value: Any) -> tuple[int, int]:
-    """(height, width) of what torchvision has as (width, height)."""
-    width, height = _size(value)
-    return height, width
-
-
 def _range(value: Any) -> tuple[float, float]:
     low, high = value if isinstance(value, Sequence) else (value, value)
     return float(low), float(high)
@@ -183,7 +177,8 @@ _CHANCE: _Arguments = {"p": float}
 _INTERPOLATION: _Arguments = {"interpolation": _RESAMPLING.__getitem__}
 _OF_KORNIA: Mapping[str, _Arguments] = {
     "ColorJitter": dict.fromkeys(("brightness", "contrast", "saturation", "hue"), _same),
-    "GaussianBlur": {"kernel_size": _kernel, "sigma": _range},
+    # torchvision's kernels are (width, height).
+    "GaussianBlur": {"kernel_size": lambda value: _size(value)[::-1], "sigma": _range},
     "RandomAffine": {
         **dict.fromkeys(("degrees", "translate", "scale", "shear"), _same),
         **_INTERPOLATION,

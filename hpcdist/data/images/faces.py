@@ -103,7 +103,14 @@ def remarks(data: Data) -> list[str]:
     if data.root is None or not is_complete(data):
         return []
     _, files = _find_people(data)
-    if files is None or names_in_both(files):
+    if files is None:
+        return []
+    # Lines of four fields have name, number, name, number; all others begin with their one name.
+    train, test = (
+        {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
+        for lines in _both_parts(files)
+    )
+    if train & test:
         return []
     names = " and ".join(dict.fromkeys((files.train.name, files.test.name)))
     return [f"by {names} {NO_CLASS_IN_BOTH}"]
@@ -134,7 +141,11 @@ def _made_folder(data: Data) -> Path | None:
     root = Path(data.root).expanduser()
     if not root.is_file():
         return None
-    if not is_archive(root):
+    try:
+        is_archive = tarfile.is_tarfile(root)
+    except (OSError, EOFError, zlib.error):
+        is_archive = False
+    if not is_archive:
         raise JobError(
             f"data.root is {data.root!r}: {root} is neither a folder nor a .tgz", hint=LAYOUT
         )
@@ -216,18 +227,7 @@ def split_by_files(root: Path, classes: Classes, files: SplitFiles) -> ImagePart
     return make_parts(root, part(train), part(test))
 
 
-def names_in_both(files: SplitFiles) -> bool:
-    """Return whether anybody is named for training and for testing; JobError for damaged files."""
-    # Lines of four fields have name, number, name, number; all others begin with their one name.
-    train, test = (
-        {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
-        for lines in _both_parts(files)
-    )
-    return not train.isdisjoint(test)
-
-
 def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
-    """Return the lines for training and for testing."""
     header, *lines = _lines(files.train)
     if files.train != files.test:
         return lines, _lines(files.test)[1:]
@@ -255,7 +255,6 @@ def _lines(path: Path) -> list[_Line]:
 
 
 def _named(line: _Line, images: dict[str, dict[str, str]]) -> Iterator[str]:
-    """Yield the images that a line names."""
     numbered: list[tuple[str, str | None]]
     match line.fields:
         case [name, _how_many]:
@@ -284,20 +283,18 @@ _GZIP = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 20
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a file is a tar archive, packed or not."""
-    try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError, zlib.error):
-        return False
-
-
 def unpack(archive: Path, folder: Path) -> None:
     """Write the plain files of an archive below a folder; links and devices are left out. JobError
     where it is damaged, wants to write elsewhere, or is larger than any data set of its kind."""
     num_bytes = num_files = 0
+    with archive.open("rb") as file:
+        is_gzip = file.read(len(_GZIP)) == _GZIP
     try:
-        with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
+        with (
+            # tarfile by itself takes a .tgz that was cut off for one that ends.
+            cast("BinaryIO", gzip.open(archive)) if is_gzip else archive.open("rb") as stream,
+            tarfile.open(fileobj=stream, mode="r|*") as members,
+        ):
             for member in members:
                 content = members.extractfile(member) if member.isfile() else None
                 if content is None:
@@ -318,13 +315,6 @@ def unpack(archive: Path, folder: Path) -> None:
                 pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _refused(archive, f"cannot be unpacked: {error}") from None
-
-
-def _open(archive: Path) -> BinaryIO:
-    """A .tgz as what is in it: tarfile by itself takes one that was cut off for one that ends."""
-    with archive.open("rb") as file:
-        is_gzip = file.read(len(_GZIP)) == _GZIP
-    return cast("BinaryIO", gzip.open(archive, "rb")) if is_gzip else archive.open("rb")
 
 
 def _refused(archive: Path, why: str) -> JobError:

@@ -81,8 +81,7 @@ _Identity = tuple[int, int]
 
 
 def list_classes(root: Path, folder: str = "") -> dict[str, list[str]]:
-    """Return the classes below a folder of the root that hold images, sorted by name. JobError
-    where a folder cannot be read."""
+    """Return the classes below a folder that hold images, by name; JobError for unreadable ones."""
     ancestors = (_identity(root / folder),)
     classes = {
         name: _paths_below(root, os.path.join(folder, name), ancestors)

@@ -64,8 +64,7 @@ class Plan:
 
 
 def make_faces(folder: Path, plan: Plan) -> None:
-    """Write all images of the plan into a folder. JobError where scikit-learn, which has the
-    photographs, is not installed."""
+    """Write all images of the plan into a folder; JobError where scikit-learn is not installed."""
     from PIL import Image
 
     package = find_spec("sklearn")

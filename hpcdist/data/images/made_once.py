@@ -21,8 +21,7 @@ CACHE_VARIABLE = "HPCDIST_CACHE"
 
 
 def cache_folder() -> Path:
-    """Return the folder in which hpcdist keeps what it can make again. $HPCDIST_CACHE, or
-    $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist."""
+    """Return the folder for what can be made again: $HPCDIST_CACHE, or else the user's cache."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
     return user_cache()

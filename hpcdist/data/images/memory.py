@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
 
-from hpcdist.data.arrays import DataSet
 from hpcdist.data.images.device_transforms import Shape
 from hpcdist.data.images.samples import ImageSamples
-from hpcdist.job.spec import Data, TrainingJob
+from hpcdist.job.spec import Data
 from hpcdist.machine.memory import free_bytes
 from hpcdist.rank.context import RankContext
 
@@ -135,16 +134,7 @@ class DecodedCache:
 
 
 def _needed_bytes(number: int, shape: Shape) -> int:
-    """Return memory for so many pictures, when all are decoded."""
     return number * (int(np.prod(shape)) + 1)
-
-
-def share_decoded(
-    data: DataSet, context: RankContext, job: TrainingJob, *, has_group: bool
-) -> None:
-    """Give the image files of a data set their cache where the job asks for it and it fits."""
-    parts = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-    share_parts(parts, context, job.data, mem_gb=job.resources.mem_gb, has_group=has_group)
 
 
 def share_parts(
@@ -155,7 +145,7 @@ def share_parts(
     mem_gb: float | None,
     has_group: bool,
 ) -> None:
-    """Give parts of a data set their caches; `mem_gb`: resources.mem_gb.
+    """Give parts of a data set their caches where `data` asks for them and they fit into `mem_gb`.
 
     Every rank calls this, once. One rank of each node makes the memory, and the others take it from
     there: each picture is decoded once per node.

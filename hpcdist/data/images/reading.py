@@ -89,7 +89,6 @@ class Reader:
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of a file; OSError where there are none."""
     with open(path, "rb", buffering=0) as file:
         return file.readall()
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 _MASK = 2**64 - 1
 _CHANNELS = 3
 _TRIED = 50
-"""So many of the first files may be no image, and so many of all, before it is given up to find the
-size of one that is."""
+"""Files tried, at the beginning and over all, to find the size of one that is an image."""
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,7 @@ class ImageSamples(_Filled):
         shape: Shape | None = None,
         on_device: bool = False,
     ) -> None:
-        """Images of a shape, or of what data.transform makes of the size that `data` asks for, or
-        of the first one's."""
+        """`shape`: of the images; None: that of data.size, data.transform, or the first image."""
         labels = torch.tensor(files.labels, dtype=torch.int64)
         super().__init__(labels, ToUnitRange(), data, seed, on_device=on_device)
         self.files = files
@@ -216,7 +214,6 @@ class ImageSamples(_Filled):
         return f"{self._root}/{self.files.paths[index]}"
 
     def read(self, index: int) -> bytes:
-        """Return the bytes of a sample's file; OSError where there are none."""
         return read_file(self.path(index))
 
     def decode(self, content: bytes) -> Picture:
@@ -273,8 +270,7 @@ class ImageSamples(_Filled):
         return bad_file
 
     def _first_size(self) -> tuple[int, int]:
-        """Return the size of the first image: of the first files, and of some of all, since the
-        first class may hold no image at all."""
+        """Return the size of an image; all are sampled, as the first class may hold none."""
         decoder = make_decoder("pil")
         number = len(self)
         step = max(1, number // _TRIED)

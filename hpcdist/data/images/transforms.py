@@ -99,8 +99,7 @@ class Transform:
         return np.atleast_3d(np.asarray(changed))
 
     def try_on(self, image: Image.Image) -> tuple[int, int, int]:
-        """(channels, height, width) of what becomes of an image; torch's generator is kept.
-        JobError where that fails."""
+        """Return the (channels, height, width) that it makes of an image; JobError if it fails."""
         try:
             with kept_random_state():
                 height, width, channels = self.apply(image, seed=0).shape
@@ -209,12 +208,10 @@ def _offered() -> dict[str, tuple[str, ...]]:
 
 
 def is_unchanged(spec: Spec) -> bool:
-    """Return whether a list has no transform."""
     return not steps_of(spec)
 
 
 def build_transform(spec: Spec) -> Transform:
-    """Return the transforms that `spec` names, ready to be applied."""
     steps = steps_of(spec)
     if not steps:
         return Transform(())

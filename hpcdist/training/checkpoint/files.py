@@ -32,7 +32,6 @@ _CHUNK_BYTES = 1 << 22
 
 
 def file_name(step: int, suffix: str = WHOLE) -> str:
-    """Return the name of the checkpoint after so many steps."""
     return f"step-{step:08d}{suffix}"
 
 
@@ -57,10 +56,8 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether every byte of a checkpoint is as it was written.
-
-    torch reads files without looking at their checksums, so a flipped bit would go unnoticed.
-    """
+    """Return whether every byte of a checkpoint is as it was written: torch, which looks at no
+    checksums, would not notice a flipped bit."""
     try:
         if is_in_parts(path):
             parts = json.loads((path / COMPLETE).read_bytes())["parts"]
@@ -74,7 +71,6 @@ def is_intact(path: Path) -> bool:
 
 
 def num_bytes(path: Path) -> int:
-    """Return the size of a checkpoint."""
     return sum(part.stat().st_size for part in (path.iterdir() if path.is_dir() else [path]))
 
 
@@ -93,7 +89,6 @@ def set_aside_damaged(path: Path) -> None:
 
 
 def remove_old(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints."""
     for path in list_checkpoints(folder)[keep:]:
         _remove(path)
 

@@ -21,11 +21,8 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 
 
 def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Path | None:
-    """Return the file that this attempt goes on from, the same in all ranks; None: from the start.
-
-    Rank 0 alone looks for it and verifies it: on a shared file system nodes may see different
-    things.
-    """
+    """Return the checkpoint that this attempt goes on from, the same in all ranks, if there is one.
+    Rank 0 alone looks for it: on a shared file system nodes may see different things."""
     start = [_find(context, job) if context.rank == 0 else None]
     if has_group:
         dist.broadcast_object_list(start, src=0)

@@ -49,11 +49,8 @@ def save(
     *,
     is_current: Callable[[], bool],
 ) -> None:
-    """Write a checkpoint, with all ranks.
-
-    `tensors` are this rank's; `state` is rank 0's. Raises as `checkpoint.save` does, and leaves the
-    checkpoints that were there.
-    """
+    """Write a checkpoint with all ranks, of this rank's `tensors` and rank 0's `state`. Raises as
+    `checkpoint.save` does, and leaves the checkpoints that were there."""
     rank = dist.get_rank()
     named = [path.with_name(f".{path.name}.{secrets.token_hex(4)}").name]
     if rank == 0:
@@ -79,10 +76,8 @@ def save(
 
 
 def read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the tensors of a checkpoint as `take_over` wants them, cut up as the model's.
-
-    Every rank reads what it needs, however many wrote it. HpcdistError where it is none of ours.
-    """
+    """Return the tensors as `take_over` wants them, cut up as the model's. Every rank reads what it
+    needs, however many wrote it. HpcdistError where the checkpoint is none of ours."""
     reader = _Reader(path)
     try:
         stored = {

@@ -48,8 +48,7 @@ def moments_like(
 
 
 def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return all tensors of a training by name, each as it is on this rank: `model.<name>` and
-    `optimizer.<name of the parameter>.<kind>`."""
+    """Return all tensors on this rank: `model.<name>`, `optimizer.<parameter's name>.<kind>`."""
     flat = {_MODEL + name: value for name, value in model.state_dict().items()}
     for name, index in _numbers(model, optimizer).items():
         for kind, value in optimizer.state[_trained(optimizer)[index]].items():
@@ -63,8 +62,7 @@ def empty_like(
     optimizer: torch.optim.Optimizer,
     stored: dict[str, tuple[torch.Size, torch.dtype]],
 ) -> dict[str, Tensor]:
-    """Return tensors to read stored ones of these names, shapes and types into, cut up as the
-    model's."""
+    """Return tensors to read stored ones into, cut up as the model's."""
     flat = {_MODEL + name: torch.empty_like(value) for name, value in model.state_dict().items()}
     numbers, parameters = _numbers(model, optimizer), _trained(optimizer)
     for full, (shape, dtype) in stored.items():

@@ -85,11 +85,8 @@ def _make_trainer(context: RankContext, job: LightningJob, files: CheckpointFile
 
 
 def _make_precision(context: RankContext, job: LightningJob) -> Precision:
-    """Return Lightning's plugin for the job's precision.
-
-    By its name alone the Trainer would take bf16-mixed for fp16-mixed on CPUs, and refuse
-    fp16-mixed with fsdp.
-    """
+    """Return Lightning's plugin for the job's precision: by its name alone the Trainer would take
+    bf16-mixed for fp16-mixed on CPUs, and refuse fp16-mixed with fsdp."""
     match job.train.precision:
         case "bf16-mixed":
             return MixedPrecision("bf16-mixed", _accelerator(context))

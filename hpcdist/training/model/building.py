@@ -52,10 +52,8 @@ def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Have each block of several layers keep only its input for the backward pass.
-
-    HpcdistError where the model has none: to recompute a single layer would save nothing.
-    """
+    """Have each block of several layers keep only its input for the backward pass. HpcdistError
+    where the model has none: to recompute a single layer would save nothing."""
     blocks = [block for block in find_blocks(model) if any(True for _ in block.children())]
     if not blocks:
         raise HpcdistError(
@@ -90,11 +88,7 @@ def _without_running_means(block: nn.Module) -> Iterator[None]:
 
 
 def compile_module(module: nn.Module, device: torch.device, *, setting: str | bool) -> nn.Module:
-    """Return the module behind torch.compile, with the same parameters; as it is where `setting`,
-    that of train.compile, is false.
-
-    JobError where the machine has no compiler.
-    """
+    """Return the module compiled as train.compile says; JobError where there is no compiler."""
     if not setting:
         return module
     require_compiler(device.type)
@@ -112,16 +106,8 @@ them spins until the other has had its turn.
 """
 
 
-def set_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> None:
-    """Have torch compute with as many threads as pay, where the model is on the CPU."""
-    if images.device.type == "cpu":
-        torch.set_num_threads(
-            pick_num_threads(model, images, batch_size=batch_size, available=available)
-        )
-
-
 def pick_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> int:
-    """Return the threads for steps of `batch_size` images such as `images`, at most `available`.
+    """Return the threads that pay in steps of `batch_size` images on the CPU, at most `available`.
 
     A function of the model and the batch alone, and of no clock: the number of threads decides in
     which order numbers are added up, and so must not differ between a run and its resume.

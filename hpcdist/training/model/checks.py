@@ -71,10 +71,7 @@ def is_own(name: str) -> bool:
 
 
 def check_own_model(name: str) -> None:
-    """Raise JobError where the module is not found from here, or binds no such name.
-
-    The module is read, not run: it may take long, or need a GPU.
-    """
+    """Raise JobError where the module is not found from here, or binds no such name."""
     module, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), class_name]):
         raise JobError(
@@ -185,8 +182,7 @@ def check_model_args(model: Model) -> None:
 
 
 def _check_torchvision(model: Model) -> None:
-    """Its models pass on what they are given, to a class of the same file: which, only running
-    tells."""
+    """Check by the source: these models pass on what they are given to a class of the same file."""
     source = torchvision_sources().get(model.name)
     nodes = [] if source is None else list(ast.walk(ast.parse(source.read_bytes())))
     taken = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -157,8 +157,7 @@ def _build_torchvision(model: Model, image_shape: Shape, num_classes: int) -> nn
 
 
 def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
-    """Return an object of the class, with `image_shape` and `num_classes` where its signature has
-    them."""
+    """Return an object of the class, given `image_shape` and `num_classes` where it takes them."""
     module, _, class_name = model.name.partition(":")
     if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
         sys.path.insert(0, os.getcwd())
