@@ -9,7 +9,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def images_are_imported_before_ranks_are_forked(import_for_ranks, lightning_is_imported):
-    import_for_ranks("torchvision.transforms.v2", "hpcdist.data.images.loading")
+    import_for_ranks("torchvision.transforms.v2", "hpcdist.data.batches")
 
 
 @pytest.fixture(scope="module")
