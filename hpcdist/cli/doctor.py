@@ -46,7 +46,8 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     """
     import msgspec
 
-    from hpcdist.doctor.examine import Request, examine
+    from hpcdist.doctor.examine import examine
+    from hpcdist.doctor.trial import Request
     from hpcdist.schedulers import detect_scheduler
     from hpcdist.schedulers.base import Finding
 

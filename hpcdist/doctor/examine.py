@@ -7,16 +7,14 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
-from hpcdist.doctor.trial import NotEndedError, collect, run_trial
-from hpcdist.job import LoadedJob
+from hpcdist.doctor.trial import NotEndedError, Request, collect, run_trial
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.layout import planned_scripts
@@ -31,25 +29,6 @@ _TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - these are what 
 _LEAST_BYTES = 100e6
 _FEW_BYTES = 5e9
 _SHARED = "name a folder on the shared file system, such as your home, with --runs or HPCDIST_RUNS"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A round of checks."""
-
-    loaded: LoadedJob
-    """The check job."""
-    scheduler: str
-    cluster: LoadedProfile
-    runs: Path
-    command: Sequence[str]
-    with_job: bool
-    timeout_s: float
-    """How long the job may take, its wait included."""
-    say: Callable[[str], None]
-    """Told why the job waits, and where a run that failed is."""
-    check: Callable[[], None]
-    """Called between looks; may raise, which ends the job."""
 
 
 def examine(request: Request) -> Iterator[Finding]:
@@ -91,14 +70,7 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
 
 def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
     try:
-        run, verdict = run_trial(
-            planned,
-            runs=request.runs,
-            command=request.command,
-            timeout_s=request.timeout_s,
-            say=request.say,
-            check=request.check,
-        )
+        run, verdict = run_trial(planned, request)
     except NotEndedError as error:
         yield failed("job", f"{error}; it was cancelled", "wait longer with --timeout MINUTES")
         return

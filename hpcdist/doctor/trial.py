@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import msgspec
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
+from hpcdist.cluster.load import LoadedProfile
+from hpcdist.job import LoadedJob
 from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
 from hpcdist.monitor.states import OPEN_STATES
@@ -25,6 +28,25 @@ _POLL_S = 0.2
 _GONE_POLL_S = 1.0
 _GONE_LIMIT_S = 60.0
 _LAST_LINES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A round of checks."""
+
+    loaded: LoadedJob
+    """The check job."""
+    scheduler: str
+    cluster: LoadedProfile
+    runs: Path
+    command: Sequence[str]
+    with_job: bool
+    timeout_s: float
+    """Time that the job may take, its wait included."""
+    say: Callable[[str], None]
+    """Told why the job waits, and where a run that failed is."""
+    check: Callable[[], None]
+    """Called between looks; may raise, which ends the job."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,25 +75,17 @@ class NotEndedError(Exception):
     """The job had not ended when the doctor's patience had; it is cancelled."""
 
 
-def run_trial(
-    planned: PlannedRun,
-    *,
-    runs: Path,
-    command: Sequence[str],
-    timeout_s: float,
-    say: Callable[[str], None],
-    check: Callable[[], None],
-) -> tuple[Run, Verdict]:
-    """Submit the job and wait for its end; `say` is told why it waits, and `check` may raise.
+def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
+    """Submit the job and wait for its end.
 
-    Raises SchedulerError where it is refused, NotEndedError after `timeout_s` seconds. Whatever
-    interrupts the wait ends the job.
+    Raises SchedulerError where it is refused, NotEndedError after the time that it may take.
+    Whatever interrupts the wait ends the job.
     """
     submission = PlannedSubmission.of_run(planned)
-    (run,) = submit(submission, runs=runs, command=command).runs
+    (run,) = submit(submission, runs=request.runs, command=request.command).runs
     scheduler = planned.scheduler
     try:
-        verdict = _wait(run, timeout_s, say, check)
+        verdict = _wait(run, request)
 
         # The directory of a job that still runs cannot be removed, nor its logs be complete.
         def is_gone() -> bool | None:
@@ -88,7 +102,6 @@ def run_trial(
 
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
-    """Read what the job left."""
     spec = run.read_spec() or RunSpec()
     size = spec.outline.resources
     num_nodes = size.nodes or 1
@@ -117,24 +130,22 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
     )
 
 
-def _wait(
-    run: Run, timeout_s: float, say: Callable[[str], None], check: Callable[[], None]
-) -> Verdict:
+def _wait(run: Run, request: Request) -> Verdict:
     end = EndWatch([run])
     said = None
 
     def tell() -> None:
         nonlocal said
-        check()
+        request.check()
         waiting = waiting_sentence(end.conditions[run.id])
         if waiting not in {None, said}:
             said = waiting
-            say(f"the job is pending: {waiting}")
+            request.say(f"the job is pending: {waiting}")
 
-    verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=timeout_s)
+    verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=request.timeout_s)
     if run.id not in verdicts:
         condition = end.conditions[run.id]
         waiting = waiting_sentence(condition)
         state = f"{condition.state}: {waiting}" if waiting else condition.state
-        raise NotEndedError(f"the job was {state}, after {timeout_s / 60:g} minutes")
+        raise NotEndedError(f"the job was {state}, after {request.timeout_s / 60:g} minutes")
     return verdicts[run.id]
