@@ -30,8 +30,6 @@ from hpcdist.job.check import convert_values
 from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"
-
-
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"
 
@@ -156,8 +154,7 @@ def _read(path: Path) -> _ProfileFile:
 
 
 def shipped_names() -> list[str]:
-    """Return the names of the shipped files."""
-    return sorted(path.stem for path in _shipped_folder().glob("*.yaml"))
+    return sorted(path.stem for path in (shipped_folder("templates") / "clusters").glob("*.yaml"))
 
 
 def shipped_file(name: str) -> str:
@@ -170,16 +167,12 @@ def shipped_file(name: str) -> str:
             f"no profile called {name!r} comes with hpcdist",
             hint=f"did you mean {near}? {listed}" if near else listed,
         )
-    return (_shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return (shipped_folder("templates") / f"clusters/{name}.yaml").read_text(encoding="utf-8")
 
 
 def description(name: str) -> str:
     """Return the first line of a file, which says what it is for."""
     return shipped_file(name).splitlines()[0].removeprefix("#").strip()
-
-
-def _shipped_folder() -> Path:
-    return shipped_folder("templates") / "clusters"
 
 
 # The profile that counts.
@@ -230,7 +223,6 @@ def _loaded(
 
 
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
-    """Return the checked values of a profile."""
     values = dict(file.clusters[name])
     # A key that has nothing behind it is empty; several lines of bash may be one text.
     empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}, "lsf": {}}

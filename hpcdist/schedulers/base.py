@@ -37,7 +37,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     """Sentences that the user should read."""
     cluster: ClusterProfile = ClusterProfile()
-    """The profile of the cluster."""
     allocation: str | None = None
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
     step_options: list[str] = []
@@ -45,7 +44,6 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Return whether the job's nodes are to have GPUs."""
         return self.launch.device != "cpu" and self.cluster.gpu_request != "none"
 
 
@@ -86,7 +84,6 @@ class Target(Struct, frozen=True, kw_only=True):
 
     @property
     def script_file(self) -> Path:
-        """The file that the scheduler is given."""
         return self.folder / "script.sh"
 
     @property
@@ -151,7 +148,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     """One line of the doctor's."""
 
     name: str
-    """Name of the check."""
     state: Literal["pass", "warn", "FAIL", "skip"]
     """warn: it works, and may not for long; skip: it does not apply, or could not be looked at."""
     detail: str
@@ -161,22 +157,18 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def passed(name: str, detail: str) -> Finding:
-    """Return the finding that something works."""
     return Finding(name=name, state="pass", detail=detail)
 
 
 def warned(name: str, detail: str, advice: str) -> Finding:
-    """Return the finding that something works, and may not for long."""
     return Finding(name=name, state="warn", detail=detail, advice=advice)
 
 
 def failed(name: str, detail: str, advice: str) -> Finding:
-    """Return the finding that something does not work."""
     return Finding(name=name, state="FAIL", detail=detail, advice=advice)
 
 
 def skipped(name: str, detail: str) -> Finding:
-    """Return the finding that something does not apply, or could not be looked at."""
     return Finding(name=name, state="skip", detail=detail)
 
 
@@ -192,8 +184,7 @@ class Scheduler(ABC):
     title: ClassVar[str]
     """The name in messages: Slurm."""
     version_command: ClassVar[Sequence[str]] = ()
-    """Command that succeeds where the scheduler is there; without one it is never chosen by itself.
-    """
+    """Command that succeeds where the scheduler is there; without one it is never detected."""
     runs_here: ClassVar[bool] = False
     """Runs are processes of this machine: they end with the command that follows them."""
     has_queue: ClassVar[bool] = False

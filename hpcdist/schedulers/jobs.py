@@ -28,6 +28,10 @@ _GONE_LIMIT_S = 180.0
 site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
 
 
+class NoJobNamedError(SchedulerError):
+    """The command that submits did not say which job it made; there may be one."""
+
+
 class ListedJob(Protocol):
     """One job, or one element of an array, as its scheduler lists it.
 
@@ -66,7 +70,6 @@ class JobIndex(Generic[_Job]):
 
 
 def job_key(submission: Submission) -> tuple[str, str]:
-    """Return the id and name of a run's job."""
     return str(submission.job_id), str(submission.job_name)
 
 

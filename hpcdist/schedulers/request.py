@@ -1,14 +1,24 @@
-"""The resources that a job and a cluster profile ask for together, whatever the scheduler's words
-for them."""
+"""A job's request on a cluster, whatever the scheduler's words for it: the resources that the job
+and the profile ask for together, what a site can never give, and the script."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from hpcdist.base.errors import JobError, RunDirectoryError
+from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import Target
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def cpus_per_node(job: JobSpec, cluster: ClusterProfile) -> int:
@@ -28,7 +38,6 @@ def mem_gb_per_node(job: JobSpec, cluster: ClusterProfile) -> float | None:
 
 
 def asks_for_gpus(job: JobSpec, cluster: ClusterProfile) -> bool:
-    """Return whether GPUs are requested."""
     return job.launch.device != "cpu" and cluster.gpu_request != "none"
 
 
@@ -58,6 +67,41 @@ def source(of_job: float | None, of_profile: float | None) -> str:
     if of_job:
         return "from the job"
     return "from the profile" if of_profile else "by default"
+
+
+# What a site can never give.
+
+
+def check_time_limit(
+    job: JobSpec, cluster: ClusterProfile, allowed_min: float | None, *, queue: str, other: str
+) -> None:
+    """Raise JobError for a longer time limit than `queue` allows; `other` is one more advice."""
+    limit_min = time_limit_min(job, cluster)
+    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
+        raise JobError(
+            f"resources.time_limit_min is {limit_min:g}, but {queue} allows {allowed_min:g} "
+            "minutes",
+            hint=f"set --time {allowed_min:g} or less, or {other}",
+        )
+
+
+def check_cpus(
+    job: JobSpec, wanted: int, most: int, *, nodes: str, what: str, other: str = ""
+) -> None:
+    """Raise JobError where the `wanted` CPUs of a node are more than any of `nodes` has."""
+    gpus = job.resources.gpus
+    if wanted > most and wanted == gpus:  # one per rank, the least there is
+        raise JobError(
+            f"resources.gpus is {gpus} per node, but {nodes} have {most} {what} at most",
+            hint=f"ask for fewer with --gpus{other}",
+        )
+    if wanted > most:
+        raise JobError(
+            f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} {what} per "
+            f"node, but {nodes} have {most} at most",
+            hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
+            "fewer ranks with --gpus",
+        )
 
 
 # In lines that people can check by hand.
@@ -93,11 +137,58 @@ def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str
 
 
 def no_gpus_line(job: JobSpec) -> str:
-    """Return why no GPUs are asked for."""
     why = "launch.device is cpu" if job.launch.device == "cpu" else "gpu_request is none"
     return f"GPUs: not asked for ({why})"
 
 
-def no_memory_line() -> str:
-    """Return why no memory is asked for."""
-    return "memory: what the site gives, for mem_gb is unset"
+NO_MEMORY_LINE = "memory: what the site gives, for mem_gb is unset"
+
+
+# The script.
+
+
+def check_folder(target: Target, signs: str, taken_for: str) -> None:
+    """Raise RunDirectoryError for a path with one of the signs, which are taken for something."""
+    sign = next((sign for sign in signs if sign in str(target.folder)), None)
+    if sign is not None:
+        raise RunDirectoryError(
+            f"{target.folder}: the path holds {sign!r}, which {taken_for}",
+            hint="name another folder with --runs or HPCDIST_RUNS",
+        )
+
+
+def render(
+    template: str, job: JobSpec, target: Target, cluster: ClusterProfile, **values: Any
+) -> str:
+    """Fill a template of templates/; a value that is missing is an error.
+
+    `values` are those that are the scheduler's own.
+    """
+    # One line, and nothing that ends or escapes a comment.
+    name = "".join(c if c.isprintable() else " " for c in job.name)
+    return _template(template).render(
+        job_comment=" ".join(name.split()),
+        num_nodes=job.resources.nodes,
+        cwd=target.cwd,
+        setup=cluster.setup,
+        settings=cluster.environment | target.environment,
+        python=cluster.python or sys.executable,
+        submitit_folder=str(target.submitit_folder),
+        **values,
+    )
+
+
+@cache  # a sweep renders the same template for every point
+def _template(name: str) -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(shipped_folder("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the text is bash: values are quoted by the filter `quote`
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment.get_template(name)

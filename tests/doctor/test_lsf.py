@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.lsf.doctor import (
-    examine,
-    explain_end,
-    try_script,
-)
+from hpcdist.schedulers.lsf.scheduler import scheduler
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "lsf" / "recorded"
 
@@ -49,7 +45,7 @@ def site(say):
 
 
 def test_a_site_that_answers_passes(site):
-    commands, version, daemons = examine()
+    commands, version, daemons = scheduler.examine()
     assert [one.state for one in (commands, version, daemons)] == ["pass"] * 3
     assert version.detail == "IBM Spectrum LSF 10.1.0.12, Aug 04 2021"
     assert daemons.detail == "cluster lsf10, master hosta.company.com, 2 of 3 queues are open"
@@ -57,7 +53,7 @@ def test_a_site_that_answers_passes(site):
 
 def test_without_the_commands_nothing_more_is_examined(say):
     say("bsub")
-    (commands,) = examine()
+    (commands,) = scheduler.examine()
     assert commands.state == "FAIL"
     assert commands.detail == "not found: bjobs, bkill, bqueues"
 
@@ -65,7 +61,7 @@ def test_without_the_commands_nothing_more_is_examined(say):
 def test_a_site_without_brequeue_is_told_what_happens_instead(say):
     for name in ("bsub", "bjobs", "bkill", "bqueues"):
         say(name)
-    commands = next(iter(examine()))
+    commands = next(iter(scheduler.examine()))
     assert commands.state == "warn"
     assert "brequeue is not" in commands.detail
 
@@ -79,7 +75,7 @@ def test_a_site_without_brequeue_is_told_what_happens_instead(say):
 )
 def test_daemons_that_do_not_answer_fail(site, err, said):
     site("bqueues", err=err, code=255)
-    daemons = list(examine())[-1]
+    daemons = list(scheduler.examine())[-1]
     assert daemons.state == "FAIL"
     assert said in daemons.detail
 
@@ -91,20 +87,20 @@ def queue_of(name):
 
 def test_a_queue_that_is_open_passes_with_what_it_allows(site):
     site("bqueues", queue_of("gpuv100"))
-    finding = try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
+    finding = scheduler.try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
     assert finding.state == "pass"
     assert "is open, and allows 1440 minutes and 64 slots" in finding.detail
 
 
 def test_a_queue_that_starts_no_jobs_is_a_warning(site):
     site("bqueues", queue_of("gpuv100").replace("Open:Active", "Open:Inact_Adm"))
-    finding = try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
+    finding = scheduler.try_script("#!/bin/bash\n#BSUB -q gpuv100\n")
     assert finding.state == "warn"
 
 
 def test_where_lsf_does_not_tell_the_directives_are_not_judged(site):
     site("bqueues", err="what?\n", code=255)
-    assert try_script("#!/bin/bash\n#BSUB -q gpu\n").state == "skip"
+    assert scheduler.try_script("#!/bin/bash\n#BSUB -q gpu\n").state == "skip"
 
 
 def test_the_end_is_told_in_the_words_of_bjobs_also_where_they_are_wrapped(site, tmp_path):
@@ -114,9 +110,9 @@ def test_the_end_is_told_in_the_words_of_bjobs_also_where_they_are_wrapped(site,
     ]
     run = Run(tmp_path / "run")
     run.path.mkdir()
-    assert explain_end(run) == ""
+    assert scheduler.explain_end(run) == ""
     run.submission_file.write_text('{"job_id": "1234"}')
     site("bjobs", recorded("bjobs_long.txt"))
-    assert explain_end(run) == f"LSF says of job 1234: {'; '.join(words)}"
+    assert scheduler.explain_end(run) == f"LSF says of job 1234: {'; '.join(words)}"
     site("bjobs", err="Job <1234> is not found\n", code=255)
-    assert explain_end(run) == ""
+    assert scheduler.explain_end(run) == ""

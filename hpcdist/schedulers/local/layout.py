@@ -16,7 +16,7 @@ from hpcdist.machine.gpus import Gpu, list_gpus
 from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.runs.spec import LaunchPlan, NodePlan, threads_of_user
-from hpcdist.schedulers.resources import product
+from hpcdist.schedulers.request import product
 from hpcdist.workloads import load_workload
 
 _AGENT_BYTES = 300e6
@@ -166,7 +166,6 @@ def explain(job: JobSpec, launch: LaunchPlan) -> list[str]:
 
 
 def _share(node: NodePlan) -> str:
-    """Return what each of a node's ranks gets."""
     shares = [f"CPUs {format_ranges(sorted(cpus))}" for cpus in node.rank_cpus or []]
     if node.gpus:
         num_ranks = len(shares) or len(node.gpus)

@@ -46,7 +46,7 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.jobs import is_new, note_jobs
 from hpcdist.schedulers.local import layout
-from hpcdist.schedulers.script import render
+from hpcdist.schedulers.request import render
 
 _PATIENCE_S = 0.9
 """Time that agents have, beyond the ranks' grace, to end a run in order before they are killed."""

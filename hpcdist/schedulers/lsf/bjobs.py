@@ -19,11 +19,10 @@ import msgspec
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting, Condition
-from hpcdist.schedulers.jobs import find_by_name
+from hpcdist.schedulers.jobs import NoJobNamedError, find_by_name
 from hpcdist.schedulers.lsf.commands import (
     JOB_ID,
     LONGEST_ARGUMENTS,
-    NoJobNamedError,
     array_id,
     bsub,
     call_lsf,
@@ -139,7 +138,7 @@ class ListedJob(Accounting, frozen=True, kw_only=True):
         return self.condition().state in ("pending", "running")
 
     def condition(self) -> Condition:
-        """Return what it means for a run."""
+        """Return the condition of its run."""
         if self.state == "EXIT":
             return plain_end(self.exit_reason, self.exit_code)
         state, note = _STATES.get(self.state, ("running", None))
@@ -153,7 +152,7 @@ class ListedJob(Accounting, frozen=True, kw_only=True):
         return Condition(state=state, reason=reason, expected_start_s=self.expected_start_s)
 
     def accounting(self) -> Accounting:
-        """Return what are LSF's books."""
+        """Return the part that is LSF's books."""
         return Accounting(**{key: getattr(self, key) for key in Accounting.__struct_fields__})
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of
+from hpcdist.schedulers.jobs import NoJobNamedError
 
 TIMEOUT_S = 30.0
 _BSUB_TIMEOUT_S = 90.0  # bsub itself tries for ever where the master does not answer
@@ -75,10 +76,6 @@ def failure(
 
 
 # Submitting.
-
-
-class NoJobNamedError(SchedulerError):
-    """bsub succeeded, and did not say which job it made."""
 
 
 def submission_environment() -> dict[str, str]:

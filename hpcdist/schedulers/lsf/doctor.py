@@ -24,28 +24,6 @@ _LOAD = "go to a login node of the cluster, or load the site's LSF profile (prof
 _NOT_TRIED = "LSF has no dry run: bsub judges the rest"
 
 
-def examine() -> Iterator[Finding]:
-    """Check the commands, their version and the daemons, as far as they work."""
-    missing = [name for name in _NEEDED if shutil.which(name) is None]
-    if missing:
-        yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
-        return
-    listed = ", ".join(_NEEDED)
-    if shutil.which("brequeue") is None:
-        yield warned(
-            "commands",
-            f"{listed} are there, brequeue is not",
-            "nothing to do: a run that is stopped at its limit is submitted again instead",
-        )
-    else:
-        yield passed("commands", f"{listed}, brequeue are there")
-    for check in (_version, _daemons):
-        try:
-            yield check()
-        except SchedulerError as error:
-            yield failed(check.__name__.strip("_"), error.message, error.hint)
-
-
 def _version() -> Finding:
     done = call_lsf(["bsub", "-V"])
     said = lsf_lines(done.stderr, done.stdout)
@@ -69,34 +47,61 @@ def _daemons() -> Finding:
     return passed("daemons", f"{cluster}{len(usable)} of {len(states)} queues are open")
 
 
-def try_script(script: str) -> Finding:
-    """Look at the queue of a script; what it asks for was compared with the queue before."""
-    named = _QUEUE.search(script)
-    queue = ask_queue(named[1] if named else None)
-    if queue is None:
-        chosen = named[1] if named else "for jobs that name none"
-        return skipped("directives", f"bqueues tells nothing of the queue {chosen}; {_NOT_TRIED}")
-    if not queue.is_active:
-        return warned(
-            "directives",
-            f"queue {queue.name} takes jobs, but starts none at present",
-            "the job waits until it does; name another queue",
+class LsfDoctor:
+    """The checks of doctor that ask LSF."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Check the commands, their version and the daemons, as far as they work."""
+        missing = [name for name in _NEEDED if shutil.which(name) is None]
+        if missing:
+            yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
+            return
+        listed = ", ".join(_NEEDED)
+        if shutil.which("brequeue") is None:
+            yield warned(
+                "commands",
+                f"{listed} are there, brequeue is not",
+                "nothing to do: a run that is stopped at its limit is submitted again instead",
+            )
+        else:
+            yield passed("commands", f"{listed}, brequeue are there")
+        for check in (_version, _daemons):
+            try:
+                yield check()
+            except SchedulerError as error:
+                yield failed(check.__name__.strip("_"), error.message, error.hint)
+
+    def try_script(self, script: str) -> Finding:
+        """Look at the queue of a script; what it asks for was compared with the queue before."""
+        named = _QUEUE.search(script)
+        queue = ask_queue(named[1] if named else None)
+        if queue is None:
+            chosen = named[1] if named else "for jobs that name none"
+            return skipped(
+                "directives", f"bqueues tells nothing of the queue {chosen}; {_NOT_TRIED}"
+            )
+        if not queue.is_active:
+            return warned(
+                "directives",
+                f"queue {queue.name} takes jobs, but starts none at present",
+                "the job waits until it does; name another queue",
+            )
+        limits = [f"{queue.run_limit_min:g} minutes"] if queue.run_limit_min is not None else []
+        limits += [f"{queue.max_slots} slots"] if queue.max_slots is not None else []
+        allows = " and ".join(limits) or "jobs of any size"
+        return passed(
+            "directives", f"queue {queue.name} is open, and allows {allows}; {_NOT_TRIED}"
         )
-    limits = [f"{queue.run_limit_min:g} minutes"] if queue.run_limit_min is not None else []
-    limits += [f"{queue.max_slots} slots"] if queue.max_slots is not None else []
-    allows = " and ".join(limits) or "jobs of any size"
-    return passed("directives", f"queue {queue.name} is open, and allows {allows}; {_NOT_TRIED}")
 
-
-def explain_end(run: Run) -> str:
-    """Return what LSF knows of a job's end, in its own words; empty: it does not answer."""
-    job_id = run.read_job_id() or ""
-    if not job_id:
-        return ""
-    try:
-        said = call_lsf(["bjobs", "-l", job_id]).stdout
-    except SchedulerError:
-        return ""
-    # The lines of bjobs -l go on in the next one after 21 blanks.
-    words = dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", said)))
-    return f"LSF says of job {job_id}: {'; '.join(words)}" if words else ""
+    def explain_end(self, run: Run) -> str:
+        """Return what LSF knows of a job's end, in its own words; empty: it does not answer."""
+        job_id = run.read_job_id() or ""
+        if not job_id:
+            return ""
+        try:
+            said = call_lsf(["bjobs", "-l", job_id]).stdout
+        except SchedulerError:
+            return ""
+        # The lines of bjobs -l go on in the next one after 21 blanks.
+        words = dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", said)))
+        return f"LSF says of job {job_id}: {'; '.join(words)}" if words else ""

@@ -113,8 +113,6 @@ _ONLY_SOME_HOSTS = re.compile(
     r"individual host-based reasons|candidate host pending reasons",
     re.IGNORECASE,
 )
-
-
 _ENDED_BY_OWNER = "it was ended with bkill"
 _ENDED_BY_ADMIN = "an administrator ended it"
 _ENDED: dict[str, tuple[State, str]] = {

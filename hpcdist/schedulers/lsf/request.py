@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcdist.base.errors import ProfileError, RunDirectoryError
+from hpcdist.base.errors import ProfileError
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import (
@@ -29,19 +29,20 @@ from hpcdist.cluster.requirement import (
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.resources import (
+from hpcdist.schedulers.request import (
+    NO_MEMORY_LINE,
     asks_for_gpus,
+    check_folder,
     cpus_per_node,
     limit_line,
     mem_gb_per_node,
     no_gpus_line,
-    no_memory_line,
     product,
     ranks_and_cpus,
+    render,
     source,
     time_limit_min,
 )
-from hpcdist.schedulers.script import render
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are a GB of hpcdist (10**9 bytes).
@@ -49,7 +50,6 @@ _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 LSF's own MB may be 2**20 bytes: the job then has up to 5 % more than it asked for (7 % where the
 unit is GB), and never less.
 """
-_PATTERN_SIGNS = ("%", "\\", "\n", '"')
 _PLAIN = re.compile(r"[\w./:-]+")
 _ELEMENT, _ELEMENT_OF_LSF = re.compile(r"^(\d+)_(\d+)$"), r"\1[\2]"
 """An element of an array: 11_3 for submitit, 11[3] for LSF."""
@@ -253,17 +253,6 @@ def _quoted(value: str) -> str:
     return f'"{value}"'
 
 
-def check_folder(target: Target) -> None:
-    """Raise RunDirectoryError for a path that LSF would not take as it is."""
-    found = next((sign for sign in _PATTERN_SIGNS if sign in str(target.folder)), None)
-    if found is not None:
-        raise RunDirectoryError(
-            f"{target.folder}: the path holds {found!r}, which LSF takes for a pattern, or for the "
-            "end of the path",
-            hint="name another folder with --runs or HPCDIST_RUNS",
-        )
-
-
 # The same in lines that people can check by hand.
 
 
@@ -291,7 +280,7 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
 
 def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
     if request.mem is None:
-        return no_memory_line()
+        return NO_MEMORY_LINE
     per, unit = cluster.lsf.mem_per, cluster.lsf.mem_unit
     asked = f"rusage[mem={request.mem}]"
     mem_gb = mem_gb_per_node(job, cluster)
@@ -357,7 +346,7 @@ def job_script(
 
     `environment` are variables that libraries read as they are loaded.
     """
-    check_folder(target)
+    check_folder(target, '%\\\n"', "LSF takes for a pattern, or for the end of the path")
     return render(
         "lsf.sh.j2",
         job,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -17,7 +17,6 @@ from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
     Condition,
-    Finding,
     JobPlace,
     Plan,
     Scheduler,
@@ -25,9 +24,9 @@ from hpcdist.schedulers.base import (
     Task,
 )
 from hpcdist.schedulers.jobs import JobIndex, end_jobs, note_jobs, unsubmitted
-from hpcdist.schedulers.lsf import doctor
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
+from hpcdist.schedulers.lsf.doctor import LsfDoctor
 from hpcdist.schedulers.lsf.hosts import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
 from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
@@ -38,13 +37,13 @@ from hpcdist.schedulers.lsf.site import (
     detect_lsf,
     max_array_size,
 )
-from hpcdist.schedulers.resources import lay_out, time_limit_min
+from hpcdist.schedulers.request import lay_out, time_limit_min
 
 _WARNINGS = ("SIGUSR2", "SIGINT", "SIGTERM")
 _KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
-class LsfScheduler(LsfRequeuer, Scheduler):
+class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     """Runs as LSF's jobs."""
 
     name = "lsf"
@@ -135,15 +134,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
 
     def detect_site(self) -> Site:
         return detect_lsf()
-
-    def examine(self) -> Iterator[Finding]:
-        return doctor.examine()
-
-    def try_script(self, script: str) -> Finding:
-        return doctor.try_script(script)
-
-    def explain_end(self, run: Run) -> str:
-        return doctor.explain_end(run)
 
 
 scheduler = LsfScheduler()

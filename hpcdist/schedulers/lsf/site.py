@@ -20,7 +20,7 @@ from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.lsf.commands import call_lsf
-from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
+from hpcdist.schedulers.request import check_cpus, check_time_limit, cpus_per_node
 
 _TIMEOUT_S = 5.0
 _DEFAULT_QUEUE = "LSB_DEFAULTQUEUE"
@@ -184,20 +184,25 @@ def check_queue(
     if queue is not None:
         _check_limits(job, cluster, queue)
     sizes = [host.slots for host in hosts if host.slots is not None]
-    if hosts and len(sizes) == len(hosts):
-        _check_hosts(job, cpus_per_node(job, cluster), sizes)
+    if not hosts or len(sizes) < len(hosts):
+        return
+    # All hosts of the cluster count: LSF's lists do not say which serve the queue.
+    nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
+    check_cpus(job, slots, max(sizes), nodes="LSF's hosts", what="slots")
+    fitting = sum(size >= slots for size in sizes)
+    if nodes > fitting:
+        raise JobError(
+            f"resources.nodes is {nodes}, but LSF has {number_of(fitting, 'host')} with the "
+            f"{slots} slots that a node needs",
+            hint="ask for fewer with --nodes, or for fewer CPUs per node",
+        )
 
 
 def _check_limits(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     if not queue.is_open:
         raise JobError(f"queue {queue.name} is closed: it takes no jobs", hint=_OTHER)
-    limit_min, allowed_min = time_limit_min(job, cluster), queue.run_limit_min
-    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
-        raise JobError(
-            f"resources.time_limit_min is {limit_min:g}, but queue {queue.name} allows "
-            f"{allowed_min:g} minutes",
-            hint=f"set --time {allowed_min:g} or less, or {_OTHER}",
-        )
+    limit_min = queue.run_limit_min
+    check_time_limit(job, cluster, limit_min, queue=f"queue {queue.name}", other=_OTHER)
     nodes, per_node = job.resources.nodes, cpus_per_node(job, cluster)
     slots = nodes * per_node
     asked = f"resources.nodes is {nodes} with {per_node} slots each, {slots} in all"
@@ -210,30 +215,6 @@ def _check_limits(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
         raise JobError(
             f"{asked}, but queue {queue.name} is for jobs with {queue.min_slots} or more",
             hint=f"ask for more with --nodes or --gpus, or {_OTHER}",
-        )
-
-
-def _check_hosts(job: JobSpec, slots: int, sizes: Sequence[int]) -> None:
-    """Check against all hosts of the cluster: LSF's lists do not say which serve the queue."""
-    nodes, gpus, largest = job.resources.nodes, job.resources.gpus, max(sizes)
-    if slots > largest and slots == gpus:  # one slot per rank, the least there is
-        raise JobError(
-            f"resources.gpus is {gpus} per node, but LSF's hosts have {largest} slots at most",
-            hint="ask for fewer with --gpus",
-        )
-    if slots > largest:
-        raise JobError(
-            f"resources.cpus_per_gpu is {slots // gpus}, with {gpus} ranks {slots} slots per node, "
-            f"but LSF's hosts have {largest} at most",
-            hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
-            "fewer ranks with --gpus",
-        )
-    fitting = sum(size >= slots for size in sizes)
-    if nodes > fitting:
-        raise JobError(
-            f"resources.nodes is {nodes}, but LSF has {number_of(fitting, 'host')} with the "
-            f"{slots} slots that a node needs",
-            hint="ask for fewer with --nodes, or for fewer CPUs per node",
         )
 
 

@@ -30,7 +30,6 @@ _MOST = 100_000
 _PART = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
 _PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
 
-
 _Row = dict[str, str]
 """A line of sacct by its fields: a life of a job, or a step in one."""
 
@@ -94,8 +93,7 @@ def _accounting(job_id: str, lives: Sequence[Sequence[_Row]]) -> Accounting:
 
 
 def _wait_s(job: _Row, start_s: float) -> float | None:
-    """Return the wait since the job was eligible: no job that it depends on went on, nothing held
-    it."""
+    """Return the wait since no job that it depends on went on, and nothing held it."""
     since_s = unix_time(job["Eligible"])
     since_s = unix_time(job["Submit"]) if since_s is None else since_s
     return None if since_s is None else max(0.0, start_s - since_s)

@@ -11,17 +11,16 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.resources import (
+from hpcdist.schedulers.request import (
+    NO_MEMORY_LINE,
     asks_for_gpus,
     cpus_per_node,
     limit_line,
     mem_gb_per_node,
     no_gpus_line,
-    no_memory_line,
     product,
     ranks_and_cpus,
     source,
@@ -30,7 +29,6 @@ from hpcdist.schedulers.resources import (
 
 _Options = dict[str, str | None]
 """Option of sbatch -> its value; None for one that takes none."""
-_PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
 _NEVER = frozenset(
@@ -90,16 +88,6 @@ def log_pattern(target: Target, task: str) -> str:
     return f"{target.submitit_folder}/{job}_{task}_log.out"
 
 
-def check_folder(target: Target) -> None:
-    """Raise RunDirectoryError for a path in which Slurm and submitit see a pattern."""
-    found = next((sign for sign in _PATTERN_SIGNS if sign in str(target.folder)), None)
-    if found is not None:
-        raise RunDirectoryError(
-            f"{target.folder}: the path holds {found!r}, which Slurm takes for a pattern",
-            hint="name another folder with --runs or HPCDIST_RUNS",
-        )
-
-
 def slurm_time(minutes: float) -> str:
     """Return a duration as sbatch reads it: D-HH:MM:SS, rounded up to seconds."""
     seconds = math.ceil(minutes * 60)
@@ -143,34 +131,31 @@ def _end_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
 
 def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
     """Return CPUs, memory, GPUs and the time limit, and where each number comes from."""
-    resources, options, end = (
-        job.resources,
-        _resource_options(job, cluster),
-        _end_options(job, cluster),
-    )
+    resources = job.resources
+    options = _resource_options(job, cluster) | _end_options(job, cluster)
 
-    def asked(options: _Options, *names: str) -> str:
+    def asked(*names: str) -> str:
         return " ".join(f"--{name}={options[name]}" for name in names if name in options)
 
     cpus = product(resources.nodes, int(options["cpus-per-task"] or 0), what="CPU")
-    counted = asked(options, "nodes", "ntasks-per-node", "cpus-per-task")
+    counted = asked("nodes", "ntasks-per-node", "cpus-per-task")
     lines = [f"CPUs: {cpus} ({ranks_and_cpus(job, cluster)}; one agent per node): {counted}"]
     mem_gb = mem_gb_per_node(job, cluster)
     if mem_gb is None:
-        lines.append(no_memory_line())
+        lines.append(NO_MEMORY_LINE)
     else:
         lines.append(
             f"memory {mem_gb:g} GB per node (mem_gb, {source(resources.mem_gb, cluster.mem_gb)}): "
-            f"{asked(options, 'mem')}, for Slurm's M is 2**20 bytes; "
+            f"{asked('mem')}, for Slurm's M is 2**20 bytes; "
             f"{mem_gb * resources.nodes:g} GB in all"
         )
     if asks_for_gpus(job, cluster):
         gpus = product(resources.nodes, resources.gpus, what="GPU")
-        request = asked(options, "gres", "gpus-per-node")
+        request = asked("gres", "gpus-per-node")
         lines.append(f"GPUs: {gpus} (gpu_request: {cluster.gpu_request}): {request}")
     else:
         lines.append(no_gpus_line(job))
-    limit = asked(end, "time", "signal") if "time" in end else None
+    limit = asked("time", "signal") if "time" in options else None
     return [*lines, limit_line(job, cluster, limit)]
 
 

@@ -22,38 +22,6 @@ _SHOWN_KEYS = ("JobState", "Reason", "ExitCode")
 _LOAD = "go to a login node of the cluster, or load the site's Slurm module"
 
 
-def examine() -> Iterator[Finding]:
-    """Check the commands, their version, the controller and accounting, as far as they work."""
-    missing = [name for name in _NEEDED if shutil.which(name) is None]
-    if missing:
-        yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
-        return
-    yield passed("commands", f"{', '.join(_NEEDED)} are there")
-    version = _asked("version", ["sbatch", "--version"], advice=_LOAD)
-    number = re.search(r"(\d+)\.(\d+)", version.detail)
-    if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
-        said = f"{version.detail}, and hpcdist needs 20.11 or newer"
-        version = failed("version", said, "ask the site for a newer one")
-    yield version
-    controller = _asked(
-        "controller",
-        ["squeue", "--noheader", "--me"],
-        ["scontrol", "ping"],
-        advice="Slurm's controller is down or cannot be reached from here; see `scontrol ping`, "
-        "and tell the site if it lasts",
-    )
-    yield controller
-    if controller.state == "pass":
-        accounting = _asked(
-            "accounting",
-            ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"],
-            advice="nothing to do: of jobs that Slurm has forgotten the run directory tells the "
-            "end",
-            refused=warned,
-        )
-        yield passed("accounting", "sacct answers") if accounting.state == "pass" else accounting
-
-
 def _asked(
     name: str,
     *commands: Sequence[str],
@@ -70,39 +38,74 @@ def _asked(
     return passed(name, _flat(said))
 
 
-def try_script(script: str) -> Finding:
-    """Ask sbatch --test-only about a script."""
-    with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
-        file.write(script)
-        file.flush()
-        try:
-            done = run_command(
-                ["sbatch", "--test-only", file.name],
-                timeout_s=_TIMEOUT_S,
-                environment=submission_environment(os.environ, script),
-            )
-        except CommandFailedError as error:
-            return failed(
-                "directives",
-                f"sbatch --test-only says: {_flat(error.said)}",
-                "change the cluster profile, or the options; `hpcdist render check` shows what is "
-                "asked for",
-            )
-        except SchedulerError as error:
-            return failed("directives", error.message, error.hint)
-    return passed("directives", _flat(done.stderr or done.stdout) or "sbatch accepts them")
-
-
-def explain_end(run: Run) -> str:
-    """Return what Slurm knows of a job's end, in its own words; empty: it does not answer."""
-    job_id = run.read_job_id() or ""
-    try:
-        fields = job_fields(show_job(job_id))
-    except SchedulerError:
-        return ""
-    found = [f"{key}={fields[key]}" for key in _SHOWN_KEYS if key in fields]
-    return f"Slurm says {', '.join(found)} of job {job_id}"
-
-
 def _flat(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+class SlurmDoctor:
+    """The checks of doctor that ask Slurm."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Check the commands, their version, the controller and accounting, as far as they work."""
+        missing = [name for name in _NEEDED if shutil.which(name) is None]
+        if missing:
+            yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
+            return
+        yield passed("commands", f"{', '.join(_NEEDED)} are there")
+        version = _asked("version", ["sbatch", "--version"], advice=_LOAD)
+        number = re.search(r"(\d+)\.(\d+)", version.detail)
+        if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
+            said = f"{version.detail}, and hpcdist needs 20.11 or newer"
+            version = failed("version", said, "ask the site for a newer one")
+        yield version
+        controller = _asked(
+            "controller",
+            ["squeue", "--noheader", "--me"],
+            ["scontrol", "ping"],
+            advice="Slurm's controller is down or cannot be reached from here; see `scontrol "
+            "ping`, and tell the site if it lasts",
+        )
+        yield controller
+        if controller.state == "pass":
+            accounting = _asked(
+                "accounting",
+                ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"],
+                advice="nothing to do: of jobs that Slurm has forgotten the run directory tells "
+                "the end",
+                refused=warned,
+            )
+            yield (
+                passed("accounting", "sacct answers") if accounting.state == "pass" else accounting
+            )
+
+    def try_script(self, script: str) -> Finding:
+        """Ask sbatch --test-only about a script."""
+        with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
+            file.write(script)
+            file.flush()
+            try:
+                done = run_command(
+                    ["sbatch", "--test-only", file.name],
+                    timeout_s=_TIMEOUT_S,
+                    environment=submission_environment(os.environ, script),
+                )
+            except CommandFailedError as error:
+                return failed(
+                    "directives",
+                    f"sbatch --test-only says: {_flat(error.said)}",
+                    "change the cluster profile, or the options; `hpcdist render check` shows what "
+                    "is asked for",
+                )
+            except SchedulerError as error:
+                return failed("directives", error.message, error.hint)
+        return passed("directives", _flat(done.stderr or done.stdout) or "sbatch accepts them")
+
+    def explain_end(self, run: Run) -> str:
+        """Return what Slurm knows of a job's end, in its own words; empty: it does not answer."""
+        job_id = run.read_job_id() or ""
+        try:
+            fields = job_fields(show_job(job_id))
+        except SchedulerError:
+            return ""
+        found = [f"{key}={fields[key]}" for key in _SHOWN_KEYS if key in fields]
+        return f"Slurm says {', '.join(found)} of job {job_id}"

@@ -50,8 +50,6 @@ _SACCT_FIELDS = "JobID,State,Reason,JobName"
 _LONGEST_ARGUMENT = 100_000  # Linux refuses one of 128 KiB
 _CLOCKS_DIFFER_S = 3600.0  # between the login node and the database, at most
 
-_HELD = "it is held; release it with: scontrol release JOBID"
-
 _REASONS = {
     "AssocGrpCpuLimit": "your account uses all CPUs that it may have at one time",
     "AssocGrpGRES": "your account uses all GPUs that it may have at one time",
@@ -65,7 +63,7 @@ _REASONS = {
     "DependencyNeverSatisfied": "the job that it waits for failed: it will never start",
     "JobArrayTaskLimit": "as many runs of the sweep as --max-parallel allows are under way",
     "JobHeldAdmin": "an administrator holds it",
-    "JobHeldUser": _HELD,
+    "JobHeldUser": "it is held; release it with: scontrol release JOBID",
     "Licenses": "it waits for licenses",
     "MaxMemPerLimit": "it asks for more memory than the partition allows",
     "NodeDown": "a node that it needs is down",
@@ -89,11 +87,7 @@ _REASONS = {
     "scontrol release JOBID",
 }
 _NEVER = "DependencyNeverSatisfied"
-_ENDED_REASONS = {
-    _NEVER: "what it was to follow did not end as --after asks, so Slurm "
-    "removed it (DependencyNeverSatisfied)",
-}
-"""Reason of a job that has ended -> in plain words, where it tells more than the state."""
+_REMOVED = f"what it was to follow did not end as --after asks, so Slurm removed it ({_NEVER})"
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,16 +108,15 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.job_id.partition("_")[2]
 
     def condition(self) -> Condition:
-        """Return what it means for a run."""
+        """Return the condition of its run."""
         state = _STATES.get(self.state, "running")
         if state == "pending":
-            return Condition(
-                state=state, reason=plain_reason(self.reason), expected_start_s=self.start_s
-            )
+            reason = plain_reason(self.reason)
+            return Condition(state=state, reason=reason, expected_start_s=self.start_s)
         if state == "running":
             return Condition(state=state)
-        why = _ENDED_REASONS.get(self.reason)
-        return Condition(state=state, reason=why or f"Slurm says {self.state}")
+        why = _REMOVED if self.reason == _NEVER else f"Slurm says {self.state}"
+        return Condition(state=state, reason=why)
 
 
 def ask_queue() -> list[QueuedJob]:
@@ -226,43 +219,25 @@ def plain_reason(code: str) -> str:
 # or a scancel. `scontrol show job` tells them apart.
 
 
-class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that this process is part of, in Slurm's view."""
-
-    state: str
-    reason: str
-    restarts: int
-    """Number of its requeues, a requeue under way included."""
-    is_preempted: bool
-    """Slurm has chosen it to make room, perhaps with a grace period."""
-
-
-def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
-    """Return what is to follow the end of a life."""
-    if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
+def decide(verdict: Verdict, said: str, *, life: int) -> Decision:
+    """Return what is to follow the end of a life, from what `show_job` says."""
+    fields = job_fields(said)
+    state, num_requeues = fields.get("JobState", ""), int(fields.get("Restarts") or 0)
+    # Chosen to make room, perhaps with a grace period.
+    is_preempted = fields.get("PreemptTime", "None") not in {"None", "Unknown"}
+    if num_requeues > life or state in {"PENDING", "REQUEUED"}:  # one under way is counted
         # A preemption without a grace period looks like an administrator's requeue.
-        cause: Cause = "preemption" if job.is_preempted else "requeue or preemption"
+        cause: Cause = "preemption" if is_preempted else "requeue or preemption"
         return Decision(sequel="leave", cause=cause)
-    if job.reason == "TimeLimit":
+    if fields.get("Reason") == "TimeLimit":
         return Decision(sequel="requeue", cause="time_limit")
-    if job.is_preempted:
+    if is_preempted:
         return Decision(sequel="requeue", cause="preemption")
     is_terminated = verdict.signal == "SIGTERM"
-    if job.state in {"COMPLETING", "CANCELLED"}:
+    if state in {"COMPLETING", "CANCELLED"}:
         return Decision(sequel="final", cause="cancel" if is_terminated else "nothing")
     # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
     return Decision(sequel="final" if is_terminated else "requeue", cause="nothing")
-
-
-def parse_job(text: str) -> OwnJob:
-    """Read one line of `scontrol --oneliner show job`."""
-    fields = job_fields(text)
-    return OwnJob(
-        state=fields.get("JobState", ""),
-        reason=fields.get("Reason", ""),
-        restarts=int(fields.get("Restarts") or 0),
-        is_preempted=fields.get("PreemptTime", "None") not in {"None", "Unknown"},
-    )
 
 
 def own_job_id() -> str:

@@ -6,7 +6,7 @@ import getpass
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ from hpcdist.schedulers.base import (
     Accounting,
     Allocation,
     Condition,
-    Finding,
     JobPlace,
     Plan,
     Scheduler,
@@ -32,17 +31,16 @@ from hpcdist.schedulers.base import (
     Task,
 )
 from hpcdist.schedulers.jobs import JobIndex, end_jobs, job_key, note_jobs, unsubmitted
+from hpcdist.schedulers.request import check_folder, cpus_per_node, lay_out, render
 from hpcdist.schedulers.requeue import Decision
-from hpcdist.schedulers.resources import cpus_per_node, lay_out
-from hpcdist.schedulers.script import render
-from hpcdist.schedulers.slurm import directives, doctor, site, steps
+from hpcdist.schedulers.slurm import directives, site, steps
 from hpcdist.schedulers.slurm.accounting import ask_usage
+from hpcdist.schedulers.slurm.doctor import SlurmDoctor
 from hpcdist.schedulers.slurm.queue import (
     ask_accounting,
     ask_queue,
     decide,
     own_job_id,
-    parse_job,
     scancel,
     show_job,
 )
@@ -57,7 +55,7 @@ _OWN_JOB_TIMEOUT_S = 10.0
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
-class SlurmScheduler(Scheduler):
+class SlurmScheduler(SlurmDoctor, Scheduler):
     """Runs as Slurm's jobs, or as steps of an allocation."""
 
     name = "slurm"
@@ -82,7 +80,7 @@ class SlurmScheduler(Scheduler):
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         cluster = plan.cluster
-        directives.check_folder(target)
+        check_folder(target, "%\\\n", "Slurm takes for a pattern")  # and so does submitit
         return render(
             "slurm.sh.j2",
             job,
@@ -189,7 +187,12 @@ class SlurmScheduler(Scheduler):
             if run not in in_allocations
             and (job := queue.find(run, run.read_submission())) is not None
         }
-        site.refuse_elsewhere(run for run in runs if run.id not in jobs)
+        elsewhere = site.conditions_elsewhere(run for run in runs if run.id not in jobs)
+        for name, condition in elsewhere.items():
+            raise SchedulerError(
+                f"run {name} cannot be cancelled here: {condition.reason}",
+                hint="cancel it from a login node of its cluster",
+            )
         for run in in_allocations:
             run.ask_to_cancel()
             steps.cancel_step(run)
@@ -219,23 +222,14 @@ class SlurmScheduler(Scheduler):
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def decide(self, verdict: Verdict) -> Decision:
-        job = parse_job(show_job(own_job_id(), timeout_s=_OWN_JOB_TIMEOUT_S))
-        return decide(verdict, job, life=self.life())
+        said = show_job(own_job_id(), timeout_s=_OWN_JOB_TIMEOUT_S)
+        return decide(verdict, said, life=self.life())
 
     def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
         run_command(["scontrol", "requeue", own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
 
     def detect_site(self) -> Site:
         return site.detect_slurm(getpass.getuser())
-
-    def examine(self) -> Iterator[Finding]:
-        return doctor.examine()
-
-    def try_script(self, script: str) -> Finding:
-        return doctor.try_script(script)
-
-    def explain_end(self, run: Run) -> str:
-        return doctor.explain_end(run)
 
 
 scheduler = SlurmScheduler()

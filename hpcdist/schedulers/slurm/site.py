@@ -21,7 +21,12 @@ from hpcdist.machine.command import run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Condition
-from hpcdist.schedulers.resources import asks_for_gpus, cpus_per_node, time_limit_min
+from hpcdist.schedulers.request import (
+    asks_for_gpus,
+    check_cpus,
+    check_time_limit,
+    cpus_per_node,
+)
 
 _DEFAULT_MAX_ARRAY_SIZE = 1001
 """slurm.schedmd.com/slurm.conf.html, MaxArraySize."""
@@ -33,6 +38,7 @@ _SINFO_TIMEOUT_S = 5.0
 _CONFIG_TIMEOUT_S = 10.0
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 _GB_PER_MIB = 2**20 / 1e9
+_OTHER = "name another partition with --partition"
 
 
 class NodeGroup(Struct, frozen=True, kw_only=True):
@@ -120,39 +126,19 @@ def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeG
     if nodes > number:
         raise JobError(
             f"resources.nodes is {nodes}, but partition {name} has {number}",
-            hint="ask for fewer with --nodes, or name another partition with --partition",
+            hint=f"ask for fewer with --nodes, or {_OTHER}",
         )
-    _check_cpus(job, cluster, name, theirs)
+    check_cpus(
+        job,
+        cpus_per_node(job, cluster),
+        max(group.cpus for group in theirs),
+        nodes=f"the nodes of partition {name}",
+        what="CPUs",
+        other=f", or {_OTHER}",
+    )
     if asks_for_gpus(job, cluster):
         _check_gpus(job, cluster, name, theirs)
-    limit_min, allowed_min = time_limit_min(job, cluster), theirs[0].limit_min
-    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
-        raise JobError(
-            f"resources.time_limit_min is {limit_min:g}, but partition {name} allows "
-            f"{allowed_min:g} minutes",
-            hint=f"set --time {allowed_min:g} or less, or name another partition with --partition",
-        )
-
-
-def _check_cpus(
-    job: JobSpec, cluster: ClusterProfile, name: str, groups: Sequence[NodeGroup]
-) -> None:
-    wanted, most = cpus_per_node(job, cluster), max(group.cpus for group in groups)
-    if wanted <= most:
-        return
-    gpus = job.resources.gpus
-    if wanted == gpus:  # one CPU per rank, the least there is
-        raise JobError(
-            f"resources.gpus is {gpus} per node, but the nodes of partition {name} have {most} "
-            "CPUs at most",
-            hint="ask for fewer with --gpus, or name another partition with --partition",
-        )
-    raise JobError(
-        f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} CPUs per node, "
-        f"but the nodes of partition {name} have {most} at most",
-        hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
-        "fewer ranks with --gpus",
-    )
+    check_time_limit(job, cluster, theirs[0].limit_min, queue=f"partition {name}", other=_OTHER)
 
 
 def _check_gpus(
@@ -171,12 +157,12 @@ def _check_gpus(
     if most == 0:
         raise JobError(
             f"resources.gpus is {gpus}, but the nodes of partition {name} have no {kind}",
-            hint="name another partition with --partition, or run on CPUs: --set launch.device=cpu",
+            hint=f"{_OTHER}, or run on CPUs: --set launch.device=cpu",
         )
     raise JobError(
         f"resources.gpus is {gpus} on {nodes} nodes, but partition {name} has {fitting} nodes "
         f"with {gpus} {kind} or more; the most is {most} per node",
-        hint="ask for fewer with --gpus and --nodes, or name another partition with --partition",
+        hint=f"ask for fewer with --gpus and --nodes, or {_OTHER}",
     )
 
 
@@ -263,7 +249,6 @@ def ask_max_array_size() -> int:
 
 
 def parse_cluster(config: str) -> str | None:
-    """Return ClusterName."""
     return _setting(config, "ClusterName")
 
 
@@ -286,12 +271,3 @@ def conditions_elsewhere(runs: Iterable[Run]) -> dict[str, Condition]:
         for name, cluster in theirs.items()
         if cluster != here
     }
-
-
-def refuse_elsewhere(runs: Iterable[Run]) -> None:
-    """Raise SchedulerError for a run that another cluster has: nothing here could end it."""
-    for name, condition in conditions_elsewhere(runs).items():
-        raise SchedulerError(
-            f"run {name} cannot be cancelled here: {condition.reason}",
-            hint="cancel it from a login node of its cluster",
-        )

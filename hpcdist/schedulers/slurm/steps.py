@@ -23,7 +23,7 @@ from hpcdist.machine.process import is_alive
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Allocation, Condition
-from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
+from hpcdist.schedulers.request import cpus_per_node, time_limit_min
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, job_fields, scancel, show_job
 
@@ -206,7 +206,9 @@ def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
 
     Raises SchedulerError where squeue is needed and does not answer.
     """
-    alive = {run.id: _is_alive(run) for run in runs}
+    processes = {run.id: _submission(run).process for run in runs}
+    # None: its process is on another host.
+    alive = {name: one is not None and is_alive(one) for name, one in processes.items()}
     steps = _steps() if None in alive.values() else {}
     conditions: dict[str, Condition] = {}
     for run in runs:
@@ -253,12 +255,6 @@ def cancel_step(run: Run) -> None:
 
 def _submission(run: Run) -> Submission:
     return run.read_submission() or Submission()
-
-
-def _is_alive(run: Run) -> bool | None:
-    """Return whether the process that runs srun lives; None where it is on another host."""
-    process = _submission(run).process
-    return False if process is None else is_alive(process)
 
 
 def _steps() -> dict[str, str]:

@@ -17,7 +17,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.schedulers.base import Target, Task
-from hpcdist.schedulers.jobs import find_by_name
+from hpcdist.schedulers.jobs import NoJobNamedError, find_by_name
 from hpcdist.schedulers.slurm.directives import submission_environment
 from hpcdist.schedulers.slurm.queue import ask_queue, scancel
 from hpcdist.schedulers.submitting import ScriptExecutor
@@ -28,15 +28,9 @@ _REFUSED_HINT = (
     "nothing was submitted; what was asked for: hpcdist render, what the profile says: hpcdist "
     "cluster show, what the cluster has: sinfo"
 )
-
-
 _JOB = re.compile(r"\bjob (\d+)")
 _UNCLEAR = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
 """Errors of slurm_errno.c after which Slurm may have the job: none answered a request."""
-
-
-class NoJobNamedError(SchedulerError):
-    """sbatch succeeded, and did not say which job it made."""
 
 
 class Sbatch:

@@ -12,7 +12,7 @@ from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.request import check_folder, directives, explanation, lsf_time
+from hpcdist.schedulers.lsf.request import directives, explanation, job_script, lsf_time
 
 ASKED = Path(__file__).parent / "asked"
 
@@ -227,8 +227,8 @@ def test_slurms_words_are_refused_also_where_no_gpu_is_wanted():
 def test_a_folder_that_lsf_would_not_take_as_it_is_is_refused(sign):
     where = msgspec.structs.replace(target(), folder=Path(f"/work/a{sign}b/RUN"))
     with pytest.raises(RunDirectoryError, match="pattern"):
-        check_folder(where)
-    check_folder(target())
+        job_script(job(), profile(), where, environment={})
+    job_script(job(), profile(), target(), environment={})
 
 
 def test_a_path_with_a_blank_is_one_value():
