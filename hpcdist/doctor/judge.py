@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from hpcdist.base.text import number_of, show_bytes
+from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE
@@ -75,9 +75,7 @@ def _folder(evidence: Evidence) -> Finding | None:
             "the folder is not the same on all nodes: name another with --runs",
         )
     if not missing:
-        return passed(
-            name, f"{number_of(evidence.num_nodes, 'node')} read it, and what they wrote is here"
-        )
+        return passed(name, f"{_nodes(evidence.num_nodes)} read it, and what they wrote is here")
     listed = ", ".join(map(str, missing))
     return failed(
         name,
@@ -125,9 +123,7 @@ def _interpreter(evidence: Evidence) -> Finding | None:
         why, kind = evidence.verdict.message, evidence.verdict.exception
         if "import" in why or kind in {"ModuleNotFoundError", "ImportError"}:
             return failed(name, why, "install what is missing, where the job runs")
-        return passed(
-            name, f"it starts, and hpcdist is there, on {number_of(evidence.num_nodes, 'node')}"
-        )
+        return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")
     return _versions(evidence)
 
 
@@ -201,8 +197,7 @@ def _port(evidence: Evidence) -> Finding | None:
     where = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
     others = evidence.num_nodes - 1
     return passed(
-        name,
-        f"{where} on node 0" + (f", reached from {number_of(others, 'node')}" if others else ""),
+        name, f"{where} on node 0" + (f", reached from {_nodes(others)}" if others else "")
     )
 
 
@@ -215,7 +210,11 @@ def _collective(evidence: Evidence) -> Finding | None:
     rate = f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
     return passed(
         "collective",
-        f"{ranks} ranks on {number_of(evidence.num_nodes, 'node')}: process group "
+        f"{ranks} ranks on {_nodes(evidence.num_nodes)}: process group "
         f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
         f"{times['all_reduce_time_s'] * 1e3:.1f} ms{rate}",
     )
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
