@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers.base import Dependency, Scheduler
+    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.summary import RunSummary
 
@@ -302,14 +303,18 @@ def sweep(
     command = ["hpcdist.sweep", os.fspath(job)]
     if not planned.scheduler.has_queue:
         return _sweep_here(planned, folder, command, summary_after=summary_after)
-    from hpcdist.summary.writing import SummaryTask
+    task: MakeTask | None = None
+    if summary_after:
+        from hpcdist.summary.task import SummaryTask  # with the whole summary
+
+        task = SummaryTask
 
     submitted = submit_runs(
         planned,
         runs=folder,
         command=command,
         dependencies=dependencies,
-        summary_task=SummaryTask if summary_after else None,
+        summary_task=task,
     )
     return [SubmittedRun(run) for run in submitted.runs]
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency, Scheduler
+    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.submit import Submission
 
@@ -247,7 +248,12 @@ def _submit(
     dependencies: Sequence[Dependency] = (),
 ) -> Submission:
     from hpcdist.submission.submit import submit
-    from hpcdist.summary.writing import SummaryTask
+
+    task: MakeTask | None = None
+    if options.summary_after:
+        from hpcdist.summary.task import SummaryTask  # with the whole summary
+
+        task = SummaryTask
 
     interrupts.defer()  # until the caller knows the runs, and can end them
     submitted = submit(
@@ -255,7 +261,7 @@ def _submit(
         runs=options.runs,
         command=sys.argv,
         dependencies=dependencies,
-        summary_task=SummaryTask if options.summary_after else None,
+        summary_task=task,
     )
     note(*submitted.messages)
     return submitted

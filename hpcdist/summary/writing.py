@@ -19,18 +19,6 @@ PICTURE = "compare.png"
 PICTURE_FORMS = ("png", "svg")
 
 
-class SummaryTask:
-    """submitit's callable: write the summary of runs that have ended."""
-
-    def __init__(self, run_paths: list[str], folder: str) -> None:
-        self.run_paths = run_paths
-        self.folder = folder
-
-    def __call__(self) -> None:
-        """Write summary.txt and summary.json into the folder."""
-        write_summary([Run(Path(path)) for path in self.run_paths], Path(self.folder))
-
-
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
     """Write summary.txt and summary.json into `folder`; returns the text."""
     from hpcdist.summary.report.text import make_console
