@@ -105,6 +105,9 @@ def leave(
         tell(TEARDOWN_LIMIT_S)
     if not _flush_streams():
         code = _EXIT_UNFLUSHED
+    # Held until they are closed in order: the collector may close an inner one first, and then
+    # what a destructor writes into the outer one is lost.
+    _held = _files()
     try:
         _destroy_program(kept)
     finally:
@@ -158,8 +161,7 @@ def _close_and_exit(code: int) -> NoReturn:
     """Exit with the files closed that something still refers to (a library's registry, a thread's
     frame), and with the buffers of C libraries written, which `os._exit` leaves."""
     try:
-        files = [value for value in gc.get_objects() if issubclass(type(value), io.IOBase)]
-        for file in sorted(files, key=_depth):
+        for file in sorted(_files(), key=_depth):
             with contextlib.suppress(Exception):
                 descriptor = None
                 with contextlib.suppress(OSError, ValueError):  # it is closed, or in memory
@@ -172,6 +174,10 @@ def _close_and_exit(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             ctypes.CDLL(None).fflush(None)
         os._exit(code)
+
+
+def _files() -> list[io.IOBase]:
+    return [value for value in gc.get_objects() if issubclass(type(value), io.IOBase)]
 
 
 def _depth(file: io.IOBase) -> int:
