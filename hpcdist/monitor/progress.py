@@ -53,7 +53,7 @@ class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
     quiet_s: float
     """Since one of them recorded something."""
     troubles: list[str]
-    """What a user should know, a sentence each."""
+    """Sentences for the user, one per fact."""
 
 
 class _Window(NamedTuple):

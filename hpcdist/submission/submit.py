@@ -82,10 +82,10 @@ class Submission:
         self.places = planned.places(make_unique_folder(runs, slug(planned.name)))
         self.layout: list[LaidOutJob] = []
         self.jobs: list[SubmittedJob] = []
-        """Those that the scheduler has accepted."""
+        """The jobs that the scheduler has accepted."""
         self.summary_job_id: str | None = None
         self.messages: list[str] = []
-        """What the scheduler had to say, each sentence once."""
+        """The messages of the scheduler, each sentence once."""
         self._command = list(command)
         self._surroundings = surroundings_now()
         self._created_s = time.time()

@@ -1,4 +1,4 @@
-"""What the job of --summary-after executes.
+"""The task that the job of --summary-after executes.
 
 A module of its own: queued jobs name it in their pickles, and submitting needs no summary.
 """

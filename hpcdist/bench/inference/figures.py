@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """How many times as fast the parallel strategy is."""
+        """The speed of the parallel strategy as a multiple of that of single."""
         return self.single.time_s.mean / self.parallel.time_s.mean
 
     @property

@@ -53,7 +53,7 @@ class SharedMemory:
         return np.frombuffer(self._memory, dtype, count).reshape(shape)
 
     def __getstate__(self) -> tuple[int, Any]:
-        """For a process that is started, not forked."""
+        """Return what a process needs that is started, not forked."""
         return self.num_bytes, reduction.DupFd(self._descriptor)
 
     def __setstate__(self, state: tuple[int, Any]) -> None:
@@ -118,7 +118,7 @@ class DecodedCache:
         self._arguments = number, shape, self.memory
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For a process that is started, not forked."""
+        """Return what a process needs that is started, not forked."""
         return DecodedCache, self._arguments
 
     def get(self, index: int) -> NDArray[np.uint8] | None:

@@ -38,7 +38,7 @@ class Reader:
         self._pid = 0  # whose threads they are
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For a worker that is started, not forked: it makes threads of its own."""
+        """Return no threads: a worker that is started, not forked, makes its own."""
         return Reader, (self._wanted, self.at_once)
 
     def read_all(

@@ -232,7 +232,7 @@ BASELINE_HINT = (
 
 
 class _Saved(Struct):
-    """What a saved run says of its own keys."""
+    """The part of a saved run that says in which schema it is."""
 
     schema: int = SCHEMA
 

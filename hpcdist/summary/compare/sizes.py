@@ -36,7 +36,7 @@ WORTH_SAYING = 0.02
 
 
 class Size(NamedTuple):
-    """What runs are ordered by."""
+    """The order of runs: by these fields, one after the other."""
 
     gpus: int
     """In all: with data_parallel, one rank drives several."""

@@ -14,14 +14,14 @@ from hpcdist.summary.values import Comparison, Group, Losses, VariantSummary
 
 
 class Look(NamedTuple):
-    """How a share of the time is shown."""
+    """The look of a share of the time in tables and pictures."""
 
     header: str
-    """Of its column in tables."""
+    """The header of its column in tables."""
     label: str
-    """In the legend of pictures."""
+    """Its name in the legend of pictures."""
     style: dict[str, Any]
-    """Of its bars."""
+    """Options of its bars."""
 
 
 # Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which
