@@ -48,6 +48,9 @@ from hpcdist.machine.process import (
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS
 
+_LEAVING_GRACE_S = 3.0
+"""Time that a rank which is leaving by itself has at least to end in order, where others are being
+ended: shorter than what the coordinator allows."""
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
@@ -95,7 +98,8 @@ class Forkserver:
         self._channel = channel
         self._ranks: dict[int, int] = {}  # pid -> local rank
         self._store_pid: int | None = None
-        self._kill_at: float | None = None  # when SIGTERM was not enough
+        self._kill_at = math.inf  # when SIGTERM was not enough
+        self._leave_by = math.inf  # when ranks that leave by themselves are killed, too
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
         # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
@@ -123,7 +127,7 @@ class Forkserver:
                 self._hear_ranks()
             self._reap()
             for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= deadline_s:
+                if time.monotonic() >= min(deadline_s, self._leave_by):
                     send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
@@ -252,10 +256,15 @@ class Forkserver:
 
     def _begin_ending(self, wanted: messages.End) -> None:
         self._ending = wanted.attempt
-        self._kill_at = time.monotonic() + wanted.grace_s
+        now = time.monotonic()
+        self._kill_at = now + wanted.grace_s
         self._strays_at = None
+        self._leave_by = now + max(wanted.grace_s, _LEAVING_GRACE_S)
+        self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
+            if pid in self._leaving:
+                continue
             deaf = self._board.read(local_rank).ignores_sigterm
             send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
             send_signal(pid, signal.SIGCONT)
@@ -263,8 +272,8 @@ class Forkserver:
     def _go_on_ending(self, attempt: int) -> None:
         now = time.monotonic()
         if self._ranks:
-            if self._kill_at is not None and now >= self._kill_at:
-                for pid in self._ranks:
+            for pid in self._ranks:
+                if now >= self._kill_at and pid not in self._leaving:
                     send_signal(pid, signal.SIGKILL)
             return
         self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
@@ -273,6 +282,7 @@ class Forkserver:
         kill_descendants()
         self._store_pid = None
         self._ending = None
+        self._leave_by = math.inf
         self._channel.send(messages.Gone(attempt=attempt))
 
 

@@ -166,8 +166,10 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     try:
         _run_to_end(context)
     except SystemExit as leaving:
+        _ignore_sigterm()
         code, report = _on_exit(leaving)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
+        _ignore_sigterm()
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
@@ -186,6 +188,12 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         slot.finish()
     context.events.close()
     return code
+
+
+def _ignore_sigterm() -> None:
+    """Let nobody cut off a rank that ends by itself: another one's failure ends all."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _run_to_end(context: RankContext) -> None:

@@ -60,6 +60,9 @@ if "thread" in sys.argv:
 print("told")
 ctypes.CDLL(None).puts(b"held back by C")
 if "raise" in sys.argv:
+    Path(folder, "written").touch()
+    while len(list(folder.parent.glob("*/written"))) < 2:  # the first to fail ends the other
+        time.sleep(0.01)
     raise ValueError("after all was written")
 if "exit" in sys.argv:
     sys.exit(3)
@@ -76,6 +79,7 @@ def test_what_a_rank_has_open_at_its_end_is_written(launch, write_script, tmp_pa
     for rank in range(2):
         folder = tmp_path / "out" / str(rank)
         written = {file.name: file.read_bytes() for file in folder.iterdir()}
+        written.pop("written", None)
         assert gzip.decompress(written.pop("zipped.gz")) == b"whole\n"
         assert written == {
             "tee.txt": b"told\n",
@@ -95,6 +99,27 @@ def test_files_are_closed_although_a_daemon_thread_goes_on(launch, write_script,
     assert (folder / "rows.csv").read_bytes() == b"epoch,loss\r\n"
     assert gzip.decompress((folder / "zipped.gz").read_bytes()) == b"whole\n"
     assert "Traceback" not in launched.log(0)
+
+
+def test_a_rank_that_fails_after_another_ends_in_order_too(launch, write_script, tmp_path):
+    """The first one's end does not cut off the second one's, however many destructors it has."""
+    script = write_script(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "folder, rank = Path(sys.argv[1]), os.environ['RANK']\n"
+        "class Slow:\n"
+        "    def __del__(self, sleep=time.sleep, file=open(folder / rank, 'w')):\n"
+        "        sleep(1.5 * int(rank))\n"
+        "        file.write('whole')\n"
+        "slow = Slow()\n"
+        "(folder / f'here-{rank}').touch()\n"
+        "while len(list(folder.glob('here-*'))) < 2: time.sleep(0.01)\n"
+        "raise OSError('gone')"
+    )
+    launched = launch(script, tmp_path, gpus=2)
+    assert launched.verdict().exit_code == 1
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["whole", "whole"]
+    assert launched.events(1)[-1]["status"] == "failed"
 
 
 def test_a_failed_rank_whose_threads_hang_has_written_its_files(launch, write_script, tmp_path):
