@@ -159,8 +159,8 @@ def _default(text: str) -> str:
         "{}": "none",
         "[]": "none",
     }
-    if text.startswith("("):  # a tuple: lists in YAML
-        values = ast.literal_eval(text)
+    if text.startswith(("(", "tuple(")):  # a tuple: lists in YAML
+        values = eval(text, {"range": range, "tuple": tuple})  # noqa: S307 - from our own source
         return f"[{', '.join(map(str, values))}]"
     return names.get(text, text.strip("'"))
 

@@ -54,7 +54,7 @@ class Notices:
         self._reading = wake_up_on({*CANCEL_SIGNALS, *self._warning_signals})
 
     def fileno(self) -> int:
-        """For select: it is readable when a signal has come."""
+        """Return the descriptor that is readable when a signal has come, for select."""
         return self._reading
 
     def read_signals(self) -> list[Warned | Cancelled]:

@@ -47,10 +47,10 @@ class Picture(NamedTuple):
     """A picture that can be drawn."""
 
     name: str
-    """Of its file, without an ending."""
+    """Name of its file, without an ending."""
     title: str
     description: str
-    """What can be seen, also for readers who cannot see it, and what was left out."""
+    """Text for readers who cannot see it, with what was left out."""
     draw: Callable[[], Figure]
 
 

@@ -27,11 +27,11 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 CONFIDENCE = 0.95
-"""Of every interval that a summary gives."""
+"""Confidence of every interval that a summary gives."""
 
 Over = Literal["runs", "windows"]
-"""What a spread is over: repeats, or what one run measured several times. The second does not
-contain how runs differ from each other, so it is the weaker statement."""
+"""The values that a spread is over: repeats, or what one run measured several times. The second
+does not contain how runs differ from each other, so it is the weaker statement."""
 
 _LARGEST_EXPONENT = 300.0
 """exp of more is no number; an interval this wide says that nothing is known."""
@@ -58,9 +58,9 @@ class Measure(Struct, frozen=True, kw_only=True):
     count: int | None = None
     """Number of values that the sd is over."""
     interval: Interval | None = None
-    """Of the mean; None where no spread is known."""
+    """Interval of the mean; None where no spread is known."""
     over: Over | None = None
-    """What the sd and the interval are over."""
+    """The values that the sd and the interval are over."""
 
     @property
     def sd_over_runs(self) -> float | None:

@@ -129,7 +129,7 @@ class Column(Struct, Generic[Row], frozen=True):
     value: Callable[[Row], Any]
     """Return the value of a row: a number, text, a Measure, a tuple; None is not known."""
     format: Format = plain
-    """How values become text; a value that is text stands as it is in any column."""
+    """Turns values into text; a value that is text stands as it is in any column."""
     unit: str = ""
     align: Literal["left", "right"] = "right"
     sort: Callable[[Any], float | str | None] | None = None

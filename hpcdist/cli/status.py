@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_RUNS = 10
-"""Of a sweep, in each state: there may be thousands."""
+"""Number of a sweep's runs that are shown in each state: there may be thousands."""
 
 
 @click.command

@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     ended: frozenset[int] = frozenset()
     """Nodes on which the agent's process ended in order."""
     scheduler_says: str = ""
-    """What the scheduler says of the job's end."""
+    """The scheduler's words on the job's end."""
 
 
 class NotEndedError(Exception):

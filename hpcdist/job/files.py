@@ -48,7 +48,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
     """The path of the file; for a module or a program, its name."""
     name: str = ""
-    """For a module or a program, its name as the user gave it: ./NAME is not NAME."""
+    """Name of a module or a program as the user gave it: ./NAME is not NAME."""
     shown: str
     """Its name in messages: the path as given, or the name of a shipped job."""
     kind: Literal["yaml", "script", "module", "program"]

@@ -190,7 +190,7 @@ class Launch(Section, frozen=True, kw_only=True):
     """Start, supervision and end of the ranks."""
 
     max_restarts: CountOrZero = 0
-    """How many times the ranks are started again after a failure."""
+    """Number of times that the ranks are started again after a failure."""
     hang_timeout_s: PositiveOrZero | None = None
     """End the run after this many seconds without a step; 0: never. Unset: 600 for trainers, never
     for scripts. In scripts, new output also counts as a step."""
@@ -201,7 +201,7 @@ class Launch(Section, frozen=True, kw_only=True):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
     join_timeout_s: Positive = 300.0
-    """How long the agents of all nodes wait for each other, in seconds."""
+    """Seconds that the agents of all nodes wait for each other."""
     grace_s: PositiveOrZero = 0.5
     """Time that a rank has to end after SIGTERM before it gets SIGKILL, in seconds."""
     warning_s: PositiveOrZero = 120.0
@@ -273,7 +273,7 @@ class TrainJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["train"] = "train"
     strategy: Literal["single", "data_parallel", "ddp", "fsdp"] = "ddp"
-    """How the model is spread: single (one rank), data_parallel (one rank for all GPUs of a node),
+    """Way to spread the model: single (one rank), data_parallel (one rank for all GPUs of a node),
     ddp (a copy per rank), fsdp (parameters, gradients and optimizer state are sharded over the
     ranks)."""
 
@@ -288,7 +288,7 @@ class LightningJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["lightning"] = "lightning"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How the model is spread over the ranks; auto: ddp if there are several ranks; fsdp: FSDP2 by
+    """Way to spread the model over the ranks; auto: ddp if there are several ranks; fsdp: FSDP2 by
     Lightning's ModelParallelStrategy."""
 
 
@@ -368,7 +368,7 @@ class CheckJob(JobSpec, frozen=True, kw_only=True):
 
     workload: Literal["check"] = "check"
     timeout_s: Positive = 60.0
-    """How long a rank waits for the others, in seconds."""
+    """Seconds that a rank waits for the others."""
 
 
 class Allreduce(Section, frozen=True, kw_only=True):

@@ -119,7 +119,7 @@ _EPOCH = _HEADER.index("EPOCH")
 _NUM_TEXTS = 2
 """Columns that stand left; the others hold numbers."""
 _ORDER = ("running", "failed", "lost", "unknown", "pending")
-"""What goes on and what went wrong comes first: a small screen shows no more."""
+"""States in the order of their rows: what goes on and what went wrong comes first."""
 _STYLES = {"running": "cyan", "done": "green", "failed": "red", "lost": "red"}
 _OTHER_STYLE = "yellow"
 
@@ -138,7 +138,7 @@ _GAP = _INDENT = "  "
 _LEAST_NAME = 12
 _KEPT_END = 5
 _MOST_LINES = 3
-"""Of what is said, where it is broken into lines."""
+"""Most lines of a text that is broken."""
 
 
 def make_frame(

@@ -33,7 +33,7 @@ class Candidate:
 
     what: What
     name: str
-    """Of the run that has the checkpoints, or of the snapshot."""
+    """Name of the run that has the checkpoints, or of the snapshot."""
     path: Path
     num_bytes: int
     kept_because: str | None = None

@@ -28,7 +28,7 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[str] = []
     """UUIDs of the GPUs of its ranks."""
     offers: list[str] = []
-    """Of node 0: the addresses by which others may try to reach it."""
+    """Addresses by which others may try to reach node 0."""
     address: str | None = None
     """Its own, on the way to node 0."""
     master_addr: str | None = None

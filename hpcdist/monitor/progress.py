@@ -77,7 +77,7 @@ class _Rank:
         self.world_size: int | None = None
         """None before its first event."""
         self.end_status: str | None = None
-        """Of its closing event: done, stopped, failed or killed."""
+        """Status in its closing event: done, stopped, failed or killed."""
         self.host: str | None = None
         self.pid: int | None = None
         self.heard_s = -math.inf

@@ -39,9 +39,9 @@ class Screen:
         self._with_progress = with_progress
         self._started_s = time.monotonic()
         self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        """Whether progress can be drawn."""
+        """Progress can be drawn."""
         self.has_log = self.is_live and self._log.isatty()
-        """Whether the log is on the same terminal, so that its unfinished lines can be drawn."""
+        """The log is on the same terminal, so that its unfinished lines can be drawn."""
         self._console: Console | None = None
         self._live: Live | None = None
         self._drawn_s = 0.0

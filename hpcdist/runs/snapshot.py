@@ -49,7 +49,7 @@ class SnapshotPlan:
     """The commit that is checked out there; None before the first."""
     entries: list[Entry]
     notes: list[str]
-    """What the user should know."""
+    """Notes for the user."""
 
     def folder(self, runs: Path) -> Path:
         """Return the folder of the snapshot among these runs, once it is stored."""
@@ -234,7 +234,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the root of the snapshot."""
     size_bytes: int = 0
     sha256: str = ""
-    """Of the bytes of a file; empty for a link."""
+    """Digest of the bytes of a file; empty for a link."""
     executable: bool = False
     target: str = ""
     """Where a link points to; empty for a file."""

@@ -47,7 +47,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     """Variables for the agents and ranks; what the user has set stays."""
     warning_signals: list[str] = []
-    """What the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
+    """Signals that the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     limit_min: float | None = None
@@ -118,7 +118,7 @@ class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the comparison whose variants the points are."""
     variant: str | None = None
     job_name: str | None = None
-    """What the scheduler calls the array that the run is part of; None: the run's id."""
+    """The scheduler's name for the array that the run is part of; None: the run's id."""
     task: int | None = None
     """The run's number in that array."""
 
@@ -171,7 +171,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The directory that the run was submitted from."""
     snapshot: UsedSnapshot | None = None
     command: list[str] = []
-    """How the user asked for the run."""
+    """The command by which the user asked for the run."""
     user: str | None = None
     host: str | None = None
     """Where the run was submitted."""
@@ -180,7 +180,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     git: GitState | None = None
     """None: not in a git work tree."""
     environment: dict[str, str] = {}
-    """Of the submission, without secrets."""
+    """Environment of the submission, without secrets."""
     sweep: SweepPlace | None = None
     """None: the run is by itself."""
 
@@ -228,7 +228,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     job_id: str
-    """Of an array, its own."""
+    """Id of the job; of an array, its own."""
     runs: list[str]
     """Ids of the runs, in the order of the array."""
 
@@ -244,12 +244,12 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the job, or of the comparison."""
     scheduler: str | None = None
     command: list[str] = []
-    """How the user asked for the sweep."""
+    """The command by which the user asked for the sweep."""
     num_points: int | None = None
     max_parallel: int | None = None
     jobs: list[SubmittedJob] = []
     summary_job_id: str | None = None
-    """Of the job that writes the summary."""
+    """Id of the job that writes the summary."""
 
     @classmethod
     def decode(cls, value: object) -> SweepSpec:
@@ -262,7 +262,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     scheduler: str | None = None
     job_id: str | None = None
-    """Of an element of an array, with its place there."""
+    """Id of the job; an element of an array has its place there in it."""
     job_name: str | None = None
     """An id alone may be another job's by now."""
     submitted_s: float = 0.0
@@ -270,7 +270,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     folder: str | None = None
     """Holds the script, and submitit's files."""
     process: ProcessId | None = None
-    """What was started on the host of the submission: submitit's controller, or srun."""
+    """Process on the host of the submission: submitit's controller, or srun."""
     step: bool = False
     """The run is a step in an allocation, and no job of its own."""
     cluster: str | None = None

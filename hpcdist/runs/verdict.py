@@ -56,7 +56,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     exception: str | None = None
     """Type of the exception, with its module where it is not a builtin."""
     message: str | None = None
-    """Of the exception; of a rank that aborted, the last lines of its log."""
+    """Message of the exception; of a rank that aborted, the last lines of its log."""
     traceback: str | None = None
     step: int | None = None
     """Last finished step; None where none was recorded."""
@@ -72,7 +72,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     free_bytes: int | None = None
     """Memory of its host that was left to it, where that was too little."""
     advice: str | None = None
-    """What would help against a lack of memory."""
+    """Advice against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
 
@@ -84,7 +84,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     state: State
     message: str
     exit_code_of_run: int
-    """What `hpcdist submit --wait` ends with."""
+    """Exit code of `hpcdist submit --wait`."""
     rank: int | None = None
     """The rank that failed first."""
     local_rank: int | None = None
@@ -92,7 +92,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     host: str | None = None
     exit_code: int | None = None
     signal: str | None = None
-    """What ended that rank; of a stop, what gave notice."""
+    """Signal that ended that rank; of a stop, the one that gave notice."""
     exception: str | None = None
     exception_message: str | None = None
     traceback: str | None = None
@@ -108,7 +108,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""
     remark: str | None = None
-    """What went wrong without failing the run."""
+    """A fault that did not fail the run."""
 
 
 def cancelled_verdict() -> Verdict:

@@ -24,8 +24,8 @@ _SETTLE_S = 5.0
 """A scheduler that answers again may have the request before it still."""
 _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
-"""How long jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where a
-site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
+"""Seconds that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
+a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
 
 
 class NoJobNamedError(SchedulerError):

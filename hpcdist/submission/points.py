@@ -51,12 +51,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     flags: dict[str, Flag]
     """Key -> its value at this point."""
     repeat: int = 0
-    """Which of the runs with these values it is."""
+    """Place among the runs with these values."""
     num_repeats: int = 1
     names: dict[str, str] = {}
     """Key -> what the user calls it."""
     variant: str | None = None
-    """Of a comparison: which of its variants it is; the flags are the variant's."""
+    """Name of its variant in a comparison; the flags are the variant's."""
     job: str | None = None
     """The variant's; None: all points are of one job."""
 

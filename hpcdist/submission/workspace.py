@@ -47,7 +47,7 @@ class Workspace:
     """None: the job runs in `submit_dir` itself."""
     limit_bytes: float = DEFAULT_LIMIT_BYTES
     notes: list[str] = field(default_factory=list)
-    """What the user should know, one sentence each."""
+    """Notes for the user, one sentence each."""
 
     def job_in(self, runs: Path, job: JobSpec) -> JobSpec:
         """Return the job with its script, or what its function imports, in the snapshot."""

@@ -43,9 +43,9 @@ class SizeSummary(Struct, frozen=True, kw_only=True):
     scaling: Scaling | None = None
     """None where it is neither."""
     strategy: str | None = None
-    """Of the larger sizes that it is compared with; None where the job has none."""
+    """Strategy of the larger sizes that it is compared with; None where the job has none."""
     samples_per_step: float | None = None
-    """Of all GPUs together, in the mean: the last step of an epoch may be smaller."""
+    """Mean over the steps, all GPUs together: the last step of an epoch may be smaller."""
     samples_per_s: Measure
     step_time_s: float | None = None
     speedup: Ratio
@@ -72,12 +72,12 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """Why there is none."""
     sizes: list[ForecastSize] = []
     terms_s: dict[str, float] | None = None
-    """What the step of the best fit consists of at the largest size, in seconds."""
+    """Seconds of a step at the largest size, by term of the best fit."""
     error: float | None = None
     """By how much the best fit misses a size that it was fitted without: the root of the mean
     square, relative."""
     notes: list[str] = []
-    """What it takes for granted."""
+    """Assumptions that it makes."""
 
 
 class TimeToAccuracy(Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
     node: int | None = None
     host: str | None = None
     longer_s: float
-    """What it takes per step longer than the typical rank, for its own part."""
+    """Seconds per step that it needs more than the typical rank, for its own part."""
     slowest_in: int
     """Stretches of steps in which it was the slowest."""
     stretches: int
@@ -158,17 +158,17 @@ class Losses(Struct, frozen=True, kw_only=True):
     """The baseline, which is the ideal; empty where there is one size only. Then all that is not
     computing counts as lost: what could be won at most."""
     efficiency: float
-    """Of all the time, with checkpoints and restarts: 1 - the sum of `lost`."""
+    """Efficiency over all the time, with checkpoints and restarts: 1 - the sum of `lost`."""
     lost: dict[str, float]
     """Share of the time that each part lost."""
     shares: dict[str, float]
-    """What the time consists of, by part; together 1."""
+    """Share of the time by part; together 1."""
     largest: str | None = None
     """The part that lost most; None where none lost as much as counts."""
     straggler: Straggler | None = None
-    """Who held the others up in each of the runs."""
+    """The rank or node that held the others up in each of the runs."""
     advice: list[str] = []
-    """What would be worth most, with the figures behind it; the largest first."""
+    """Changes that are worth most, with the figures behind them; the largest first."""
 
 
 class GpuUsage(Struct, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
 
     node: int
     host: str | None = None
-    """Of the newest attempt."""
+    """Host of the newest attempt."""
     num_cpus: float | None = None
     """That they may use."""
     cpus_busy: float | None = None
@@ -204,38 +204,38 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     """That the node has, other jobs' included."""
     node_cpus_busy: float | None = None
-    """Of all processes of the node, whoever's they are."""
+    """Busy CPUs over all processes of the node, whoever's they are."""
 
 
 class UsageSummary(Struct, frozen=True, kw_only=True):
     """The resource usage that the agents sampled."""
 
     sampled_s: float
-    """Of the node that was sampled longest."""
+    """Longest time that a node was sampled."""
     gpu_utilization: float | None = None
     """Mean over all GPUs and the time."""
     max_gpu_utilization: float | None = None
-    """Of the GPU with the largest mean."""
+    """Mean of the GPU that was used most."""
     max_gpu_memory_bytes: int | None = None
-    """Of the GPU that held most."""
+    """Largest memory that a GPU held."""
     gpu_memory_bytes: int | None = None
-    """That this GPU has."""
+    """Memory that this GPU has."""
     gpu_power_w: float | None = None
     """Mean of one GPU."""
     energy_j: float | None = None
-    """Of all GPUs together, as long as they were sampled."""
+    """Energy of all GPUs together, as long as they were sampled."""
     cpus_busy: float | None = None
-    """Of all nodes together."""
+    """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
-    """That the ranks may use; those that simulated nodes share count once."""
+    """CPUs that the ranks may use; those that simulated nodes share count once."""
     max_memory_bytes: int | None = None
-    """Of the ranks of the node that held most."""
+    """Largest memory that the ranks of a node held."""
     nodes: list[NodeUsage] = []
     gpus: list[GpuUsage] = []
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """For how long a run held what it had."""
+    """The time that a run held its GPUs or CPUs."""
 
     held_s: float
     """All lives together."""
@@ -248,13 +248,13 @@ class Cost(Struct, frozen=True, kw_only=True):
     """None with GPUs."""
     cpu_hours: float | None = None
     lost_s: float | None = None
-    """Of `held_s`, what went into restarts: from the end of an attempt, or the begin of a new life,
+    """Part of `held_s` that went into restarts: from an attempt's end, or the begin of a new life,
     to the next step, and for steps done again. None with one attempt, or where no steps are known.
     """
     lost_share: float | None = None
-    """Of `held_s`."""
+    """Share of `held_s`."""
     waiting_share: float | None = None
-    """Of the time from the queue to the end, what was spent in the queue."""
+    """Share of the time from submission to the end that was spent in the queue."""
 
 
 class VerdictSummary(Struct, frozen=True, kw_only=True):
@@ -279,12 +279,12 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
 
     attempt: int
     life: int | None
-    """How often the scheduler had started the job before."""
+    """Number of times that the scheduler had started the job before."""
     first_step: int | None
     """Finished steps when it began."""
     last_step: int | None
     kind: str | None
-    """Of the verdict on it; None where it goes on, or where nothing is known."""
+    """Kind of its verdict; None where it goes on, or where nothing is known."""
     message: str | None
 
 
@@ -300,7 +300,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None
-    """Which variant of it."""
+    """Name of its variant there."""
     state: State | None = None
     nodes: int
     gpus_per_node: int
@@ -309,10 +309,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
     samples_per_s: Measure | None = None
-    """Of all ranks together, while they step; the sd is over windows, weighted by their length.
+    """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""
     samples_per_step: float | None = None
-    """Of all ranks together, in the mean."""
+    """Mean over the steps, all ranks together."""
     warm_up_steps: int | None = None
     """Steps of the lowest rank that were left out as warm-up, in all attempts."""
     step_time_s: StepTime | None = None
@@ -345,18 +345,18 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
     all_reduce: AllreduceSummary | None = None
-    """Of the job allreduce, and of check."""
+    """Results of the job allreduce, and of check."""
     inference: InferenceSummary | None = None
-    """Of the job inference."""
+    """Results of the job inference."""
     loading: DataloadSummary | None = None
-    """Of the job dataload."""
+    """Results of the job dataload."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
-    """What the ranks wanted known."""
+    """Notes that the ranks recorded."""
     accounting: Accounting | None = None
-    """What the scheduler has on its job; None where it keeps no books, or not of this one."""
+    """The scheduler's accounting; None where it keeps none, or none of this job."""
     usage: UsageSummary | None = None
-    """What its ranks used; None where nothing was sampled."""
+    """Resources that its ranks used; None where nothing was sampled."""
     cost: Cost | None = None
     """None where no time is known."""
 
@@ -365,7 +365,7 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     """One run in figures, among the runs that it is compared with."""
 
     losses: Losses | None = None
-    """Of this run and its repeats; None where it is not done, or recorded no steps."""
+    """Losses of this run and its repeats; None where it is not done, or recorded no steps."""
     speedup: float | None = None
     """Samples/s against the mean of the runs in `compared_with`."""
     efficiency: float | None = None
@@ -376,11 +376,11 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     of_size: SizeSummary | None = None
     """All runs of this size that it is compared as one of; None where there is no comparison."""
     forecast: Forecast | None = None
-    """What more GPUs would bring; on the runs of the largest size only."""
+    """Speed with more GPUs; on the runs of the largest size only."""
     time_to_accuracy: TimeToAccuracy | None = None
     """None where no accuracy was recorded."""
     repeats: Repeats | None = None
-    """Of this run, itself included; None where there is no other like it."""
+    """Its repeats, itself included; None where there is no other run like it."""
     configuration: str | None = None
     """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
     measure the same."""
@@ -402,10 +402,9 @@ class Group(Struct, frozen=True, kw_only=True):
     runs: list[str]
     """Run ids, smallest world size first."""
     baseline: list[str]
-    """Those of the smallest size, which may be of another group; empty where all runs have the
-    same."""
+    """Runs of the smallest size, which may be of another group; empty where all have the same."""
     strategy: str | None = None
-    """Of the largest runs: one GPU needs none."""
+    """Strategy of the largest runs: one GPU needs none."""
     scaling: Scaling | None = None
     """None where it is neither."""
     losses: list[Losses] = []
@@ -430,11 +429,11 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     samples_per_s: Measure | None = None
     """Over the runs; of a single one the mean alone."""
     interval: Interval | None = None
-    """Of that mean, as in `samples_per_s`."""
+    """Interval of the mean in `samples_per_s`."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     straggler: Straggler | None = None
-    """Who held the others up in each of the runs."""
+    """The rank or node that held the others up in each of the runs."""
     speedup: Ratio | None = None
     """Against the first variant; the sd has both variants' spread in it."""
     ideal: float = 1.0
@@ -447,7 +446,7 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     overall: float | None = None
     """Efficiency of all the time, with checkpoints between steps and restarts."""
     advice: list[str] = []
-    """What would be worth most, with the figures behind it; the largest first."""
+    """Changes that are worth most, with the figures behind them; the largest first."""
 
     @property
     def is_without_its_gpus(self) -> bool:
@@ -459,7 +458,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """The variants of one comparison, in their order."""
 
     id: str
-    """Of the sweep."""
+    """Id of the sweep."""
     baseline: str
     """The first variant."""
     variants: list[VariantSummary]

@@ -39,7 +39,7 @@ class Single:
     uses_group = False
     """Ranks talk to each other in a process group."""
     tells_last_gradient = False
-    """What a step waits for others comes after the rank's own last gradient."""
+    """A step waits for other ranks only after its own last gradient."""
     is_sharded = False
     """Each rank holds a part of the model: then all must call it equally often, and each
     writes its part of a checkpoint."""

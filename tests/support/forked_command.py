@@ -67,7 +67,7 @@ def run_command(server, arguments, *, cwd, environment, limit_s):
 
 
 def _read_all(pipes, deadline):
-    """What comes out of each pipe until nobody has it open for writing, as for subprocess.run."""
+    """Return the bytes of each pipe until nobody has it open for writing, as for subprocess.run."""
     outputs = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:

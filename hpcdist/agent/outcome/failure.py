@@ -50,7 +50,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def before_what(self) -> str:
-        """For a sentence; what the signal was for, the scheduler is asked at the end."""
+        """Return the end of a sentence; what the signal was for, the scheduler is asked later."""
         return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 

@@ -41,9 +41,9 @@ class Measured:
     num_ranks: int
     num_bytes: int
     total_time_s: float
-    """Of all calls together, on the slowest rank."""
+    """Time of all calls together, on the slowest rank."""
     times_s: list[float]
-    """Of each call, on the slowest rank."""
+    """Time of each call, on the slowest rank."""
     planned: int
     """Number of calls that there would have been, had no rank been asked to leave."""
 

@@ -31,7 +31,7 @@ _UNCLEAR = 0.13
 """Standard error to mean from which on a mean tells nothing: with 5 passes an sd of 30 %."""
 
 Temperature = Literal["cold", "warm", "unknown", "memory"]
-"""Whether files had to come from storage (cold), or were in the memory of the system (warm), which
+"""Files had to come from storage (cold), or were in the memory of the system (warm), which
 not every file system can be asked to forget; memory: the data set is in memory anyway."""
 
 
@@ -71,20 +71,20 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     node: Count
     host: str
     ranks: PositiveCount
-    """Of the node; each loads its share, all at the same time."""
+    """Ranks of the node; each loads its share, all at the same time."""
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
     repeats: PositiveCount
     """Passes that were timed, after the first ones."""
     batches: PositiveCount
-    """Of each rank, in a pass."""
+    """Batches of each rank, in a pass."""
     mean_time_s: PositiveSeconds
     """Per batch."""
     sd_time_s: Seconds | None = None
-    """Of the passes' times per batch; None where there was one pass."""
+    """Deviation of the passes' times per batch; None where there was one pass."""
     min_time_s: Seconds
     images_per_s: PerSecond
-    """Of all ranks of the node together."""
+    """All ranks of the node together."""
     start_time_s: Seconds
     """Until the first batch is there, with the workers made; mean where it was done twice."""
     first_time_s: Seconds
@@ -129,7 +129,7 @@ class DataloadSummary(Struct, frozen=True, kw_only=True):
     conclusions: list[str]
     """The best number of workers, and the bottleneck."""
     details: list[str]
-    """What the conclusions rest on, and what would help."""
+    """Figures behind the conclusions, and what would help."""
 
 
 class Passes(Struct, kw_only=True):
@@ -138,12 +138,12 @@ class Passes(Struct, kw_only=True):
     batches: list[int] = []
     """In each pass."""
     times_s: list[float] = []
-    """Of each pass."""
+    """Time of each pass."""
     starts_s: list[float] = []
     firsts_s: list[float] = []
-    """Of each first pass, per batch."""
+    """Time of each first pass, per batch."""
     first_files: Temperature = "unknown"
-    """Of the earliest."""
+    """Temperature of the files in the earliest pass."""
     worker_bytes: int | None = None
 
 

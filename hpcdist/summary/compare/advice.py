@@ -16,14 +16,14 @@ from hpcdist.summary.figures import shares as part
 from hpcdist.summary.values import Losses, RunFigures, Straggler
 
 MOST = 2
-"""What is said first is what people do."""
+"""Largest number of advices: people follow the first."""
 _WORTH_ADVICE = 0.05
-"""Of the time: for less nobody changes a job."""
+"""Least share of the time that is worth it: for less nobody changes a job."""
 _WORTH_HALVING = 0.1
 """The same, for what can be made half at best."""
 _PLAINLY_MORE = 1.2
 _SAVING_SHARE = 0.01
-"""Of the time that saving may take: then it is no concern."""
+"""Share of the time that saving checkpoints may take without concern."""
 _SELDOMER = 10
 _NEARLY_ALL = 0.99
 _MOST_WORKERS_MORE = 2

@@ -60,7 +60,7 @@ class Change(Struct, frozen=True, kw_only=True):
     change: float | None = None
     """Relative: -0.1 is 10 % less."""
     interval: Interval | None = None
-    """Of the change, with 95 % confidence; None where no spread is known."""
+    """Interval of the change, with 95 % confidence; None where no spread is known."""
     p: float | None = None
     """Probability of such a change by chance alone."""
     over: Over | None = None
@@ -81,7 +81,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     """Ids of runs of the baseline that have no counterpart."""
     only_now: list[str]
     failed_now: list[str] = []
-    """Of those, the ones that did not end well: repeats of them may have, and count alone."""
+    """Runs of now that did not end well: repeats of them may have, and count alone."""
 
 
 class _Pair(NamedTuple):

@@ -46,10 +46,10 @@ class Law(NamedTuple):
     is_strong: bool
     is_over_nodes: bool
     variance: float
-    """Of relative errors, of the mean of one size."""
+    """Variance of the relative error of one size's mean."""
     freedom: int
     covariance: tuple[float, float, float]
-    """Of the two weights, for errors with a variance of 1: of the first, of both, of the second."""
+    """Covariance of the two weights: the first, both, the second; for errors with variance 1."""
 
     def terms_s(self, size: Size) -> dict[str, float]:
         computing, communication = _terms(size, self.is_strong, self.is_over_nodes)

@@ -53,11 +53,11 @@ class Compared(NamedTuple):
     """The results of comparing runs with each other."""
 
     speedups: list[Speedup]
-    """Of each run, in their order."""
+    """Speed-up of each run, in their order."""
     groups: list[Group]
     """Runs that are alike, but those of comparisons."""
     within: list[Group]
-    """Of the variants of each comparison, those that differ only in size from the first one."""
+    """Variants of each comparison that differ only in size from the first one."""
     comparisons: list[Comparison]
 
 
@@ -95,7 +95,7 @@ class _Alike(NamedTuple):
 
     runs: list[MeasuredRun]
     baseline: list[MeasuredRun]
-    """Those of the smallest size, of this group or lent by another; empty where there is nothing
+    """Runs of the smallest size, of this group or lent by another; empty where there is nothing
     to compare with."""
 
 
@@ -299,9 +299,9 @@ class Digests(NamedTuple):
     """Digests of the settings that distinguish runs, without resources."""
 
     configuration: str
-    """Of all that must be equal."""
+    """Digest of all that must be equal."""
     settings: str
-    """Of the same without the device, which is not known of a run that never began."""
+    """Digest of the same without the device, which is not known of a run that never began."""
 
 
 def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:

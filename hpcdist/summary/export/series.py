@@ -34,7 +34,7 @@ from hpcdist.summary.read.timeline import Attempt, read_timeline
 from hpcdist.summary.values import RunSummary
 
 _LARGEST = 3e38
-"""Of a 32-bit number: TensorBoard's points are such."""
+"""Largest 32-bit number: TensorBoard's points are such."""
 _LAST_STEP = 2**62
 
 

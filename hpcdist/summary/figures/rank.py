@@ -51,7 +51,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None
     notes: list[str]
     saves_s: float
-    """For checkpoints, outside of steps."""
+    """Seconds for checkpoints, outside of steps."""
     memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None

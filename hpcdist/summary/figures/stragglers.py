@@ -24,7 +24,7 @@ _MOST_STRETCHES = 20
 _CHANCE = 0.01
 """A rank that is the slowest so often by chance, in one of so many runs, is named wrongly."""
 _LEAST_SHARE = 0.05
-"""Of a step: less is within what machines differ."""
+"""Least share of a step that counts: less is within what machines differ."""
 
 _SAME_STEPS = 1e-6
 

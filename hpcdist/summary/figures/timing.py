@@ -20,7 +20,7 @@ from hpcdist.summary.read.records import Window
 from hpcdist.summary.values import StepTime
 
 OTHER = "other"
-"""What is left of a step's time when all phases are taken away."""
+"""The phase that is left of a step's time when all others are taken away."""
 
 
 class Spans(Struct, frozen=True):
@@ -34,9 +34,9 @@ class Spans(Struct, frozen=True):
     stepped_s: list[float]
     """Sum of the step times."""
     waited_s: list[float]
-    """Of these, for other ranks."""
+    """Seconds of these for other ranks."""
     saved_s: list[float]
-    """Of these, for checkpoints."""
+    """Seconds of these for checkpoints."""
 
     def __len__(self) -> int:
         return len(self.last_steps)

@@ -32,7 +32,7 @@ from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
 
 _COARSEST_CLOCK_S = 2.0
-"""Of file systems in use: until then a second change may leave the same times."""
+"""Resolution of file systems' times: until then a second change may leave the same ones."""
 _QUIET_S = 3600.0
 _MOST_BYTES = 256_000_000  # some 80,000 runs
 _SUFFIX = ".msgpack"
@@ -42,7 +42,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One run as it was measured."""
 
     digest: bytes
-    """Of the fingerprint."""
+    """Digest of the fingerprint."""
     measured: msgspec.Raw
 
 
@@ -50,7 +50,7 @@ class _Folder(Struct, frozen=True, kw_only=True):
     """Content of one file."""
 
     version: str
-    """Of the code that measured."""
+    """Version of the code that measured."""
     path: str
     """The folder of the runs."""
     runs: dict[str, Entry]

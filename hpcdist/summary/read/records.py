@@ -81,7 +81,7 @@ class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
     """A window of steps of one rank."""
 
     phases_s: dict[str, Seconds] = field(default_factory=dict)
-    """Of all its steps together."""
+    """Time by phase, over all its steps."""
     histogram: dict[Bucket, Counts] = field(default_factory=dict)
     """Bucket -> the counts of it and of those that follow it."""
 
@@ -168,7 +168,7 @@ class Fault(Struct, frozen=True, kw_only=True):
     path: str
     """Relative to the run directory; `.` is the directory itself."""
     text: str
-    """What was left out and why: the end of a sentence that begins with the path."""
+    """The reason, and what was left out: the end of a sentence that begins with the path."""
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
@@ -218,7 +218,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
     """One attempt, as the run directory describes it."""
 
     life: int | None = None
-    """How often the scheduler had started the job before."""
+    """Number of times that the scheduler had started the job before."""
     begin_s: Seconds | None = None
     """Unix time, in the clock of node 0."""
     verdict: Verdict | None = None
@@ -235,7 +235,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     comparison: str | None
     """Id of the sweep whose runs are the variants of a comparison, this one among them."""
     variant: str | None
-    """Which of them it is."""
+    """Name of its variant there."""
     torch_version: str | None
     scheduler: str | None
     verdict: Verdict | None

@@ -26,7 +26,7 @@ class Attempt(NamedTuple):
 
     record: RankRecord
     other_files: list[tuple[int, Path]]
-    """Of the other ranks, by rank: read one at a time, they need not all be in memory."""
+    """Files of the other ranks, by rank: read one at a time, they need not all be in memory."""
     ends_s: list[float]
     """Unix time at which each window ended; where clocks say nothing, or went back, by what the
     windows took."""
