@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from another_user import reachable  # noqa: F401 - a fixture of all tests
 from submitting import submit_run
 
 from hpcdist.job import LoadedJob

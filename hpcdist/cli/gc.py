@@ -100,8 +100,8 @@ def gc(
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
-    here = {os.path.realpath(run.path): run.path for run in all_runs(runs)}
-    paths = [os.path.realpath(run.path) for run in named_runs(runs, names)]
+    here = {_place(run.path): run.path for run in all_runs(runs)}
+    paths = [_place(run.path) for run in named_runs(runs, names)]
     for path in paths:
         if path not in here:
             raise RunNotFoundError(
@@ -109,6 +109,11 @@ def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
                 hint=f"name their folder: --runs {os.path.dirname(path)}",
             )
     return frozenset(here[path] for path in paths)
+
+
+def _place(path: Path) -> str:
+    """Return the path with the links above it resolved: a run that is a link is not its target."""
+    return os.path.join(os.path.realpath(path.parent), path.name)
 
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:

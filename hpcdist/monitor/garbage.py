@@ -7,7 +7,6 @@ verdict, logs and events are small, and are what there is to know about it.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hpcdist.base.ownership import is_own
 from hpcdist.base.text import show_age
+from hpcdist.base.trees import Tree, list_tree, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs import snapshot_store as stored
 from hpcdist.runs.run import Run, created_ns
@@ -34,10 +35,18 @@ class Candidate:
     what: What
     name: str
     """Name of the run that has the checkpoints, or of the snapshot."""
-    path: Path
-    num_bytes: int
+    tree: Tree
+    """The part of it that is removed; nothing that comes there later is."""
     kept_because: str | None = None
     """None: it can be removed."""
+
+    @property
+    def path(self) -> Path:
+        return self.tree.path
+
+    @property
+    def num_bytes(self) -> int:
+        return self.tree.num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +79,9 @@ def find_garbage(
         if (reason := _why_kept(run, states[run.id], rules, is_last=run.path in last)) is not None
     }
     found = [
-        Candidate(
-            what="checkpoints",
-            name=run.id,
-            path=run.checkpoints_folder,
-            num_bytes=num_bytes,
-            kept_because=_why_checkpoints_kept(run, kept, all_of_them),
-        )
+        candidate
         for run in all_of_them
-        if (num_bytes := _size(run.checkpoints_folder))
+        if (candidate := _checkpoints(run, kept, all_of_them)) is not None
     ]
     users: dict[str | None, list[Run]] = defaultdict(list)
     for run in all_of_them:
@@ -86,34 +89,55 @@ def find_garbage(
             users[snapshot.id].append(run)
     for folder in stored.list_stored(runs):
         why = _why_snapshot_kept(folder, users[folder.name], kept, rules)
-        found.append(_copy("snapshot", folder, kept_because=why))
+        found.append(_candidate("snapshot", folder.name, folder, kept_because=why))
     # Copies that submissions left unfinished when they were killed.
-    return found + [_copy("unfinished snapshot", path) for path in stored.list_unfinished(runs)]
+    unfinished = stored.list_unfinished(runs)
+    return found + [_candidate("unfinished snapshot", path.name, path) for path in unfinished]
 
 
-def _copy(what: What, path: Path, *, kept_because: str | None = None) -> Candidate:
-    size = _size(path)
-    return Candidate(
-        what=what, name=path.name, path=path, num_bytes=size, kept_because=kept_because
-    )
+def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Candidate | None:
+    """Return the run's checkpoints; None where it has none."""
+    why = _why_not_looked_at(run)
+    if why is not None:
+        tree = Tree(run.checkpoints_folder, {}, 0)
+        return Candidate(what="checkpoints", name=run.id, tree=tree, kept_because=why)
+    why = _why_checkpoints_kept(run, kept, runs)
+    found = _candidate("checkpoints", run.id, run.checkpoints_folder, kept_because=why)
+    return found if found.num_bytes else None
+
+
+def _why_not_looked_at(run: Run) -> str | None:
+    if run.path.is_symlink():
+        return "the run directory is a link to elsewhere"
+    if not is_own(run.path):
+        return "the run belongs to another user"
+    if run.checkpoints_folder.is_symlink():
+        return "the folder is a link to elsewhere"
+    return None
+
+
+def _candidate(
+    what: What, name: str, folder: Path, *, kept_because: str | None = None
+) -> Candidate:
+    try:
+        tree = list_tree(folder)
+    except OSError as error:
+        tree = Tree(folder, {}, 0)
+        kept_because = kept_because or f"{folder.name}: {error.strerror}"
+    return Candidate(what=what, name=name, tree=tree, kept_because=kept_because)
 
 
 def remove(candidate: Candidate) -> str | None:
     """Remove it; returns why it could not be, or was kept at the last moment."""
     try:
         if candidate.what == "snapshot":
-            return stored.remove(candidate.path)
+            return stored.remove(candidate.tree)
         if candidate.what == "unfinished snapshot":
-            shutil.rmtree(candidate.path)
-            return None
-        for entry in list(os.scandir(candidate.path)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
+            return stored.remove_unfinished(candidate.tree)
+        left = remove_listed(candidate.tree)
     except OSError as error:
         return f"{error.filename or candidate.path}: {error.strerror}"
-    return None
+    return left and f"{left} has come there since it was listed, or is another user's"
 
 
 def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | None:
@@ -136,8 +160,6 @@ def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | N
 def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> str | None:
     if run.path in kept:
         return f"the run {kept[run.path]}"
-    if run.checkpoints_folder.is_symlink():
-        return "the folder is a link to elsewhere"
     for other in runs:
         if other.path not in kept:
             continue
@@ -159,12 +181,3 @@ def _why_snapshot_kept(
     if not users and stored.age_s(folder) < rules.older_than_s:
         return f"it was used only {show_age(stored.age_s(folder))} ago"
     return stored.why_not_removable(folder)
-
-
-def _size(folder: Path) -> int:
-    """Return the bytes of all files below, links not followed."""
-    return sum(
-        os.lstat(os.path.join(parent, name)).st_size
-        for parent, _, names in os.walk(folder)
-        for name in names
-    )

@@ -21,6 +21,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
+from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.runs.run import cannot_write
 from hpcdist.runs.snapshot import (
     FOLDER,
@@ -217,23 +218,46 @@ def why_not_removable(folder: Path) -> str | None:
     return None
 
 
-def remove(folder: Path) -> str | None:
-    """Remove a snapshot; returns why it was kept, where a submission took it at this moment."""
+def remove(tree: Tree) -> str | None:
+    """Remove a snapshot as it was listed; returns why it was kept, where a submission took it at
+    this moment, say."""
+    folder = tree.path
     away = _aside(folder)
-    folder.rename(away)
-    # A submission marks the manifest before it looks for the folder: one of the two sees the other.
-    if age_s(folder) < _SUBMITTING_S:
-        if folder.exists():
-            shutil.rmtree(away)
-        else:
-            away.rename(folder)
-        return "a submission has just used it"
-    manifest_file(folder).unlink(missing_ok=True)
-    shutil.rmtree(away)
-    return None
+    with open_own_folder(folder.parent) as parent:
+
+        def rename(old: Path, new: Path) -> None:
+            os.rename(old.name, new.name, src_dir_fd=parent, dst_dir_fd=parent)
+
+        rename(folder, away)
+        if list_tree(away).entries != tree.entries:
+            rename(away, folder)
+            return "it is not as it was when it was listed"
+        # A submission marks the manifest before it looks for the folder: one of the two sees the
+        # other.
+        is_taken = age_s(folder) < _SUBMITTING_S
+        if is_taken and not folder.exists():
+            rename(away, folder)
+            return "a submission has just used it"
+        if not is_taken:
+            with suppress(FileNotFoundError):
+                os.unlink(manifest_file(folder).name, dir_fd=parent)
+        remove_listed(tree, at=away)
+        os.rmdir(away.name, dir_fd=parent)
+    return "a submission has just used it" if is_taken else None
+
+
+def remove_unfinished(tree: Tree) -> str | None:
+    """Remove a copy that was never finished; returns what of it was not listed, and stays."""
+    left = remove_listed(tree)
+    if left is None:
+        with open_own_folder(tree.path.parent) as parent:
+            os.rmdir(tree.path.name, dir_fd=parent)
+    return left and f"{left} has come there since it was listed"
 
 
 def _folders(runs: Path, name: re.Pattern[str]) -> list[Path]:
+    if (runs / FOLDER).is_symlink():  # to the snapshots of other runs, perhaps
+        return []
     try:
         entries = list(os.scandir(runs / FOLDER))
     except FileNotFoundError:

@@ -1,0 +1,94 @@
+"""Tell whose files and folders are, and who else may put something in their place.
+
+A user trusts their own account and root's. Whoever may write a folder may exchange what is in it,
+also what is not theirs, unless the folder is sticky, as /tmp is.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Who = Literal["everyone", "group", "owner"]
+
+
+class Door(msgspec.Struct, frozen=True):
+    """A way for others to change what is at a path."""
+
+    path: Path
+    """What they may write or exchange things in: the path itself, or a folder above it."""
+    who: Who
+    name: str
+    """Of the group or the owner."""
+
+    def __str__(self) -> str:
+        if self.who == "owner":
+            return f"{self.path} belongs to {self.name}"
+        writers = "everyone" if self.who == "everyone" else f"the group {self.name}"
+        return f"{self.path} can be written by {writers}"
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a path, and what it leads to where it is a link, is this user's."""
+    try:
+        return {os.lstat(path).st_uid, os.stat(path).st_uid} == {os.geteuid()}
+    except OSError:
+        return False
+
+
+def owner_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def doors(path: Path) -> list[Door]:
+    """Return the ways by which others can change what is at a path: first its own, then those of
+    the folders above it, the nearest first, up to the root."""
+    found = [door for place in _way_to(path) for door in _doors_at(place)]
+    return list(dict.fromkeys(found))
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield a path and the folders above it, as they are written and as links lead to them."""
+    written, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
+    for place in dict.fromkeys([real, written, *real.parents, *written.parents]):
+        if os.path.lexists(place):
+            yield place
+
+
+def _doors_at(place: Path) -> Iterator[Door]:
+    status = os.lstat(place)
+    if status.st_uid not in {0, os.geteuid()}:
+        yield Door(place, "owner", owner_name(status.st_uid))
+    if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
+        return
+    if status.st_mode & stat.S_IWOTH:
+        yield Door(place, "everyone", "")
+    elif status.st_mode & stat.S_IWGRP and not _is_alone_in(status.st_gid):
+        yield Door(place, "group", _group_name(status.st_gid))
+
+
+def _is_alone_in(gid: int) -> bool:
+    """Return whether a group is this user's private one, which many systems make for each: then a
+    umask of 002 opens nothing."""
+    try:
+        group, own = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return gid == own.pw_gid and group.gr_name == own.pw_name and set(group.gr_mem) <= {own.pw_name}
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,180 @@
+"""Freeing disk space where others can exchange folders: nothing goes but what was listed."""
+
+import os
+import time
+
+import pytest
+from another_user import NOBODY, as_nobody, needs_root
+from click.testing import CliRunner
+
+from hpcdist.base import files
+from hpcdist.cli.gc import gc
+from hpcdist.monitor.garbage import Rules, find_garbage, remove
+from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.verdict import Verdict
+
+RULES = Rules(older_than_s=0.0)
+
+
+@pytest.fixture
+def runs(reachable):
+    """A folder of runs that the world may write."""
+    folder = reachable / "runs"
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
+
+
+def ended_run(runs, name="train-1"):
+    run = Run(runs / name)
+    run.make()
+    files.write_json(run.spec_file, {"id": run.id, "created_s": 1.7e9, "job": {"name": "train"}})
+    (run.checkpoints_folder / "step-1").mkdir()
+    (run.checkpoints_folder / "step-1" / "model.pt").write_text("trained")
+    done = Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=time.time())
+    run.write_verdict(done)
+    return run
+
+
+def candidates(runs, rules=RULES):
+    listed = all_runs(runs)
+    return find_garbage(runs, listed, {run.id: "done" for run in listed}, rules)
+
+
+def precious(folder):
+    """A folder of the user's that looks like a run with checkpoints."""
+    (folder / "checkpoints" / "step-1").mkdir(parents=True)
+    (folder / "checkpoints" / "step-1" / "model.pt").write_text("precious")
+    return folder / "checkpoints" / "step-1" / "model.pt"
+
+
+@needs_root
+@pytest.mark.parametrize("with_what", ["a link", "another run's folder"])
+def test_a_run_that_is_exchanged_while_the_question_waits_loses_nothing(runs, reachable, with_what):
+    run = ended_run(runs)
+    kept = precious(reachable / "thesis")
+    other = ended_run(runs, "train-2")
+    (found,) = [one for one in candidates(runs) if one.name == run.id]
+
+    def exchange():
+        run.path.rename(runs / "away")
+        if with_what == "a link":
+            run.path.symlink_to(reachable / "thesis")
+        else:
+            other.path.rename(run.path)
+
+    as_nobody(exchange)
+    said = remove(found)
+    assert "another folder has taken its place" in said
+    assert kept.read_text() == "precious"
+    for path in (runs / "away", runs / ("train-2" if with_what == "a link" else "train-1")):
+        assert (path / "checkpoints" / "step-1" / "model.pt").read_text() == "trained"
+
+
+def test_checkpoints_that_become_a_link_while_the_question_waits_lead_nowhere(runs, reachable):
+    run = ended_run(runs)
+    kept = precious(reachable / "thesis")
+    (found,) = candidates(runs)
+    run.checkpoints_folder.rename(run.path / "away")
+    run.checkpoints_folder.symlink_to(reachable / "thesis" / "checkpoints")
+    assert remove(found) is not None
+    assert kept.read_text() == "precious"
+
+
+def test_what_comes_into_a_folder_after_it_was_listed_stays(runs):
+    run = ended_run(runs)
+    (found,) = candidates(runs)
+    (run.checkpoints_folder / "step-1" / "new.pt").write_text("new")
+    (run.checkpoints_folder / "step-2").mkdir()
+    said = remove(found)
+    assert "has come there since it was listed" in said
+    assert sorted(os.listdir(run.checkpoints_folder)) == ["step-1", "step-2"]
+    assert os.listdir(run.checkpoints_folder / "step-1") == ["new.pt"]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["link to a run", "link to checkpoints", pytest.param("foreign run", marks=needs_root)],
+)
+def test_what_is_a_link_or_foreign_is_listed_with_the_reason_and_kept(runs, reachable, what):
+    if what == "foreign run":
+        run = ended_run(runs)
+        os.chown(run.path, NOBODY, NOBODY)
+        reason = "the run belongs to another user"
+    elif what == "link to a run":
+        run = ended_run(reachable)
+        (runs / "train-2").symlink_to(run.path)
+        reason = "the run directory is a link to elsewhere"
+    else:
+        run = ended_run(runs)
+        run.checkpoints_folder.rename(reachable / "scratch")
+        run.checkpoints_folder.symlink_to(reachable / "scratch")
+        reason = "the folder is a link to elsewhere"
+    (found,) = candidates(runs)
+    assert found.kept_because == reason
+    assert (run.checkpoints_folder / "step-1" / "model.pt").exists()
+
+
+def test_a_link_is_not_the_run_that_it_leads_to(runs):
+    run = ended_run(runs)
+    (runs / "alias").symlink_to(run.path)
+    done = CliRunner().invoke(gc, ["alias", "--yes", "--runs", str(runs)])
+    assert "the run directory is a link to elsewhere" in done.output
+    assert (run.checkpoints_folder / "step-1" / "model.pt").exists()
+
+
+def test_links_within_checkpoints_go_and_what_they_lead_to_stays(runs, reachable):
+    kept = precious(reachable / "thesis")
+    run = ended_run(runs)
+    (run.checkpoints_folder / "best").symlink_to(kept.parent)
+    (found,) = candidates(runs)
+    assert remove(found) is None
+    assert os.listdir(run.checkpoints_folder) == []
+    assert kept.read_text() == "precious"
+
+
+@needs_root
+def test_what_another_user_left_in_checkpoints_stays(runs):
+    run = ended_run(runs)
+    theirs = run.checkpoints_folder / "theirs.pt"
+    theirs.write_text("theirs")
+    os.chown(theirs, NOBODY, NOBODY)
+    (found,) = candidates(runs)
+    assert "theirs.pt" in remove(found)
+    assert os.listdir(run.checkpoints_folder) == ["theirs.pt"]
+
+
+def stored_snapshot(folder):
+    copy = folder / ("0" * 32)
+    copy.mkdir(parents=True)
+    (copy / "train.py").write_text("precious")
+    manifest = copy.with_name(copy.name + ".json")
+    content = {"id": copy.name, "source": "/", "commit": None, "created_s": 1.0, "entries": []}
+    files.write_json(manifest, content)
+    os.utime(manifest, (1.0, 1.0))
+    return copy
+
+
+def unfinished(folder):
+    copy = folder / f".{'0' * 32}.01234567"
+    copy.mkdir(parents=True)
+    (copy / "half.py").write_text("precious")
+    os.utime(copy, (1.0, 1.0))
+    return copy
+
+
+@pytest.mark.parametrize("kind", [stored_snapshot, unfinished])
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "while it is asked"])
+def test_snapshots_that_are_exchanged_for_a_link_lose_nothing(runs, reachable, kind, is_before):
+    other = kind(reachable / "other" / ".snapshots")
+    found = []
+    if not is_before:
+        kind(runs / ".snapshots")
+        (found,) = [candidates(runs)]
+        (runs / ".snapshots").rename(runs / "away")
+    (runs / ".snapshots").symlink_to(other.parent)
+    if is_before:
+        found = candidates(runs)
+    for one in found:
+        assert one.kept_because or remove(one)
+    assert [path.read_text() for path in other.glob("*.py")] == ["precious"]
