@@ -444,11 +444,16 @@ _PLAIN = [
 ]
 
 _WITH_TORCH = [
-    _script("torch_portrait.py", differs=_TORCH_PORTRAIT),
-    _script("random_numbers.py", is_executed=True),
-    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}),
-    _script("ddp_snapshot.py", arguments=("4",)),
-    _script("recorded.py", arguments=("exits",), exit_code=1),
+    _script(
+        "torch_portrait.py",
+        label="then random numbers and ddp snapshot",
+        arguments=("random_numbers.py", "ddp_snapshot.py 4"),
+        files=("random_numbers.py", "ddp_snapshot.py"),
+        differs=_TORCH_PORTRAIT,
+        is_executed=True,
+    ),
+    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}, num_ranks=1),
+    _script("recorded.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("recorded.py", arguments=("raises",), exit_code=1, is_slow=True),
     _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
     _script("children.py", label="in full", arguments=("all",), is_slow=True),
