@@ -1,23 +1,18 @@
 """Agents that are forked from a process that has torch already."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 from forked_agents import start_run
 from forked_agents import zygote as make_zygote
 
-from hpcdist.job import LoadedJob
+from hpcdist.job import LoadedJob, load_job
 
 
 @pytest.fixture(scope="session")
 def zygote(lasting_process):
     with make_zygote(lasting_process) as process:
-        yield process
-
-
-@pytest.fixture(scope="session")
-def zygote_with_lightning(lasting_process):
-    with make_zygote(lasting_process, "pytorch_lightning") as process:
         yield process
 
 
@@ -43,3 +38,25 @@ def launch_from(tmp_path, script_job, launched_run):
     yield lambda zygote: partial(start, zygote)
     for launched in started:
         launched.kill_agents()
+
+
+@pytest.fixture
+def lack_memory(tmp_path, monkeypatch, launched_run):
+    """Train a model for which there is no memory, with agents of this process, and look at what is
+    told of it."""
+    monkeypatch.chdir(Path(__file__).parents[1] / "support")
+
+    def start(zygote, workload):
+        model = ("model.name=hungry_model:Net", "model.args.width=5000000")
+        loaded = load_job(workload, overrides=["launch.device=cpu", *model])
+        change = "hungry_model:go_to_its_folder"
+        launched = launched_run(*start_run(zygote, loaded, tmp_path / "runs", change=change))
+        try:
+            verdict = launched.verdict()
+        finally:
+            launched.kill_agents()
+        assert verdict.kind == "out_of_memory", launched.everything_said()
+        assert "out of memory: 1.28 GB were asked for, " in verdict.message
+        assert "the model has 375,000,010 parameters: each rank makes it whole" in verdict.message
+
+    return start

@@ -186,6 +186,32 @@ def test_the_package_lightning_trains_over_all_ranks_too(launch, write_script):
     assert_trained_together(launch(write_script(text), "{}", nodes=2), 2)
 
 
+RANKS = """
+import json, logging, os, threading
+import torch._inductor.config
+from pytorch_lightning.utilities import rank_zero_only
+import torchmetrics.utilities.prints as prints
+message = logging.makeLogRecord({})
+print(json.dumps({
+    "lightning": rank_zero_only.rank,
+    "torchmetrics": prints.rank_zero_only.rank,
+    "compile_threads": torch._inductor.config.compile_threads,
+    "cpus": len(os.sched_getaffinity(0)),
+    "main_thread_is_of_the_process": threading.main_thread().native_id == os.getpid(),
+}))
+"""
+
+
+def test_libraries_know_the_rank_and_its_cpus_although_imported_before(launch, write_script):
+    launched = launch(write_script(RANKS), nodes=2, gpus=2)
+    assert launched.verdict().kind == "done", launched.everything_said()
+    found = [json.loads(launched.log(rank).splitlines()[-1]) for rank in range(4)]
+    assert [one["lightning"] for one in found] == [0, 1, 2, 3]
+    assert [one["torchmetrics"] for one in found] == [0, 1, 0, 1]
+    assert all(one["compile_threads"] == one["cpus"] for one in found)
+    assert all(one["main_thread_is_of_the_process"] for one in found)
+
+
 def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched_run, tmp_path):
     loaded = load_job("lightning")
     job = loaded.job
@@ -208,3 +234,7 @@ def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched
     ]
     assert launched.log(0).startswith("epoch 0/1 and 512 samples  loss ")
     assert launched.logs()[1:] == ["", "", ""]
+
+
+def test_a_model_for_which_there_is_no_memory_ends_with_figures(zygote, lack_memory):
+    lack_memory(zygote, "lightning")

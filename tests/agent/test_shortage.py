@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from forked_agents import start_run
-from forked_agents import zygote as make_zygote
 
 from hpcdist.agent.outcome.failure import decide
 from hpcdist.agent.outcome.shortage import (
@@ -12,13 +10,11 @@ from hpcdist.agent.outcome.shortage import (
     shortage_sentence,
     tells_of_shortage,
 )
-from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.verdict import RankEnd
 from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 GIB = 1 << 30
-LIMIT_S = 60.0
 MIB = 1 << 20
 
 ON_A_GPU = (
@@ -188,45 +184,8 @@ def test_what_was_left_on_the_host_is_told_and_numpys_error_is_one():
     )
 
 
-HUNGRY = """
-import resource
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self, width):
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), hard))
-        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
-"""
-"""Leaves itself 1 GiB (RLIMIT_AS)."""
-
-
-@pytest.fixture(scope="module")
-def hungry_zygote(lasting_process, tmp_path_factory):
-    """Finds the module `hungry`, as a run in this folder would."""
-    folder = tmp_path_factory.mktemp("hungry")
-    (folder / "hungry.py").write_text(HUNGRY)
-    with make_zygote(lasting_process, "pytorch_lightning", cwd=folder) as process:
-        yield process, folder
-
-
-@pytest.mark.parametrize("workload", ["ddp", "lightning"])
-def test_a_model_for_which_there_is_no_memory_ends_with_figures(
-    tmp_path, monkeypatch, hungry_zygote, launched_run, workload
-):
-    process, folder = hungry_zygote
-    monkeypatch.chdir(folder)
-    model = ("model.name=hungry:Net", "model.args.width=5000000")
-    loaded = load_job(workload, overrides=["launch.device=cpu", *model])
-    launched = launched_run(*start_run(process, loaded, tmp_path / "runs"))
-    try:
-        verdict = launched.verdict(LIMIT_S)
-    finally:
-        launched.kill_agents()
-    assert verdict.kind == "out_of_memory", launched.everything_said()
-    assert "out of memory: 1.28 GB were asked for, " in verdict.message
-    assert "the model has 375,000,010 parameters: each rank makes it whole" in verdict.message
+def test_a_model_for_which_there_is_no_memory_ends_with_figures(zygote, lack_memory):
+    lack_memory(zygote, "ddp")
 
 
 def _job(**sections):
