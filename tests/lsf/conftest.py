@@ -4,8 +4,6 @@ import pytest
 from cluster_user import User
 from lsf_site.config import SiteConfig
 from lsf_site.site import Site, path_without_slurm
-from made_once import session_folder
-from trainings import train_undisturbed
 
 
 @pytest.fixture(scope="session")
@@ -63,9 +61,3 @@ def user(lsf_like, tmp_path):
 def hasty_user(lsf_like, tmp_path):
     """Of a site on which what does not end at once is killed."""
     return User(lsf_like(kill_interval_s=0.4, limit_grace_s=0.4), tmp_path)
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(site_of, tmp_path_factory):
-    """What a training ends with when nothing comes in between."""
-    return train_undisturbed(site_of(), session_folder(tmp_path_factory))

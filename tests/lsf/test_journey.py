@@ -7,7 +7,8 @@ import stat
 
 import pytest
 from cluster_user import User, assert_accounted, events, job_id, log, printed
-from trainings import CPU, HELD_MODEL, TRAIN, TWO, end_well, stopped_steps
+from counting import COUNT, await_counting, end_counting
+from trainings import CPU, TWO
 
 from hpcdist.machine.network import local_addresses
 
@@ -19,24 +20,14 @@ SECRETS = {
 }
 FOUR = ("--nodes", 2, "--gpus", 2)
 
-SHOW = """\
-import json, os
-import torch.distributed as dist
-dist.init_process_group("gloo")
-hosts = [None] * dist.get_world_size()
-dist.all_gather_object(hosts, os.environ["LSB_SITE_HOST"])
-kept = {name: os.environ.get(name) for name in os.environ if not name.startswith("BASH_FUNC")}
-print(json.dumps({"environment": kept, "hosts": hosts, "cwd": os.getcwd()}))
-dist.destroy_process_group()
-"""
-"""Tells what each rank sees, and that all see each other."""
 TELL = """\
 import json, os, sys, time
 while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
-print(json.dumps({name: value for name, value in os.environ.items() if name[0] != "_"}))
+seen = {name: value for name, value in os.environ.items() if name[0] != "_"}
+print(json.dumps(seen | {"cwd": os.getcwd()}))
 """
-"""The same without torch, once the file that it is given is there."""
+"""Tells what each rank sees, once the file that it is given is there."""
 
 
 @pytest.fixture
@@ -46,36 +37,35 @@ def user(lsf_like, tmp_path):
     return User(lsf_like(hosts=hosts, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
 
 
-def test_a_training_from_submit_to_summary_goes_on_exactly_after_its_limit(user, uninterrupted):
+def test_a_run_from_submit_to_summary_goes_on_after_its_limit(user):
     """The limit is SIGUSR2, and our own brequeue."""
     environment = user.cluster.environment | SECRETS
-    user.write("held.py", HELD_MODEL)
-    rendered = user("render", *TRAIN, *TWO, env=environment).stdout
-    waiting = user.start("submit", *TRAIN, *TWO, "--wait", "--summary-after", env=environment)
+    job = (user.write("count.py", COUNT), *CPU, *TWO)
+    rendered = user("render", *job, env=environment).stdout
+    waiting = user.start("submit", *job, "--wait", "--summary-after", env=environment)
     (run,) = user.cluster.wait_for(user.runs)
     assert run.script_file.read_text() == rendered.replace("RUN", run.id)
-    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 90)
+    await_counting(user, run)
     user.cluster.reach_limit(job_id(run))
-    user.cluster.wait_for(lambda: events(run, "resume"), 90)
-    end_well(user, run, uninterrupted)
-    stops, resumed = stopped_steps(run)
-    assert stops == set(resumed)  # every rank stopped at one step, and went on from there
+    end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "time_limit"
 
     said, errors = waiting.communicate(timeout=100)
     assert waiting.returncode == 0, errors
     assert "MASTER_ADDR 127.0.1.1" in errors
-    assert "epoch 6/6" in said
+    assert "counted from" in said
     for rank in range(2):
         assert events(run, "end", rank=rank)[-1]["status"] == "done"
     assert events(run, "start", rank=1)[0]["host"] == "127.0.1.2"
     (row,) = json.loads(user("summary", "--json").stdout)
     assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 2)
+    assert len(row["attempts"]) == 2
+    assert row["lost_time_s"] > 0
     assert_accounted(row["accounting"], run)
     assert row["accounting"]["queue_wait_s"] is not None
     assert row["accounting"]["max_rss_bytes"] == 256 * 2**20
     assert run.id in user("runs").stdout
-    assert "epoch 6/6" in user("logs", run.id, "--rank", 0).stdout
+    assert "counted from" in user("logs", run.id, "--rank", 0).stdout
     user.cluster.wait_for((run.path / "summary.txt").exists)
     assert run.id in (run.path / "summary.txt").read_text()
     assert not left_open(run), "others may look into the run"
@@ -84,7 +74,9 @@ def test_a_training_from_submit_to_summary_goes_on_exactly_after_its_limit(user,
 
 def left_open(run):
     """What others than its user could open: a folder that is closed closes what is in it."""
-    files = [path for path in run.path.glob("*") if path.is_file() and path.name != "released"]
+    files = [
+        path for path in run.path.glob("*") if path.is_file() and not path.name.startswith("saved")
+    ]
     own = [run.path, *files, *run.submitit_folder.glob("*_host.sh")]
     assert len(own) > 5
     return [str(path) for path in own if stat.S_IMODE(path.stat().st_mode) & 0o077]
@@ -98,12 +90,12 @@ def said_in(run, texts):
 
 
 def test_every_rank_is_told_its_place_as_lsf_sees_it(user):
-    """GPUs and all: the ranks compute on CPUs here, and see the GPUs that LSF gave them."""
+    """GPUs and all: the ranks see those that LSF gave them."""
     folder = user.folder / "with a blank"
     folder.mkdir()
     user = User(user.cluster, folder)
     environment = user.cluster.environment | {"MINE": 'of "the" submitter'}
-    script = user.write("show.py", SHOW)
+    script = user.write("tell.py", TELL)
     done = user("submit", script, *FOUR, *misled(user), env=environment)
     assert done.returncode == 0, done.stderr
     (run,) = user.runs()
@@ -112,8 +104,7 @@ def test_every_rank_is_told_its_place_as_lsf_sees_it(user):
     assert hosts == ["127.0.1.1", "127.0.1.2"]
     ports = set()
     for rank in range(4):
-        shown = printed(run, rank)
-        seen = shown["environment"]
+        seen = printed(run, rank)
         node, local_rank = divmod(rank, 2)
         expected = {
             "RANK": str(rank),
@@ -129,10 +120,9 @@ def test_every_rank_is_told_its_place_as_lsf_sees_it(user):
             "CUDA_VISIBLE_DEVICES": "0,1",
             "LSB_JOBID": job_id(run),
             "MINE": 'of "the" submitter',
+            "cwd": str(folder),
         }
         assert {name: seen.get(name) for name in expected} == expected
-        assert shown["hosts"] == [hosts[0], hosts[0], hosts[1], hosts[1]]
-        assert shown["cwd"] == str(folder)
         ports.add(seen["MASTER_PORT"])
     assert len(ports) == 1
     assert 20_000 <= int(ports.pop()) < 30_000

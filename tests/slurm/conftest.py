@@ -9,7 +9,6 @@ from made_once import session_folder
 from slurm_cluster import namespaces, spec
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.needs import missing_programs
-from trainings import train_undisturbed
 
 from hpcdist.runs.run import Run
 
@@ -72,12 +71,6 @@ def slurm_netns(cluster_of, missing, _no_namespaces):
     if _no_namespaces:
         missing(f"this machine does not allow network namespaces: {_no_namespaces}")
     yield from _whole_and_idle(cluster_of(spec.NAMESPACES))
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(cluster_of, tmp_path_factory):
-    """What a training ends with when nothing comes in between, whatever the network."""
-    return train_undisturbed(cluster_of(spec.LOOPBACK), session_folder(tmp_path_factory))
 
 
 @pytest.fixture

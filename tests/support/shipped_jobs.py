@@ -6,7 +6,7 @@ from trainings import CPU
 
 _DIGITS = ("--set", "data.name=digits")
 _JOBS = {
-    "lightning": ("--nodes", 2, "--set", "train.epochs=1", *_DIGITS),
+    "lightning": ("--gpus", 2, "--set", "train.epochs=1", *_DIGITS),
     "fsdp": ("--gpus", 2, "--set", "train.epochs=1", *_DIGITS),
     "data_parallel": ("--set", "train.epochs=1", *_DIGITS),
     "inference": ("--gpus", 2, "--set", "inference.batch_sizes=[1,8]", *_DIGITS),

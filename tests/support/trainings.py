@@ -1,11 +1,9 @@
 """Jobs that can be interrupted, the interruptions, and what they must end with all the same."""
 
 import json
-import shutil
 
 import torch
-from cluster_user import User, events
-from made_once import made_once
+from cluster_user import events
 
 HELD_MODEL = """\
 import os
@@ -43,25 +41,12 @@ ON_ONE_NODE = ("--nodes", 1, "--gpus", 2)
 """The same ranks, for half of the imports."""
 CPU = ("--set", "launch.device=cpu")
 
-_UNDISTURBED = "last.pt"
 
-
-def train_undisturbed(cluster, folder):
-    """The last checkpoint of the training when nothing comes in between.
-
-    It is the same wherever it is trained: once in a session, on the first cluster that is there.
-    `folder` is what all processes of the tests share.
-    """
-
-    def fill(made):
-        user = User(cluster, made)
-        run = _submit(user, *ON_ONE_NODE)
-        _release(run)
-        user.done(run)
-        shutil.copy(_newest(run), made / _UNDISTURBED)
-
-    made = made_once(folder, "undisturbed", fill)
-    return torch.load(made / _UNDISTURBED, map_location="cpu", weights_only=True)
+def train_undisturbed(user):
+    """Return the last checkpoint of the training when nothing comes in between."""
+    run = _submit(user)
+    _release(run)
+    return last_checkpoint(user.done(run))
 
 
 def last_checkpoint(run):
@@ -91,7 +76,7 @@ def flat(value):
 
 
 def train(user, *options):
-    """Submit the training, and wait until it is well under way."""
+    """Submit the training, with two ranks on one node, and wait until it is well under way."""
     run = _submit(user, *options)
     user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 90)
     return run
@@ -99,7 +84,7 @@ def train(user, *options):
 
 def _submit(user, *options):
     user.write("held.py", HELD_MODEL)
-    return user.submit(*TRAIN, *TWO, *options)
+    return user.submit(*TRAIN, *ON_ONE_NODE, *options)
 
 
 def _release(run):

@@ -185,7 +185,8 @@ class Daemons:
             "slurmctld answers", lambda: "is UP" in self.run("scontrol", "ping", check=False)
         )
         # Slurm holds a requeued job back for two minutes, which no setting shortens.
-        self.start("requeued", sys.executable, Path(__file__).with_name("requeued.py"))
+        program = Path(__file__).with_name("requeued.py")
+        self.start("requeued", sys.executable, program, self.spec.path / "log/slurmctld.log")
 
     def stop_controller(self):
         self.stop("requeued")
