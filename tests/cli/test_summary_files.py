@@ -5,7 +5,6 @@ import io
 import json
 
 import pytest
-from mlflow_database import copy_database
 
 from hpcdist.base import files
 from hpcdist.runs.events import SCHEMA_VERSION
@@ -90,7 +89,6 @@ def test_the_json_says_the_version_of_its_schema(user):
         (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
         (["--tensorboard", "runs/notes.txt"], "event files cannot be written: Not a directory"),
-        (["--mlflow", "folder"], "--mlflow folder: "),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
     ],
@@ -110,13 +108,6 @@ def test_event_files_are_written_and_told(user):
     assert "samples/s" in done.stdout
     (file,) = (path for path in (user.folder / "tb").rglob("*") if path.is_file())
     assert file.parent.name == "ddp-1"
-
-
-def test_an_import_into_mlflow_says_what_it_did(user, tmp_path_factory):
-    copy_database(user.folder / "m.db", tmp_path_factory)
-    done = user("summary", "--mlflow", "sqlite:///m.db")
-    assert done.returncode == 0, done.stderr
-    assert "runs in MLflow: 1 new, 0 updated, 0 unchanged" in done.stderr
 
 
 def test_a_folder_without_figures_has_no_pictures_and_says_so(user):

@@ -9,6 +9,7 @@ import pytest
 from mlflow_database import copy_database
 
 from hpcdist.base.errors import UserError
+from hpcdist.cli.main import main
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -352,6 +353,17 @@ def test_figures_that_come_with_other_runs_are_added_to_a_run_that_is_there(
     metrics = tracked(mlflow_store)["ddp-2"].data.metrics
     assert metrics["final/speedup"] == pytest.approx(1.6)
     assert metrics["final/efficiency"] == pytest.approx(0.8)
+
+
+@pytestmark_mlflow
+def test_the_command_says_what_an_import_did_and_what_is_no_address(trained, mlflow_store, capsys):
+    trained()
+    assert main(["summary", "--mlflow", mlflow_store.tracking_uri]) == 0
+    assert "runs in MLflow: 1 new, 0 updated, 0 unchanged" in capsys.readouterr().err
+    assert main(["summary", "--mlflow", "folder"]) == 2
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert error.startswith("error: --mlflow folder: ")
+    assert hint.startswith("hint: ")
 
 
 @pytestmark_mlflow

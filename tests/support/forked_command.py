@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 
+_DRAWING = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
 _PACKAGES = ("cli", "submission", "schedulers", "monitor", "summary", "job", "runs", "cluster")
 _MOST_BYTES = 1 << 17
 
@@ -91,7 +92,7 @@ def _serve(server, modules):
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    for name in modules:
+    for name in (*_DRAWING, *modules):
         importlib.import_module(name)
     program = os.path.join(os.path.dirname(hpcdist.__file__), "__main__.py")
     gc.freeze()
