@@ -183,8 +183,7 @@ def test_a_mistake_in_a_file_that_sweeps_is_named_and_nothing_is_run(swept, text
 
 
 def test_the_shipped_sweep_takes_strategies_as_an_axis(hpcdist):
-    options = ["--repeat", "1", "--set", "train.epochs=1", "--set", "data.train_samples=64"]
     axes = "strategy=ddp,data_parallel gpus=2"
-    done = hpcdist("submit", "speedup", "--local", *options, "--sweep", axes)
+    done = hpcdist("render", "speedup", "--scheduler", "slurm", "--repeat", "1", "--sweep", axes)
     assert done.returncode == 0, done.stderr
-    assert "gpus=2 strategy=data_parallel: " in done.stdout
+    assert "#SBATCH --array=0-1" in done.stdout

@@ -22,6 +22,17 @@ while True:
     time.sleep(0.05)
 """
 
+RECORDED = """
+import time
+from hpcdist import record
+
+record.start()
+for step in range(30):
+    time.sleep(0.05)
+    record.step(samples=8)
+print("over")
+"""
+
 BARS = """
 import os, time
 from pathlib import Path
@@ -123,10 +134,16 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     assert ": done in " in terminal.shown.splitlines()[-1]
     assert "\x1b[?25h" in terminal.shown  # the cursor is back
 
-    plain = hpcdist("submit", "ddp", *options, "--set", "train.max_steps=90")
+    hpcdist.write("recorded.py", RECORDED)
+    recorded = ("submit", "recorded.py", "--local", "--set", "record.window_s=0.05")
+    terminal = Terminal(hpcdist, *recorded)
+    terminal.wait_for("samples/s")
+    assert terminal.finish() == 0
+    plain = hpcdist(*recorded)
     assert plain.returncode == 0
-    assert "\x1b" not in plain.stdout + plain.stderr
-    assert plain.stdout.startswith("[rank 0] epoch 1/")
+    assert plain.stdout == "[rank 0] over\n"
+    assert "\x1b" not in plain.stderr
+    assert "samples/s" not in plain.stderr
 
 
 def assert_each_line_of_the_bars_is_there_once(lines):

@@ -91,7 +91,6 @@ def test_kept_pictures_are_not_read_and_images_are_changed_by_the_cpus_or_in_who
         pictures,
         *("data.workers=1", "data.transform=heavy", "data.repeats=1"),
         *("data.device_transform=[false,true]", "data.cache=[false,true]"),
-        gpus=2,
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = events_of(launched, "loading")
