@@ -1,6 +1,10 @@
+import hashlib
+import json
 import multiprocessing
 import os
+import random
 import time
+import zipfile
 
 import pytest
 import torch
@@ -11,6 +15,24 @@ from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 LIMIT_S = 100
+
+
+def _flip(content, place, draw):
+    mutated = bytearray(content)
+    mutated[place] ^= 1 << draw.randrange(8)
+    return bytes(mutated)
+
+
+DAMAGES = {
+    "a flipped bit": _flip,
+    "cut off": lambda content, place, _: content[:place],
+    "zeros": lambda content, place, _: (
+        content[:place] + bytes(len(content[place : place + 64])) + content[place + 64 :]
+    ),
+    "a stretch twice": lambda content, place, draw: (
+        content[:place] + content[max(0, place - draw.randrange(1, 99)) :]
+    ),
+}
 
 
 def test_a_checkpoint_loads_as_it_was_saved(tmp_path):
@@ -86,16 +108,88 @@ def test_the_newest_k_are_kept_and_foreign_files_are_left_alone(tmp_path):
     assert (tmp_path / "notes.txt").exists()
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, share):
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
+    path, whole = _saved(tmp_path)
+    for mutated in _mutations(whole, damage):
+        path.write_bytes(mutated)
+        assert checkpoint.newest_intact([path], _pass_over) is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_an_older_checkpoint_without_a_digest_loads_as_it_was_or_is_passed_over(tmp_path, damage):
+    path, whole = _saved(tmp_path)
+    path.write_bytes(_unsealed(whole))
+    assert checkpoint.newest_intact([path], _pass_over) == path
+    for mutated in _mutations(_unsealed(whole), damage):
+        path.write_bytes(mutated)
+        if checkpoint.newest_intact([path], _pass_over) is not None:
+            # A bit in the padding between entries changes nothing that is read.
+            assert checkpoint.load(path)["weights"].equal(_few()["weights"])
+
+
+def test_a_damaged_attribute_that_has_torch_load_memory_as_it_lies_is_found(tmp_path):
+    path, whole = _saved(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        first = archive.getinfo("archive/data.pkl")
+    entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
+    assert first.external_attr == 0
+    for content in (whole, _unsealed(whole)):
+        as_folder = bytearray(content)
+        as_folder[entry + 38] ^= 0x10  # MS-DOS: the entry is a folder, of which nothing is read
+        path.write_bytes(as_folder)
+        assert not checkpoint_files.is_intact(path)
+
+
+def test_one_that_torch_refuses_is_passed_over_with_its_reason(tmp_path):
+    path = tmp_path / checkpoint_files.file_name(2)
+    before = tmp_path / checkpoint_files.file_name(1)
+    checkpoint.save(before, _few(), is_current=_yes)
+    torch.save(_RunsCode(), path)
+    reasons = []
+    newest = checkpoint.newest_intact([path, before], lambda *passed: reasons.append(passed))
+    assert newest == before
+    assert [(which, reason[:16]) for which, reason in reasons] == [(path, "cannot be loaded")]
+
+
+def test_programs_that_know_of_no_digest_read_a_checkpoint(tmp_path):
+    path, whole = _saved(tmp_path)
+    for options in ({}, {"mmap": True}):
+        assert torch.load(path, weights_only=True, **options)["weights"].equal(_few()["weights"])
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.comment.startswith(b"hpcdist sha256 ")
+    assert checkpoint_files.is_sealed(path)
+    assert archive.comment == f"hpcdist sha256 {_sha256(_unsealed(whole))}".encode()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda parts: parts.pop("__1_0.distcp"), id="a part that is not listed"),
+        pytest.param(lambda parts: parts.pop("training.pt"), id="the state is not listed"),
+        pytest.param(lambda parts: parts.update({"__2_0.distcp": [3, 4]}), id="a part is gone"),
+        pytest.param(lambda parts: parts["training.pt"].reverse(), id="another size"),
+    ],
+)
+def test_a_checkpoint_in_parts_is_whole_if_all_its_parts_are_as_listed(tmp_path, damage):
+    folder = tmp_path / checkpoint_files.file_name(1, ".dcp")
+    folder.mkdir()
+    for name in ("__0_0.distcp", "__1_0.distcp", ".metadata", "training.pt"):
+        (folder / name).write_text(name)
+    parts = {part.name: checkpoint_files.describe(part) for part in folder.iterdir()}
+    complete = folder / checkpoint_files.COMPLETE
+    complete.write_text(json.dumps({"world_size": 2, "parts": parts}))
+    assert checkpoint_files.is_intact(folder)
+    damage(parts)
+    complete.write_text(json.dumps({"world_size": 2, "parts": parts}))
+    assert not checkpoint_files.is_intact(folder)
+
+
+def test_a_checkpoint_that_is_a_pipe_is_passed_over_and_does_not_block(tmp_path):
     path = tmp_path / checkpoint_files.file_name(1)
-    checkpoint.save(path, _state(1), is_current=_yes)
-    content = bytearray(path.read_bytes())
-    content[int(len(content) * share)] ^= 4
-    path.write_bytes(content)
-    found = checkpoint.newest_intact([path], damaged=lambda _path: None)
-    # A bit in the padding between entries changes nothing that is read.
-    assert found is None or checkpoint.load(path)["weights"].equal(_state(1)["weights"])
+    os.mkfifo(path)
+    assert not checkpoint_files.is_intact(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 99, None], ids=["empty", "garbage", "torn"])
@@ -106,8 +200,8 @@ def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, content):
     bad.write_bytes(whole[: len(whole) // 2] if content is None else content)
     passed_over = []
     candidates = checkpoint_files.list_checkpoints(tmp_path)
-    assert checkpoint.newest_intact(candidates, passed_over.append) == good
-    assert passed_over == [bad]
+    assert checkpoint.newest_intact(candidates, lambda *each: passed_over.append(each)) == good
+    assert passed_over == [(bad, "is damaged")]
 
 
 def test_a_foreign_checkpoint_is_refused_and_runs_no_code(tmp_path):
@@ -128,6 +222,45 @@ def test_resume_from_nothing_says_what_it_may_name(tmp_path):
         checkpoint_files.resume_candidates(str(tmp_path / "nowhere"))
     with pytest.raises(JobError, match="which holds no checkpoint"):
         checkpoint_files.resume_candidates(str(tmp_path))
+
+
+def _saved(folder):
+    """A checkpoint so small that most of its bytes are of the archive and not of tensors."""
+    path = folder / checkpoint_files.file_name(1)
+    checkpoint.save(path, _few(), is_current=_yes)
+    return path, path.read_bytes()
+
+
+def _unsealed(content):
+    """The same checkpoint as versions before the digest wrote it."""
+    return content[: content.rindex(b"hpcdist sha256") - 2] + bytes(2)
+
+
+def _mutations(content, damage):
+    """Damage the content at many places, and everywhere at its end."""
+    draw = random.Random(1)
+    places = range(len(content))
+    for place in [*draw.sample(places, 60), *places[-110:]]:
+        mutated = damage(content, place, draw)
+        if mutated != content:
+            yield mutated
+
+
+def _sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def _pass_over(*_):
+    pass
+
+
+def _few():
+    return {
+        "format": checkpoint.FORMAT,
+        "weights": torch.arange(1.0, 30.0),
+        "bias": torch.ones(3),
+        "identity": {"model.name": "mlp"},
+    }
 
 
 class _RunsCode:

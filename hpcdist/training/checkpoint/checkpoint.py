@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import torch
 
@@ -85,10 +85,12 @@ def _is_for_want_of_room(error: BaseException | None) -> bool:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a new file, and bring it to the disk."""
+    """Write a new file, sealed with its digest, and bring it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
     with open(descriptor, "wb") as file:
-        torch.save(state, file)
+        sealed = checkpoint_files.SealedFile(file)
+        torch.save(state, cast("IO[bytes]", sealed))
+        sealed.seal()
         file.flush()
         os.fsync(file.fileno())
 
@@ -99,11 +101,10 @@ def load(path: Path, *, by_lightning: bool = False) -> dict[str, Any]:
     Of one in parts, that is all but the weights and the optimizer's state: see `sharded.read`.
     HpcdistError where it is none of ours, or was not saved by the same trainer.
     """
-    file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
-        raise foreign(path, str(error).partition("\n")[0]) from None
+        state = _read(path)
+    except Exception as error:  # noqa: BLE001 - see `_read`
+        raise foreign(path, _first_line(error)) from None
     keys = state if isinstance(state, dict) else {}
     if by_lightning and LIGHTNING_KEY not in keys:
         raise foreign(path, "no job with workload lightning saved it")
@@ -114,12 +115,38 @@ def load(path: Path, *, by_lightning: bool = False) -> dict[str, Any]:
     return cast("dict[str, Any]", state)
 
 
-def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Path | None:
-    """Return the first candidate that is whole; `damaged` is called for each one before it."""
+def _read(path: Path) -> Any:
+    """Return what a checkpoint holds; torch raises whatever a damaged or foreign file makes it."""
+    file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def newest_intact(candidates: list[Path], damaged: Callable[[Path, str], None]) -> Path | None:
+    """Return the first candidate that is whole; `damaged` is called for each one before it, with
+    what is wrong with it."""
     for path in candidates:
-        if checkpoint_files.is_intact(path):
+        wrong = _what_is_wrong(path)
+        if wrong is None:
             return path
-        damaged(path)
+        damaged(path, wrong)
+    return None
+
+
+def _what_is_wrong(path: Path) -> str | None:
+    """Return why a checkpoint cannot be gone on from. One of an older version, without a digest of
+    all its bytes, is tried: torch refuses some whose every checksum is right."""
+    if not checkpoint_files.is_intact(path):
+        return "is damaged"
+    if checkpoint_files.is_sealed(path):
+        return None
+    try:
+        _read(path)
+    except Exception as error:  # noqa: BLE001 - see `_read`
+        return f"cannot be loaded ({_first_line(error)})"
     return None
 
 

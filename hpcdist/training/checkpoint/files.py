@@ -9,12 +9,17 @@ step-00000120.pt.damaged       was found damaged, and is never looked at again
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
+import stat
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from hpcdist.base.errors import JobError
 
@@ -29,6 +34,15 @@ _DAMAGED = ".damaged"
 WHOLE = ".pt"
 IN_PARTS = ".dcp"
 _CHUNK_BYTES = 1 << 22
+
+_SEAL = re.compile(rb"hpcdist sha256 ([0-9a-f]{64})")
+_SEAL_BYTES = 79
+_LENGTH = _SEAL_BYTES.to_bytes(2, "little")
+_NO_COMMENT = b"\0\0"
+"""The last bytes of a zip archive as torch writes it: the length of its comment."""
+_END_BYTES = 22
+"""The last record of such an archive."""
+_WORTH_A_THREAD = 1 << 16
 
 
 def file_name(step: int, suffix: str = WHOLE) -> str:
@@ -55,19 +69,106 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(numbered, reverse=True)]
 
 
+class SealedFile:
+    """A file that torch saves to, to be sealed: its SHA-256 becomes the comment of the zip archive.
+
+    The digest is taken of what is written, while it is written: nothing is read again.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._beside = ThreadPoolExecutor(1)
+
+    def write(self, data: bytes | memoryview) -> int:
+        if len(data) < _WORTH_A_THREAD:
+            self._digest.update(data)
+            return self._file.write(data)
+        digested = self._beside.submit(self._digest.update, data)
+        try:
+            return self._file.write(data)
+        finally:
+            digested.result()  # the bytes are the caller's, and gone afterwards
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def seal(self) -> None:
+        """Add the digest to what was written, and let nothing be written any more."""
+        self._beside.shutdown()
+        self._file.seek(-len(_NO_COMMENT), os.SEEK_END)
+        self._file.write(_LENGTH + f"hpcdist sha256 {self._digest.hexdigest()}".encode())
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a checkpoint has a digest of all its bytes, as those of older versions have
+    not: then one that is intact can be loaded."""
+    if is_in_parts(path):
+        return True
+    with _open_regular(path) as file:
+        return _read_seal(file) is not None
+
+
 def is_intact(path: Path) -> bool:
     """Return whether every byte of a checkpoint is as it was written: torch, which looks at no
     checksums, would not notice a flipped bit."""
     try:
         if is_in_parts(path):
-            parts = json.loads((path / COMPLETE).read_bytes())["parts"]
-            return all(describe(path / name) == expected for name, expected in parts.items())
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            return _has_all_parts(path)
+        with _open_regular(path) as file:
+            seal = _read_seal(file)
+            return _is_sound_archive(file) if seal is None else _digest_sealed(file) == seal
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
         return False
-    except (ValueError, KeyError, TypeError, AttributeError):  # of a list of parts
+    except (ValueError, KeyError, TypeError, AttributeError):  # of names, and of a list of parts
         return False
+
+
+def _has_all_parts(folder: Path) -> bool:
+    parts = json.loads((folder / COMPLETE).read_bytes())["parts"]
+    if not {TRAINING, *(part.name for part in folder.glob("*.distcp"))} <= parts.keys():
+        return False
+    return all(describe(folder / name) == expected for name, expected in parts.items())
+
+
+def _read_seal(file: BinaryIO) -> str | None:
+    """Return the digest at the end of a file; None where it has none."""
+    file.seek(-min(file.seek(0, os.SEEK_END), _SEAL_BYTES), os.SEEK_END)
+    match = _SEAL.fullmatch(file.read())
+    return match and match[1].decode()
+
+
+def _digest_sealed(file: BinaryIO) -> str | None:
+    """Return the digest of a sealed file as it was before; None where its comment is damaged."""
+    digest = hashlib.sha256()
+    left = file.seek(-_SEAL_BYTES - len(_LENGTH), os.SEEK_END)
+    if file.read(len(_LENGTH)) != _LENGTH:
+        return None
+    file.seek(0)
+    while left and (chunk := file.read(min(_CHUNK_BYTES, left))):
+        digest.update(chunk)
+        left -= len(chunk)
+    digest.update(_NO_COMMENT)
+    return digest.hexdigest()
+
+
+def _is_sound_archive(file: BinaryIO) -> bool:
+    """Return whether a file without a seal, of an older version, is as torch writes archives: with
+    the checksum of every entry, all entries alike, none compressed, and nothing behind them."""
+    file.seek(-min(file.seek(0, os.SEEK_END), _END_BYTES), os.SEEK_END)
+    end = file.read()
+    if not (end.startswith(b"PK\5\6") and end.endswith(_NO_COMMENT)):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        alike = {(entry.flag_bits, entry.extract_version, entry.reserved) for entry in entries}
+        return (
+            len(alike) == 1
+            and len({entry.filename for entry in entries}) == len(entries)
+            and not any(entry.compress_type or entry.external_attr for entry in entries)
+            and all(entry.compress_size == entry.file_size for entry in entries)
+            and archive.testzip() is None
+        )
 
 
 def num_bytes(path: Path) -> int:
@@ -77,10 +178,19 @@ def num_bytes(path: Path) -> int:
 def describe(part: Path) -> list[int]:
     """Return the size of a file and its CRC-32, as zip files have it."""
     crc = 0
-    with part.open("rb") as file:
+    with _open_regular(part) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
     return [part.stat().st_size, crc]
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it, and no pipe by that name, which would block its reader for ever."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} is no regular file")
+    return file
 
 
 def set_aside_damaged(path: Path) -> None:

@@ -34,29 +34,42 @@ def _find(context: RankContext, job: TrainingJob) -> str | None:
     if context.is_current():
         checkpoint_files.remove_unfinished(own)
     if context.attempt > 0:
-        path = checkpoint.newest_intact(
-            checkpoint_files.list_checkpoints(own), lambda path: _pass_over(context, path, own=True)
-        )
+
+        def set_aside(path: Path, wrong: str) -> None:
+            _pass_over(context, path, wrong)
+            if context.is_current():
+                checkpoint_files.set_aside_damaged(path)
+
+        path = checkpoint.newest_intact(checkpoint_files.list_checkpoints(own), set_aside)
         if path is not None:
             return str(path)
     if job.checkpoint.resume is None:
         return None
-    candidates = checkpoint_files.resume_candidates(job.checkpoint.resume)
-    path = checkpoint.newest_intact(candidates, lambda path: _pass_over(context, path, own=False))
+    return str(_find_given(context, job.checkpoint.resume))
+
+
+def _find_given(context: RankContext, resume: str) -> Path:
+    """Return the newest whole checkpoint that checkpoint.resume can mean."""
+    wrongs = []
+
+    def pass_over(path: Path, wrong: str) -> None:
+        wrongs.append(f"{path.name} {wrong}")
+        _pass_over(context, path, wrong)
+
+    candidates = checkpoint_files.resume_candidates(resume)
+    path = checkpoint.newest_intact(candidates, pass_over)
     if path is None:
         raise HpcdistError(
-            f"checkpoint.resume is {job.checkpoint.resume!r}: every checkpoint there is damaged",
+            f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {wrongs[0]}",
             hint="start without it: leave checkpoint.resume out",
         )
-    return str(path)
+    return path
 
 
-def _pass_over(context: RankContext, path: Path, *, own: bool) -> None:
-    message = f"{path.name} is damaged and is passed over for the one before"
+def _pass_over(context: RankContext, path: Path, wrong: str) -> None:
+    message = f"{path.name} {wrong} and is passed over for the one before"
     context.say(f"warning: {message}")
     context.events.write("note", message=message)
-    if own and context.is_current():
-        checkpoint_files.set_aside_damaged(path)
 
 
 _NO_MATTER = {
