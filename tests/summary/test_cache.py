@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import time
 
 import msgspec
@@ -65,18 +67,28 @@ def test_figures_are_the_same_with_workers_and_with_the_cache(varied, tmp_path, 
 
 
 def kept(folder):
-    found = [msgspec.msgpack.decode(path.read_bytes()) for path in folder.glob("*.msgpack")]
+    found = [unsealed(path.read_bytes()) for path in folder.glob("*.msgpack")]
     return sorted(name for one in found for name in one["runs"])
+
+
+def unsealed(content):
+    return msgspec.msgpack.decode(content[hashlib.sha256().digest_size :])
+
+
+def sealed(value):
+    """A file of the cache whose digest is right, whatever it holds."""
+    content = msgspec.msgpack.encode(value)
+    return hashlib.sha256(content).digest() + content
 
 
 def poison(folder):
     """Have the cache tell another job's name of every run, so that it shows when it is used."""
     for path in folder.glob("*.msgpack"):
-        content = msgspec.msgpack.decode(path.read_bytes())
+        content = unsealed(path.read_bytes())
         for entry in content["runs"].values():
             if isinstance(entry["measured"]["run"], dict):
                 entry["measured"]["run"]["figures"]["job"] = "cached"
-        path.write_bytes(msgspec.msgpack.encode(content))
+        path.write_bytes(sealed(content))
 
 
 def jobs(runs, folder):
@@ -147,14 +159,47 @@ def test_a_run_without_verdict_is_kept_when_nothing_has_changed_for_long(varied,
 
 
 def other_version(whole):
-    return msgspec.msgpack.encode(msgspec.msgpack.decode(whole) | {"version": "0"})
+    return sealed(unsealed(whole) | {"version": "0"})
 
 
 def odd_figures(whole):
-    content = msgspec.msgpack.decode(whole)
+    content = unsealed(whole)
     for entry in content["runs"].values():
         entry["measured"] = {"run": 1}
-    return msgspec.msgpack.encode(content)
+    return sealed(content)
+
+
+def readable_by_others(path):
+    path.chmod(0o644)
+
+
+def a_link(path):
+    path.rename(path.with_suffix(".mine"))
+    path.symlink_to(path.with_suffix(".mine"))
+
+
+@pytest.mark.parametrize("change", [readable_by_others, a_link])
+def test_a_cache_that_is_not_private_is_ignored(cached, change):
+    run, folder = cached
+    (file,) = folder.glob("*.msgpack")
+    change(file)
+    assert jobs([run], folder) == ["ddp"]
+
+
+def test_no_damage_to_the_cache_gives_another_number(cached):
+    run, folder = cached
+    (file,) = folder.glob("*.msgpack")
+    whole, fingerprint = file.read_bytes(), take_fingerprint(run)
+    assert SummaryCache(folder).find(run, fingerprint) is not None
+    draw = random.Random(1)
+    for place in draw.sample(range(len(whole)), 60):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << draw.randrange(8)
+        file.write_bytes(flipped)
+        assert SummaryCache(folder).find(run, fingerprint) is None
+    for _ in range(3):  # and what is measured then is what the files say
+        assert jobs([run], folder) == ["ddp"]
+        file.write_bytes(flipped)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
 
 One file per folder of runs, named by a digest of its path: run directories may be read-only or
 another user's. Files are private, written whole, and only ever a shortcut: what is torn, foreign or
-of another version counts as empty. Two summaries at one time may drop each other's new entries,
+of another version counts as empty. A file begins with a digest of the rest, as a flipped bit would
+give another number. Two summaries at one time may drop each other's new entries,
 which are measured again then.
 
 A run counts as unchanged while size, times and inode of its files are the same; contents are not
@@ -89,7 +90,7 @@ class SummaryCache:
             }
             content = msgspec.msgpack.encode(_Folder(version=self._version, path=runs, runs=there))
             self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            files.write_whole(self._file(runs), content)
+            files.write_whole(self._file(runs), hashlib.sha256(content).digest() + content)
         if new:
             self._shrink()
 
@@ -100,10 +101,11 @@ class SummaryCache:
     def _read(self, runs: str) -> dict[str, Entry]:
         path = self._file(runs)
         try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_uid != os.getuid():
-                    return {}
-                folder = msgspec.msgpack.decode(file.read(), type=_Folder)
+            with files.open_private(path) as file:
+                digest, content = file.read(hashlib.sha256().digest_size), file.read()
+            if hashlib.sha256(content).digest() != digest:
+                return {}
+            folder = msgspec.msgpack.decode(content, type=_Folder)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
         with contextlib.suppress(OSError):
