@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.states import run_states
-from hpcdist.runs.run import Run, find_run, runs_folder
+from hpcdist.runs.run import Run, check_own, find_run, runs_folder
 from hpcdist.runs.verdict import State, Verdict
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class SubmittedRun:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
 
+        check_own(self.path)
         scheduler = self._run.read_scheduler()
         if self.verdict is None and scheduler is not None:
             load_scheduler(scheduler).cancel([self._run])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -42,6 +42,8 @@ class DebugRank(NamedTuple):
     order: RankOrder
     claims: list[socket.socket]
     """Hold its GPU while this lives."""
+    mark: BinaryIO
+    """Open while this lives: `hpcdist cancel` knows the run's processes by what they hold open."""
 
 
 def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
@@ -69,7 +71,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     fill_in_defaults()
-    return DebugRank(order, claims)
+    return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 
 
 def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:

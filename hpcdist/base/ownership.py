@@ -37,13 +37,27 @@ class Door(msgspec.Struct, frozen=True):
 
 def is_own(path: Path) -> bool:
     """Return whether a path, and what it leads to where it is a link, is this user's."""
+    return owner_id(path) == os.geteuid()
+
+
+def owner_id(path: Path) -> int | None:
+    """Return the number of a path's owner: of what it leads to, if a link to that is this user's.
+    None: there is nothing."""
     try:
-        return {os.lstat(path).st_uid, os.stat(path).st_uid} == {os.geteuid()}
+        own = os.lstat(path).st_uid
+        return os.stat(path).st_uid if own == os.geteuid() else own
     except OSError:
-        return False
+        return None
+
+
+def owner_of(path: Path) -> str:
+    """Return the name of a path's owner."""
+    uid = owner_id(path)
+    return "nobody, for it is gone" if uid is None else owner_name(uid)
 
 
 def owner_name(uid: int) -> str:
+    """Return a user's name; in words where only the number is known."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -10,7 +10,7 @@ import click
 
 from hpcdist.cli.options import json_option, named_runs, runs_option
 from hpcdist.cli.printing import print_json
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, check_own
 
 
 @click.command
@@ -23,11 +23,12 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from hpcdist.runs.sweep import Sweep, find_named
     from hpcdist.schedulers import load_scheduler
 
-    for name in run_names:
-        named = find_named(runs, name)
-        if isinstance(named, Sweep):
-            named.ask_to_cancel()
+    sweeps = [one for name in run_names if isinstance(one := find_named(runs, name), Sweep)]
     named_list = named_runs(runs, run_names)
+    for path in [sweep.path for sweep in sweeps] + [run.path for run in named_list]:
+        check_own(path)
+    for sweep in sweeps:
+        sweep.ask_to_cancel()
     before = run_states(named_list)
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in named_list:

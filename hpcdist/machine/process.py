@@ -121,6 +121,23 @@ def is_alive(process: ProcessId) -> bool | None:
     return process.boot_id == boot_id() and _start_ticks(process.pid) == process.start_ticks
 
 
+def works_in(pid: int, folder: Path) -> bool:
+    """Return whether a process is this user's, and its command names something in a folder or it
+    holds something there open."""
+    real = os.path.realpath(folder)
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+            return False
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        places = [os.fsdecode(part) for part in command if part.startswith(b"/")]
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed at this moment
+                places.append(os.readlink(entry.path))
+    except OSError:
+        return False
+    return any(Path(os.path.realpath(place)).is_relative_to(real) for place in places)
+
+
 def send_signal(pid: int, signum: int) -> None:
     """Send a signal to a process that may have ended, or have become another user's (sudo)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

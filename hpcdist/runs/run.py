@@ -30,6 +30,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from functools import partialmethod
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.base.ownership import is_own, owner_of
 from hpcdist.runs.spec import JobOutline, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Beginning, Verdict
 
@@ -351,7 +353,7 @@ def find_run(runs: Path, name: str) -> Run:
             hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
         )
     if name == "last":
-        return existing[-1]
+        return _last_own(existing, runs)
     exact = [run for run in existing if run.id == name]
     matches = exact or ([run for run in existing if run.id.startswith(name)] if name else [])
     if len(matches) == 1:
@@ -366,6 +368,26 @@ def find_run(runs: Path, name: str) -> Run:
         f"{len(matches)} runs in {runs} begin with {name!r}",
         hint=f"give more of the id; the newest are {newest}",
     )
+
+
+def _last_own(existing: Sequence[Run], runs: Path) -> Run:
+    """Return the newest that is this user's own: somebody else may put a run beside it."""
+    for run in reversed(existing):
+        if is_own(run.path):
+            return run
+    raise RunNotFoundError(
+        f"all runs in {runs} belong to other users",
+        hint="name one by its id; list them with: hpcdist runs",
+    )
+
+
+def check_own(path: Path) -> None:
+    """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
+    if not is_own(path):
+        raise RunDirectoryError(
+            f"{path} belongs to {owner_of(path)}: a run is cancelled only by the user whose it is",
+            hint="its owner can cancel it; list the runs with: hpcdist runs",
+        )
 
 
 def created_ns(run: Run) -> tuple[int, str]:

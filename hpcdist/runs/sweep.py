@@ -19,6 +19,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
+from hpcdist.base.ownership import owner_id
 from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
 from hpcdist.runs.spec import SweepSpec
 
@@ -43,9 +44,15 @@ class Sweep:
         return Run(self.path.parent / f"{self.id}-{index:0{digits}d}")
 
     def runs(self) -> list[Run]:
-        """Return its runs that are still there, in the order of the points."""
+        """Return its runs that are still there, in the order of the points; what another user has
+        put beside them is none of them."""
         pattern = re.compile(re.escape(self.id) + r"-(\d{3,})")
-        runs = (run for run in all_runs(self.path.parent) if pattern.fullmatch(run.id))
+        owner = owner_id(self.path)
+        runs = (
+            run
+            for run in all_runs(self.path.parent)
+            if pattern.fullmatch(run.id) and owner_id(run.path) == owner
+        )
         return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
 
     def read(self) -> SweepSpec:

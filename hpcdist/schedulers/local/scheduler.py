@@ -30,6 +30,7 @@ from hpcdist.machine.process import (
     is_alive,
     is_cleaner,
     send_signal,
+    works_in,
 )
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
@@ -158,16 +159,16 @@ def _cancel(run: Run) -> None:
                 f"the run is on host {process.host}, and cannot be seen from here",
                 hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
             )
-    for agent in _living(_agents(run)):
+    for agent in _marked(run, _agents(run)):
         send_signal(agent.pid, signal.SIGTERM)
     patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
-    poll(lambda: not _living(_agents(run)) or None, interval_s=_POLL_S, limit_s=patience_s)
+    poll(lambda: not _marked(run, _agents(run)) or None, interval_s=_POLL_S, limit_s=patience_s)
     poll(
-        lambda: not _kill_all(_processes(run)) or None,
+        lambda: not _kill_all(_marked(run, _processes(run))) or None,
         interval_s=_POLL_S,
         limit_s=_KILL_PATIENCE_S,
     )
-    if left := _living(_processes(run)):
+    if left := _marked(run, _processes(run)):
         raise SchedulerError(
             f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
             hint="they may wait for a device or a file system; see their state with ps",
@@ -207,6 +208,12 @@ def _agents(run: Run) -> list[ProcessId]:
 
 class _AgentFile(msgspec.Struct):
     process: ProcessId
+
+
+def _marked(run: Run, processes: Iterable[ProcessId]) -> list[ProcessId]:
+    """Return the living that are this user's and work in the run's directory: files of a copy, or
+    of somebody else's making, name other processes."""
+    return [process for process in _living(processes) if works_in(process.pid, run.path)]
 
 
 def _living(processes: Iterable[ProcessId]) -> list[ProcessId]:

@@ -19,7 +19,7 @@ from hpcdist.base.polling import poll
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.machine.process import is_alive
+from hpcdist.machine.process import is_alive, works_in
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Allocation, Condition
@@ -238,7 +238,8 @@ def cancel_step(run: Run) -> None:
             with suppress(CommandFailedError):  # it has ended by itself
                 scancel([step])
         elif step is None:
-            if process is None or not is_alive(process):
+            is_there = process is not None and is_alive(process)
+            if process is None or not (is_there and works_in(process.pid, run.path)):
                 return True
             # srun waits for room, or has nothing left to wait for.
             with suppress(ProcessLookupError):

@@ -1,0 +1,160 @@
+"""`hpcdist cancel` and `last` where others put runs: only what is the caller's own is ended."""
+
+import os
+import shutil
+import subprocess
+
+import msgspec
+import pytest
+from another_user import NOBODY, as_nobody, needs_root
+from click.testing import CliRunner
+
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.cli.cancel import cancel
+from hpcdist.machine.process import identify, works_in
+from hpcdist.runs.run import Run, check_own, find_run
+from hpcdist.runs.spec import SweepSpec
+from hpcdist.runs.sweep import Sweep
+
+
+@pytest.fixture
+def runs(reachable):
+    folder = reachable / "runs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start():
+    """Start a program of the user's that waits; its arguments are no matter to it."""
+    started = []
+
+    def make(*arguments, **user):
+        command = ["bash", "-c", "echo; read", "bash", *map(str, arguments)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(subprocess.Popen(command, **pipes, start_new_session=True, **user))
+        started[-1].stdout.readline()  # it is there, with its arguments
+        return started[-1]
+
+    yield make
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def make_run(runs, name, *, created_s=1.7e9, process=None, owner=None):
+    runs.mkdir(exist_ok=True)
+    run = Run(runs / name)
+    run.make()
+    spec = {"id": name, "created_s": created_s, "scheduler": "local", "job": {"name": "ddp"}}
+    files.write_json(run.spec_file, spec)
+    if process is not None:
+        agent = msgspec.to_builtins(identify(process.pid))
+        files.write_json(run.submission_file, {"scheduler": "local", "process": agent})
+        files.write_json(run.agent_file(0), {"node": 0, "process": agent})
+    if owner is not None:
+        for path in (*run.path.rglob("*"), run.path):
+            os.chown(path, owner, owner)
+    return run
+
+
+def cancelled(runs, *names):
+    return CliRunner().invoke(cancel, [*names, "--runs", str(runs)])
+
+
+@needs_root
+def test_a_foreign_run_that_names_processes_of_the_caller_ends_none_of_them(runs, start):
+    victim = start()
+    run = make_run(runs, "ddp-1", process=victim, owner=NOBODY)
+    done = cancelled(runs, "ddp-1")
+    assert isinstance(done.exception, RunDirectoryError)
+    assert f"{run.path} belongs to nobody: a run is cancelled only by" in done.exception.message
+    assert victim.poll() is None
+    assert not run.cancel_file.exists()
+    assert run.read_verdict() is None
+
+
+def test_a_copy_of_a_run_that_goes_on_ends_nothing_of_it(runs, start):
+    victim = start(runs / "ddp-1" / "submitit")
+    original = make_run(runs, "ddp-1", process=victim)
+    shutil.copytree(original.path, runs / "ddp-2")
+    done = cancelled(runs, "ddp-2")
+    assert done.exit_code == 0, done.output
+    assert victim.poll() is None
+    assert original.read_verdict() is None
+
+
+def test_a_process_that_works_in_the_run_directory_is_ended(runs, start):
+    agent = start(runs / "ddp-1" / "submitit")
+    run = make_run(runs, "ddp-1", process=agent)
+    done = cancelled(runs, "ddp-1")
+    assert done.exit_code == 0, done.output
+    assert agent.wait(30) < 0
+    assert run.read_verdict().state == "cancelled"
+
+
+def test_a_run_that_a_link_leads_to_is_cancelled_by_its_other_name(runs, start, tmp_path):
+    agent = start(runs / "ddp-1" / "submitit")
+    make_run(runs, "ddp-1", process=agent)
+    (tmp_path / "other").symlink_to(runs)
+    assert cancelled(tmp_path / "other", "ddp-1").exit_code == 0
+    assert agent.wait(30) < 0
+
+
+@needs_root
+def test_a_process_of_another_user_is_none_of_the_runs(runs, start):
+    theirs = start(runs / "ddp-1", user=NOBODY, group=NOBODY, extra_groups=[])
+    own = start(runs / "ddp-1")
+    assert works_in(own.pid, runs / "ddp-1")
+    assert not works_in(theirs.pid, runs / "ddp-1")
+
+
+@needs_root
+def test_last_is_the_newest_run_of_the_users_own(runs):
+    own = make_run(runs, "ddp-1", created_s=1.0e9)
+    make_run(runs, "ddp-2", created_s=2.0e9, owner=NOBODY)
+    assert find_run(runs, "last").id == own.id
+    shutil.rmtree(own.path)
+    with pytest.raises(RunNotFoundError, match=r"all runs in .* belong to other users"):
+        find_run(runs, "last")
+
+
+@needs_root
+def test_a_link_of_another_user_to_an_own_run_is_not_last(runs, reachable):
+    runs.chmod(0o777)
+    own = make_run(runs, "ddp-1", created_s=1.0e9)
+    newer = make_run(reachable / "other", "ddp-9", created_s=2.0e9)
+    as_nobody((runs / "ddp-2").symlink_to, newer.path)
+    assert find_run(runs, "last").id == own.id
+    with pytest.raises(RunDirectoryError, match="belongs to nobody"):
+        check_own(runs / "ddp-2")
+
+
+def make_sweep(runs, name, owner=None):
+    sweep = Sweep(runs / name)
+    sweep.path.mkdir(mode=0o700)
+    sweep.write(SweepSpec(id=name, num_points=2))
+    if owner is not None:
+        os.chown(sweep.path, owner, owner)
+    return sweep
+
+
+@needs_root
+def test_what_others_put_beside_the_runs_of_a_sweep_is_none_of_it(runs, start):
+    victim = start()
+    sweep = make_sweep(runs, "ddp-9")
+    own = make_run(runs, "ddp-9-000")
+    make_run(runs, "ddp-9-001", process=victim, owner=NOBODY)
+    assert [run.id for run in sweep.runs()] == [own.id]
+    assert cancelled(runs, "ddp-9").exit_code == 0
+    assert victim.poll() is None
+
+
+@needs_root
+def test_a_foreign_sweep_is_not_cancelled(runs):
+    sweep = make_sweep(runs, "ddp-9", owner=NOBODY)
+    make_run(runs, "ddp-9-000", owner=NOBODY)
+    done = cancelled(runs, "ddp-9")
+    assert isinstance(done.exception, RunDirectoryError)
+    assert not sweep.is_to_be_cancelled
