@@ -238,7 +238,7 @@ def join_meeting(
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not give_up():
         with contextlib.suppress(msgspec.ValidationError):  # it is not there yet, or is damaged
-            place = msgspec.convert(files.read_json(run.meeting_file), MeetingPlace)
+            place = files.convert(files.read_json(run.meeting_file), MeetingPlace)
             for address in usable_addresses(place):
                 joined = _try_to_join(place, address, node_rank=node_rank, source=source)
                 if joined is not None:

@@ -1,21 +1,38 @@
-"""Read and write small files: whole or not at all, and private to the user; find what ships."""
+"""Write small files: whole or not at all, and private to the user. Read files that others may have
+put there: regular ones only, of limited size. Find what ships."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import secrets
 import stat
+from collections.abc import Iterator
+from io import FileIO
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from hpcdist.base.text import as_utf8
+import msgspec
+
+from hpcdist.base.text import as_utf8, show_bytes
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 USUAL_FILE = 0o666
 """The mode that the user's umask is applied to: for files that others may read."""
+
+MOST_JSON_BYTES = 16_000_000
+"""Size of a JSON file that is read; those of the largest sweeps have a tenth of it."""
+MOST_ENTRIES = 100_000
+"""Entries of a folder that are listed: a run on a thousand ranks that was restarted ten times has a
+tenth of it."""
+_PIECE_BYTES = 1 << 20
+_MOST_DEPTH = 64
+"""Levels of JSON that are read; ours has ten. Thousands would end the program that goes through
+them."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the OSErrors of a disk, or a quota, that is full."""
@@ -71,17 +88,145 @@ def to_json(value: Any) -> str:
     return as_utf8(text)
 
 
-def read_json(path: Path) -> Any | None:
-    """Return the value in a JSON file; None where it is missing, torn, not JSON or not regular: a
-    pipe by that name would block its reader."""
+def open_regular(path: str | Path, *, most_bytes: float, flags: int = 0) -> FileIO:
+    """Open a file to read it; OSError for anything but a regular file, such as a pipe, which would
+    block its reader, and for one that has more than `most_bytes`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            return json.loads(file.read())
+        _check_regular(path, os.fstat(descriptor), most_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb", buffering=0)
+
+
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def _check_regular(path: str | Path, status: os.stat_result, most_bytes: float) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+        raise OSError(errno.EINVAL, f"it is {kind}, and no regular file", str(path))
+    if status.st_size > most_bytes:
+        sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
+        raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
+
+
+def read_bytes(path: str | Path, *, most_bytes: float) -> bytes:
+    """Return the content of a regular file; OSError where it is none, or has more bytes."""
+    with open_regular(path, most_bytes=most_bytes) as file:
+        content = file.read(os.fstat(file.fileno()).st_size + 1)
+        while piece := file.read(_PIECE_BYTES):  # it has grown, or is on a slow file system
+            content += piece
+            if len(content) > most_bytes:
+                growing = f"it grows, and no more than {show_bytes(most_bytes)} are read"
+                raise OSError(errno.EFBIG, growing, str(path))
+    return content
+
+
+def list_names(folder: str | Path) -> list[str]:
+    """Return the names in a folder; OSError where it cannot be read, or has too many."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in first_entries(entries, folder)]
+
+
+def first_entries(
+    entries: Iterator[os.DirEntry[str]], folder: str | Path
+) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder that is being listed; OSError where it has too many."""
+    listed = list(islice(entries, MOST_ENTRIES + 1))
+    if len(listed) > MOST_ENTRIES:
+        raise OSError(errno.EFBIG, f"it holds more than {MOST_ENTRIES:,} entries", str(folder))
+    return listed
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder, or a link that leads to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def read_json(path: Path) -> Any | None:
+    """Return the value in a JSON file; None where it cannot be read: see `load_json`."""
+    try:
+        return load_json(path)
     except (OSError, ValueError):
         return None
+
+
+def load_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError where there is no regular file of a size that
+    is read, and ValueError where its content is torn, or nested too deep."""
+    content = read_bytes(path, most_bytes=MOST_JSON_BYTES)
+    too_deep = f"it is nested more than {_MOST_DEPTH} levels deep"
+    try:
+        value = json.loads(content.decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is no UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is torn, or no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    can_be_deep = content.count(b"[") + content.count(b"{") > _MOST_DEPTH
+    if can_be_deep and _is_deeper([value], _MOST_DEPTH):
+        raise ValueError(too_deep)
+    has_surrogates = b"\\u" in content and _SURROGATE_ESCAPE.search(content)
+    return _as_text(value) if has_surrogates else value
+
+
+def why_unreadable(path: Path) -> str | None:
+    """Return why a JSON file gives no object; None where it does."""
+    try:
+        value = load_json(path)
+    except OSError as error:
+        return error.strerror
+    except ValueError as error:
+        return str(error)
+    return None if isinstance(value, dict) else "it holds no JSON object"
+
+
+def _is_deeper(level: list[Any], most: int) -> bool:
+    """Return whether values of this level hold others, that hold others, more than so often."""
+    for _ in range(most):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return False
+    return True
+
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that no name of a file has: no encoder takes them."""
+
+
+def _as_text(value: Any) -> Any:
+    """Return the value with a mark in place of what is no character."""
+    if isinstance(value, str):
+        return _NO_TEXT.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(inner) for key, inner in value.items()}
+    return [_as_text(inner) for inner in value] if isinstance(value, list) else value
+
+
+_Kind = TypeVar("_Kind")
+
+
+def convert(value: Any, kind: type[_Kind]) -> _Kind:
+    """Return the content of a file as a typed value; msgspec.ValidationError where it is another,
+    also for keys that are no Unicode, such as the names of some files."""
+    try:
+        return msgspec.convert(value, kind)
+    except UnicodeError as error:
+        raise msgspec.ValidationError(str(error)) from None
 
 
 def user_cache() -> Path:

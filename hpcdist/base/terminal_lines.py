@@ -8,10 +8,13 @@ line once: when the cursor has left it for good.
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import re
 from itertools import groupby
 from pathlib import Path
+
+from hpcdist.base.files import open_regular
 
 _MOST_ROWS = 64
 """Rows that the cursor can go back to: more than bars take."""
@@ -99,6 +102,8 @@ class TerminalLines:
 
     def feed(self, data: bytes) -> list[str]:
         """Take what was written next; the lines that it finished."""
+        if b"\0" in data:  # a file with holes has gigabytes of them
+            data = data.translate(None, b"\0")
         self._take(self._decoder.decode(data))
         # Not before all was taken: a cursor that goes one line down most often comes back at once.
         self._settle(len(self._rows) - 1 - self._reach)
@@ -294,7 +299,7 @@ def end_of_log(path: Path, count: int) -> list[str]:
     """
     num_bytes = _FIRST_BYTES
     try:
-        with path.open("rb") as file:
+        with open_regular(path, most_bytes=math.inf) as file:
             size = file.seek(0, os.SEEK_END)
             while True:
                 file.seek(max(0, size - num_bytes))

@@ -46,14 +46,15 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
 
 def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
     sweep = run["sweep"]
-    point = f": {one_line(str(sweep['label']))}" if sweep else ""
+    point = f": {sweep['label']}" if sweep else ""
+    damage = f" ({run['damage']})" if run["damage"] else ""
     return (
         one_line(run["run"]),
         run["state"],
         run["scheduler"] or "-",
         size(run),
         local_time(run["created_s"]),
-        one_line(str(run["job"] or "-")) + point,
+        one_line(f"{run['job'] or '-'}{point}{damage}"),
     )
 
 
@@ -104,6 +105,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "reason": condition.reason,
         "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
+        "damage": run.describe_damage(),
     }
 
 

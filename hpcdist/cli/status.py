@@ -110,6 +110,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "submitted": local_time(run["created_s"]),
         "progress": _place(progress, is_open=not has_ended),
         "directory": run["path"],
+        "damaged": run["damage"],
         "so far": run["last_attempt"],
         "verdict": run["message"],
         # Of one that runs it is what keeps it from running on, such as a suspension.

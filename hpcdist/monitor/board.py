@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.base.files import list_names
 from hpcdist.base.text import shown
 from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.nodes import waiting_sentence
@@ -109,7 +109,7 @@ class Board:
 
 def _names(folder: Path | None) -> set[str]:
     try:
-        return set() if folder is None else set(os.listdir(folder))
+        return set() if folder is None else set(list_names(folder))
     except OSError:  # not there yet
         return set()
 

@@ -42,7 +42,7 @@ def seen_nodes(run: Run) -> list[NodeSeen]:
     nodes = []
     for path in run.agent_files():
         with suppress(msgspec.ValidationError):  # torn, or gone
-            nodes.append(msgspec.convert(files.read_json(path), NodeSeen))
+            nodes.append(files.convert(files.read_json(path), NodeSeen))
     return sorted(nodes, key=lambda seen: seen.node)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcdist.base.files import open_regular
 from hpcdist.base.terminal_lines import TerminalLines
-from hpcdist.runs.events import decode_event
+from hpcdist.runs.events import LONGEST_LINE_BYTES, decode_event
 from hpcdist.runs.run import Run
 
 OVERDUE_S = 10.0
@@ -106,7 +108,7 @@ class _Growth:
         meanwhile: whoever writes all the time must not keep the reader."""
         # Opened each time: a run on a thousand ranks must not need a thousand descriptors.
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with open_regular(self._path, most_bytes=math.inf) as file:
                 end = os.fstat(file.fileno()).st_size
                 file.seek(self._offset)
                 while self._offset < end:
@@ -122,7 +124,6 @@ class _Growth:
 _HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
 _TAIL_BYTES = 1 << 13  # some five windows of steps
 _CHUNK_BYTES = 1 << 20
-_LONGEST_LINE_BYTES = 1 << 20  # longer ones are cut, so that memory stays bounded
 
 
 class EventTail:
@@ -159,14 +160,14 @@ class EventTail:
 
     def _read(self, most_bytes: int) -> Iterator[dict[str, Any]]:
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with open_regular(self._path, most_bytes=math.inf) as file:
                 file.seek(self._offset)
                 chunk = file.read(most_bytes) or b""
         except OSError:
             return
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._rest = self._rest[-_LONGEST_LINE_BYTES:]
+        self._rest = self._rest[-LONGEST_LINE_BYTES:]
         for line in lines:
             if (event := decode_event(line)) is not None:
                 yield event

@@ -11,14 +11,24 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.text import as_utf8
 
 SCHEMA_VERSION = 2
+LONGEST_LINE_BYTES = 1 << 20
+"""Longer lines are torn, for whoever reads them: no event has a tenth of it."""
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Raised by decoders at lines that are no events; the last at those that are nested too deep."""
+_MOST_BYTES = 250_000_000
+"""Size of a file that is read; a rank that steps for a year writes less."""
+_STRETCH_BYTES = 1 << 20
+_TORN = b"{"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -99,8 +109,8 @@ class EventFile(msgspec.Struct):
 def read_events(path: Path) -> EventFile:
     """Read one event file; lines that are torn or not events are counted and left out."""
     result = EventFile()
-    with path.open("rb") as file:
-        for line in file:
+    for lines in read_lines(path):
+        for line in lines.split(b"\n"):
             if (event := decode_event(line)) is not None:
                 result.events.append(event)
             elif line.strip():
@@ -108,10 +118,26 @@ def read_events(path: Path) -> EventFile:
     return result
 
 
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of an event file, many at a time, of which the last has no newline. Too long
+    a line becomes one that is torn. Raises OSError, also where it is no regular file."""
+    rest = b""
+    with files.open_regular(path, most_bytes=_MOST_BYTES) as file:
+        while piece := file.read(_STRETCH_BYTES):
+            lines, newline, after = piece.rpartition(b"\n")
+            if newline:
+                yield rest + lines
+                rest = after
+            else:
+                rest = rest + after if len(rest) < LONGEST_LINE_BYTES else _TORN
+    if rest:
+        yield rest
+
+
 def decode_event(line: bytes) -> dict[str, Any] | None:
     """Return the event of one line; None where it is torn, or no event."""
     try:
         event = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     return event if isinstance(event.get("event"), str) else None

@@ -49,14 +49,17 @@ RUNS_VARIABLE = "HPCDIST_RUNS"
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _OWN_FOLDERS = ("attempts", "events")
 """By which a run's folder is known where its spec.json is damaged."""
-_EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
-_USAGE_FILE = re.compile(r"node-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
-_LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
+_NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
+_EVENT_FILE = re.compile(rf"rank{_NUMBERED}\.jsonl")
+_USAGE_FILE = re.compile(rf"node{_NUMBERED}\.jsonl")
+_LOG_FILE = re.compile(rf"rank{_NUMBERED}\.log")
+_ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
+_FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
 _REPORT = "_lsf.out"
 
@@ -236,6 +239,21 @@ class Run:
         self._reserve_file.unlink(missing_ok=True)
         return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
 
+    def describe_damage(self) -> str | None:
+        """Say which of these files are there and cannot be read, and why; None where all can."""
+        read = {
+            self.spec_file: self.read_spec,
+            self.submission_file: self.read_submission,
+            self.verdict_file: self.read_verdict,
+        }
+        damaged = [path for path, value in read.items() if value() is None]
+        texts = [
+            f"{path.name} cannot be read: {files.why_unreadable(path) or _FOREIGN}"
+            for path in damaged
+            if os.path.lexists(path)
+        ]
+        return "; ".join(texts) or None
+
     # Attempts.
 
     def write_attempt_verdict(self, verdict: Verdict) -> None:
@@ -286,7 +304,7 @@ class Run:
 
     def attempts(self) -> list[int]:
         """Return the attempt numbers taken, in order."""
-        return sorted(int(name) for name in os.listdir(self.attempts_folder) if name.isdigit())
+        return sorted(map(int, filter(_ATTEMPT.fullmatch, files.list_names(self.attempts_folder))))
 
     def newest_attempt(self) -> int:
         """Return the newest attempt number taken; -1 before the first."""
@@ -312,7 +330,8 @@ def runs_folder(option: str | None = None) -> Path:
 def all_runs(runs: Path) -> list[Run]:
     """Return every run in the folder, oldest first; entries that are not runs are left out."""
     try:
-        entries = list(os.scandir(runs))
+        with os.scandir(runs) as listed:
+            entries = files.first_entries(listed, runs)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -321,7 +340,7 @@ def all_runs(runs: Path) -> list[Run]:
             hint="name another folder with --runs or HPCDIST_RUNS",
         ) from None
     runs_there = [
-        Run(Path(entry.path)) for entry in entries if entry.is_dir() and is_run(entry.path)
+        Run(Path(entry.path)) for entry in entries if files.is_folder(entry) and is_run(entry.path)
     ]
     return sorted(runs_there, key=created_ns)
 
@@ -333,7 +352,7 @@ def is_run(path: str | Path) -> bool:
     what is in it.
     """
     file = os.path.join(path, "spec.json")
-    if not os.path.isfile(file):
+    if not os.path.lexists(file):
         return False
     content = files.read_json(Path(file))
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
@@ -444,7 +463,7 @@ def make_unique_folder(runs: Path, job_slug: str) -> Path:
 
 def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
     try:
-        return msgspec.convert(files.read_json(path), kind)
+        return files.convert(files.read_json(path), kind)
     except msgspec.ValidationError:
         return None
 
@@ -455,7 +474,7 @@ def _attempt_part(attempt: int) -> str:
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:
     try:
-        names = os.listdir(folder)
+        names = files.list_names(folder)
     except OSError:
         return []
     matches = filter(None, map(pattern.fullmatch, names))

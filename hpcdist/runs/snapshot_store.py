@@ -80,7 +80,7 @@ def manifest_file(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest; None where it is missing or damaged."""
     try:
-        return msgspec.convert(files.read_json(manifest_file(folder)), Manifest)
+        return files.convert(files.read_json(manifest_file(folder)), Manifest)
     except msgspec.ValidationError:
         return None
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.machine.process import ProcessId
@@ -213,13 +214,13 @@ def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
 
     Raises msgspec.ValidationError.
     """
-    content = msgspec.convert(value, dict[str, Any])
+    content = files.convert(value, dict[str, Any])
     for key in ("plan", "job"):
         if not isinstance(content.get(key), dict):
             raise msgspec.ValidationError(f"Object missing required field `{key}`")
     if "workload" not in content["job"]:
         raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
-    plan = msgspec.convert(content["plan"], LaunchPlan)
+    plan = files.convert(content["plan"], LaunchPlan)
     return job_from_dict(content["job"]), plan, _decode(content, RunSpec)
 
 
@@ -286,7 +287,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _decode(value: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
     try:
-        return msgspec.convert(value, kind)
+        return files.convert(value, kind)
     except msgspec.ValidationError:
         pass
     fields = {}
@@ -303,4 +304,4 @@ def _decode_field(value: Any, kind: Any) -> Any:
         is_struct = isinstance(member, type) and issubclass(member, msgspec.Struct)
         if is_struct and not any(field.required for field in msgspec.structs.fields(member)):
             return _decode(value, member)
-    return msgspec.convert(value, kind)
+    return files.convert(value, kind)

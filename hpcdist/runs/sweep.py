@@ -123,7 +123,7 @@ def _find_sweep(runs: Path, name: str) -> Sweep | None:
     if is_sweep(runs / name):
         return Sweep(runs / name)
     try:
-        matches = [entry for entry in os.listdir(runs) if entry.startswith(name)]
+        matches = [entry for entry in files.list_names(runs) if entry.startswith(name)]
     except OSError:
         return None
     sweeps = [entry for entry in matches if is_sweep(runs / entry)]

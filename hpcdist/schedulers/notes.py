@@ -9,6 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hpcdist.base import files
+from hpcdist.runs.events import UNDECODABLE
+
+_MOST_BYTES = 16_000_000
+
 NOTES_VARIABLE = "HPCDIST_LAUNCHER_NOTES"
 """Path of the file with the notes, one JSON object per line."""
 
@@ -20,6 +25,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     said: str
     """The last words of what was to start it."""
+
+
+_decoder = msgspec.json.Decoder(Note)
 
 
 def write_note(note: Note) -> None:
@@ -41,11 +49,12 @@ class Notes:
         if self._path is None:
             return
         try:
-            with open(self._path, "rb") as file:
+            with files.open_regular(self._path, most_bytes=_MOST_BYTES) as file:
                 file.seek(self._offset)
-                whole, newline, _ = file.read().rpartition(b"\n")
+                whole, newline, _ = file.read(_MOST_BYTES).rpartition(b"\n")
         except OSError:
             return
         self._offset += len(whole) + len(newline)
         for line in whole.splitlines():
-            yield msgspec.json.decode(line, type=Note)
+            with contextlib.suppress(*UNDECODABLE):
+                yield _decoder.decode(line)

@@ -3,6 +3,7 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,51 @@ def test_names_that_are_not_utf8_survive_as_json_and_as_text(tmp_path):
 def test_a_pipe_in_the_place_of_a_file_does_not_block_its_reader(tmp_path):
     os.mkfifo(tmp_path / "verdict.json")
     assert files.read_json(tmp_path / "verdict.json") is None
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "it is a pipe, and no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device, and no regular file"),
+        (Path.mkdir, "Is a directory"),
+        (
+            lambda path: (path.touch(), os.truncate(path, 2_000_000_000)),
+            "it has 2 GB, and no more than 1 MB are read",
+        ),
+    ],
+    ids=["a pipe", "a device", "a folder", "a sparse file"],
+)
+def test_only_regular_files_of_a_limited_size_are_read(tmp_path, make, why):
+    path = tmp_path / "spec.json"
+    make(path)
+    with pytest.raises(OSError, match=why) as caught:
+        files.read_bytes(path, most_bytes=1_000_000)
+    assert caught.value.strerror == why
+    assert caught.value.filename == str(path)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_up_to_its_limit(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1000)
+    regular = files.open_regular
+
+    def open_and_grow(*arguments, **options):
+        file = regular(*arguments, **options)
+        os.truncate(path, 10_000_000)
+        monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0,) * 10))
+        return file
+
+    monkeypatch.setattr(files, "open_regular", open_and_grow)
+    with pytest.raises(OSError, match="it grows, and no more than 1 MB are read"):
+        files.read_bytes(path, most_bytes=1_000_000)
+
+
+def test_a_folder_with_too_many_entries_is_not_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 3)
+    for name in "abc":
+        (tmp_path / name).touch()
+    assert sorted(files.list_names(tmp_path)) == ["a", "b", "c"]
+    (tmp_path / "d").touch()
+    with pytest.raises(OSError, match="it holds more than 3 entries"):
+        files.list_names(tmp_path)

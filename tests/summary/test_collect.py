@@ -26,6 +26,32 @@ def test_a_torn_last_line_is_counted_and_the_rest_is_used(stepped_run):
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
+def test_a_line_of_megabytes_and_one_that_is_nested_deep_are_torn_lines(stepped_run):
+    with stepped_run.event_file(0).open("ab") as file:
+        file.write(b'{"event":"' + b"x" * 5_000_000 + b'"}\n')
+        file.write(b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n")
+    summary = summarize([stepped_run], {})
+    assert summary.skipped == [f"{stepped_run.event_file(0)}: 2 torn lines skipped"]
+    assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
+
+
+def test_an_event_file_beyond_all_size_is_skipped_and_told(stepped_run):
+    os.truncate(stepped_run.event_file(0), 2_000_000_000)
+    (fault,) = summarize([stepped_run], {}).skipped
+    assert fault == (
+        f"{stepped_run.event_file(0)}: skipped, it cannot be read: "
+        "it has 2 GB, and no more than 250 MB are read"
+    )
+
+
+def test_a_folder_of_events_that_is_flooded_is_told_once(stepped_run, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 3)
+    for number in range(4):
+        (stepped_run.events_folder / f"x{number}").touch()
+    (fault,) = summarize([stepped_run], {}).skipped
+    assert fault == f"{stepped_run.events_folder}: no events, it holds more than 3 entries"
+
+
 def test_paths_below_the_working_directory_are_shown_relative_to_it(stepped_run, monkeypatch):
     monkeypatch.chdir(stepped_run.path.parent.parent)
     stepped_run.event_file(0).write_bytes(b"\x00\xff\n{}\n[1]\nnull\n")
@@ -127,16 +153,21 @@ def test_a_folder_of_runs_that_is_not_there_has_no_foreign_entries(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        pytest.param("", "spec.json is torn or cannot be read", id="empty"),
-        pytest.param('{"job": {"na', "spec.json is torn or cannot be read", id="torn"),
-        pytest.param("[1, 2]", "spec.json is torn or cannot be read", id="a list"),
+        pytest.param("", "it is torn, or no JSON: Expecting value", id="empty"),
+        pytest.param('{"job": {"na', "it is torn, or no JSON: Unterminated string", id="torn"),
+        pytest.param("[1, 2]", "it holds no JSON object", id="a list"),
+        pytest.param("[" * 9999, "it is nested more than 64 levels deep", id="deep"),
+        pytest.param("[" * 70 + "]" * 70, "it is nested more than 64 levels deep", id="70 levels"),
+        pytest.param(" " * 16_000_001, "it has 16 MB, and no more than 16 MB are read", id="large"),
+        pytest.param(b"\xed\xa0\x80", "it is no UTF-8 text", id="no text"),
     ],
 )
 def test_a_run_with_a_broken_spec_is_skipped_and_told(stepped_run, content, reason):
-    stepped_run.spec_file.write_text(content)
+    stepped_run.spec_file.write_bytes(content if isinstance(content, bytes) else content.encode())
     summary = summarize([stepped_run], {})
     assert summary.runs == []
-    assert summary.skipped == [f"{stepped_run.path}: skipped, {reason}"]
+    (fault,) = summary.skipped
+    assert fault.startswith(f"{stepped_run.path}: skipped, spec.json cannot be read: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -154,12 +185,13 @@ def test_a_run_whose_job_is_not_as_expected_is_skipped_and_told(stepped_run, spe
 
 
 def test_torn_small_files_are_told_and_their_values_unknown(stepped_run):
-    stepped_run.submission_file.write_text("{")
+    stepped_run.submission_file.write_text("[")
     stepped_run.verdict_file.write_text('{"kind": "done"}')
     summary = summarize([stepped_run], {"one": "lost"})
+    why = "Expecting value: line 1 column 2 (char 1)"
     assert summary.skipped == [
-        f"{stepped_run.submission_file}: skipped, it is torn or cannot be read",
-        f"{stepped_run.verdict_file}: skipped, it is torn or cannot be read",
+        f"{stepped_run.submission_file}: skipped, it is torn, or no JSON: {why}",
+        f"{stepped_run.verdict_file}: skipped, its keys or values are not those of hpcdist",
     ]
     (run,) = summary.runs
     assert (run.scheduler, run.verdict, run.state) == (None, None, "lost")

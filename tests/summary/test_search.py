@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from hpcdist.base.errors import RunNotFoundError
+from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.summary import summarize
 from hpcdist.summary.read.search import search_named, search_runs
 
 
@@ -31,6 +32,33 @@ def test_links_that_lead_in_circles_give_each_run_once(make_run):
     (runs / "again").symlink_to(runs)
     (runs / "group" / "self").symlink_to(runs / "group")
     assert names(search_runs(runs)) == ["one"]
+
+
+def test_links_that_lead_out_of_the_folder_are_followed_to_runs_only(make_run, tmp_path):
+    runs = make_run("one").path.parent
+    away = tmp_path / "away" / "deeper"
+    shutil.copytree(runs / "one", away / "two")
+    (runs / "root").symlink_to("/")
+    (runs / "itself").symlink_to("itself")
+    (runs / "beside").symlink_to(runs.parent / "away")
+    (runs / "two").symlink_to(away / "two")
+    found = search_runs(runs)
+    assert names(found) == ["one", "two"]
+    assert [entry.id for entry in found.foreign] == ["beside", "itself", "root"]
+    assert summarize(found.foreign, {}).skipped == [
+        f"{runs / name}: skipped, a link is followed to a run, or within the folder: name the "
+        "folder it leads to"
+        for name in ("beside", "itself", "root")
+    ]
+
+
+def test_a_folder_flooded_with_folders_is_refused_by_name(make_run, monkeypatch):
+    runs = make_run("one").path.parent
+    monkeypatch.setattr("hpcdist.summary.read.search._MOST_FOLDERS", 4)
+    for number in range(5):
+        (runs / "flood" / str(number)).mkdir(parents=True)
+    with pytest.raises(RunDirectoryError, match=r"flood/.*: more than 4 folders are there"):
+        search_runs(runs)
 
 
 def test_the_folder_of_a_sweep_is_neither_a_run_nor_foreign(make_run):

@@ -205,9 +205,9 @@ def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
     """
     value: Any = files.read_json(path)
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(value, ErrorReport)
+        return files.convert(value, ErrorReport)
     try:
-        said = msgspec.convert(value, _RecordedError).message
+        said = files.convert(value, _RecordedError).message
     except msgspec.ValidationError:
         return None
     name = stack = None

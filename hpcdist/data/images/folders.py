@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import is_folder
 from hpcdist.data.splits import (
     Classes,
     ImageParts,
@@ -92,20 +93,12 @@ def list_classes(root: Path, folder: str = "") -> dict[str, list[str]]:
 
 def folders_in(folder: Path) -> list[str]:
     """Return names of the folders in a folder, sorted; JobError where it cannot be read."""
-    return sorted(entry.name for entry in _entries(folder) if _is_folder(entry))
+    return sorted(entry.name for entry in _entries(folder) if is_folder(entry))
 
 
 def has_images(folder: Path) -> bool:
     """Return whether images lie in the folder itself."""
     return any(_is_image(entry) for entry in _entries(folder))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a folder, or a link that leads to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
 
 
 def _paths_below(root: Path, relative: str, ancestors: tuple[_Identity, ...]) -> list[str]:
@@ -121,7 +114,7 @@ def _paths_below(root: Path, relative: str, ancestors: tuple[_Identity, ...]) ->
         for entry in _entries(root / relative):
             if _is_image(entry):
                 names.append(entry.name)
-            elif _is_folder(entry):
+            elif is_folder(entry):
                 waiting.append((os.path.join(relative, entry.name), (*above, identity)))
         folders.append((relative, sorted(names)))
     return [os.path.join(relative, name) for relative, names in sorted(folders) for name in names]

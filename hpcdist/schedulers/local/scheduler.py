@@ -202,7 +202,7 @@ def _agents(run: Run) -> list[ProcessId]:
         for path in run.launch_folder.glob("agent-*.json"):
             value = files.read_json(path)
             with suppress(msgspec.ValidationError):
-                found.append(msgspec.convert(value, _AgentFile).process)
+                found.append(files.convert(value, _AgentFile).process)
     return found
 
 

@@ -196,6 +196,6 @@ def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
 
 def _names(folder: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(files.list_names(folder))
     except OSError:
         return []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run, is_event_file, is_run
@@ -38,7 +39,7 @@ def read_run(run: Run) -> RunRecord | Fault:
     if spec is None or not is_run(run.path):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
-        facts = msgspec.convert(spec.job, JobFacts)
+        facts = files.convert(spec.job, JobFacts)
     except msgspec.ValidationError as error:
         text = f"run skipped, its job is not as expected: {error}"
         return Fault(path=run.spec_file.name, text=text)
@@ -133,22 +134,25 @@ def sentence(run: Run, fault: Fault) -> str:
 
 
 def _why_no_spec(run: Run) -> str:
+    if os.path.islink(run.path) and not os.path.lexists(run.spec_file):
+        return "a link is followed to a run, or within the folder: name the folder it leads to"
     if not os.path.exists(run.path):
         return "there is nothing"
     if not os.path.exists(run.spec_file):
         return "not a run: it has no spec.json"
     if not is_run(run.path):
         return "not a run: its spec.json is another program's"
-    return "spec.json is torn or cannot be read"
+    return f"spec.json cannot be read: {files.why_unreadable(run.spec_file)}"
 
 
 def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
     # Asked in this order, a file that is written between the two is not taken for a torn one.
     is_there = os.path.exists(path)
     value = read()
-    torn = is_there and value is None
-    fault = Fault(path=path.name, text="skipped, it is torn or cannot be read")
-    return value, [fault] if torn else []
+    if not is_there or value is not None:
+        return value, []
+    why = files.why_unreadable(path) or "its keys or values are not those of hpcdist"
+    return None, [Fault(path=path.name, text=f"skipped, {why}")]
 
 
 def _readable(read: Callable[[], T], otherwise: T) -> T:
@@ -169,7 +173,7 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
 
 def _foreign_event_files(run: Run) -> list[Fault]:
     try:
-        names = os.listdir(run.events_folder)
+        names = files.list_names(run.events_folder)
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
     return [

@@ -8,19 +8,16 @@ the stretch are decoded one by one, and what cannot be read is counted.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import operator
-import os
-import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from hpcdist.bench.benchmark import Count, Seconds
-from hpcdist.runs.events import decode_event
+from hpcdist.runs.events import UNDECODABLE, decode_event, read_lines
 from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS, AnyWindow, Bucket, Window
 
 
@@ -47,7 +44,6 @@ def to_window(first: FirstWindow) -> Window:
     )
 
 
-_STRETCH_BYTES = 1 << 20
 _OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]
 _TAGGED = {
     type_: kind for kind, type_ in EVENT_TYPES.items() if type_.__struct_config__.tag is not None
@@ -57,7 +53,6 @@ _FIRST_TYPES = [FirstWindow if type_ is Window else type_ for type_ in _TAGGED]
 _ANY_FIRST: Any = functools.reduce(operator.or_, [*_FIRST_TYPES, *_OTHERS])
 _decode_lines = msgspec.json.Decoder(_ANY).decode_lines
 _decode_first_lines = msgspec.json.Decoder(_ANY_FIRST).decode_lines
-_FAILURES = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class DecodedFile(Struct, kw_only=True):
@@ -77,43 +72,30 @@ def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
     appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
-    with _open(path) as file:
-        while lines := file.read(_STRETCH_BYTES):
-            if len(lines) == _STRETCH_BYTES:  # up to the end of the last line
-                lines += file.readline()
-            events = _decode_stretch(lines)
-            if events is None:
-                for line in lines.split(b"\n"):
-                    _decode_line(line, result)
-            for event in events or ():
-                append = appends.get(event.__class__)
-                if append is None:
-                    result.num_others += 1
-                else:
-                    append(event)
+    for lines in read_lines(path):
+        events = _decode_stretch(lines)
+        if events is None:
+            for line in lines.split(b"\n"):
+                _decode_line(line, result)
+        for event in events or ():
+            append = appends.get(event.__class__)
+            if append is None:
+                result.num_others += 1
+            else:
+                append(event)
     return result
 
 
 def _decode_stretch(lines: bytes) -> list[Any] | None:
     """Return the events; None where some line is none."""
-    with contextlib.suppress(*_FAILURES):
+    with contextlib.suppress(*UNDECODABLE):
         return _decode_lines(lines)
-    with contextlib.suppress(*_FAILURES):
+    with contextlib.suppress(*UNDECODABLE):
         return [
             to_window(event) if event.__class__ is FirstWindow else event
             for event in _decode_first_lines(lines)
         ]
     return None
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a file, and no pipe by that name, which would block its reader for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return file
 
 
 def _decode_line(line: bytes, result: DecodedFile) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.base.errors import RunNotFoundError
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, created_ns, is_run
 from hpcdist.runs.sweep import find_runs, is_sweep
 
 _DEEPEST = 5
 """Folders below the one that is searched: nobody wants to wait for a walk through a whole home."""
+
+_MOST_FOLDERS = 20_000
 
 
 class Found(NamedTuple):
@@ -27,16 +30,17 @@ class Found(NamedTuple):
 def search_runs(folder: Path) -> Found:
     """Find the runs in a folder and in folders below it; those of a sweep are beside its folder.
 
-    Raises RunDirectoryError where the folder cannot be read.
+    Raises RunDirectoryError where the folder cannot be read, or holds too many.
     """
     if is_run(str(folder)):
         return Found([Run(folder)], [])
     runs = all_runs(folder)
     nested: list[Run] = []
     foreign: list[Run] = []
-    seen = {os.path.realpath(folder)}
+    top = os.path.realpath(folder)
+    seen = {top}
     for path in _other_entries(folder):
-        below = [Run(Path(run)) for run in _walk(path, _DEEPEST, seen)]
+        below = [Run(Path(run)) for run in _walk(path, _DEEPEST, seen, top)]
         nested += below
         if not below:
             foreign.append(Run(Path(path)))
@@ -73,26 +77,32 @@ def _search_name(runs: Path, name: str) -> Found:
 
 def _other_entries(folder: Path) -> list[str]:
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(files.list_names(folder))
     except OSError:
         return []
     paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
     return [path for path in paths if not is_run(path) and not is_sweep(Path(path))]
 
 
-def _walk(folder: str, depth: int, seen: set[str]) -> Iterator[str]:
-    """Yield the runs below a folder; links may lead in circles."""
+def _walk(folder: str, depth: int, seen: set[str], top: str) -> Iterator[str]:
+    """Yield the runs below a folder; links may lead in circles, and are followed within `top`."""
     real = os.path.realpath(folder)
-    if real in seen:
+    if real in seen or not real.startswith(f"{top}/"):
         return
     seen.add(real)
+    if len(seen) > _MOST_FOLDERS:
+        raise RunDirectoryError(
+            f"{folder}: more than {_MOST_FOLDERS:,} folders are there and beside it, too many to "
+            "look for runs in",
+            hint="name the runs, or the folder that holds them",
+        )
     try:
-        names = sorted(os.listdir(folder))
-    except OSError:  # a file, or not ours to read
+        with os.scandir(folder) as listed:
+            entries = files.first_entries(listed, folder)
+    except OSError:  # a file, not ours to read, or with too many files for a folder of runs
         return
-    for name in names:
-        path = os.path.join(folder, name)
-        if is_run(path):
-            yield path
-        elif depth > 1 and not name.startswith(".") and not is_sweep(Path(path)):
-            yield from _walk(path, depth - 1, seen)
+    for entry in sorted(filter(files.is_folder, entries), key=lambda entry: entry.name):
+        if is_run(entry.path):
+            yield entry.path
+        elif depth > 1 and not entry.name.startswith(".") and not is_sweep(Path(entry.path)):
+            yield from _walk(entry.path, depth - 1, seen, top)

@@ -1,0 +1,208 @@
+"""A run directory that is damaged, or that somebody else prepared: it is one row that says so, and
+every other run is there as ever."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from hpcdist.base import files
+from hpcdist.cli.main import main
+from hpcdist.job.spec import Resources, TrainJob, job_to_dict
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+
+DEEP = '{"created_s": 1, "job": ' + "[" * 5_000 + "]" * 5_000 + "}"
+SURROGATE = r'{"created_s": 1, "job": {"name": "\ud800", "\ud801": 1}, "\ud802": "\ud803"}'
+VERBS = (
+    ["runs"],
+    ["runs", "--json"],
+    ["status"],
+    ["status", "hurt"],
+    ["watch", "--once"],
+    ["summary", "--no-cache"],
+    ["summary", "--json"],
+    ["summary", "--csv", "-"],
+    ["summary", "--html", "page.html", "--markdown", "page.md"],
+    ["gc"],
+    ["logs", "hurt"],
+    ["cancel", "hurt"],
+)
+
+
+def write_run(folder, name):
+    run = Run(folder / name)
+    folder.mkdir(exist_ok=True)
+    run.make()
+    job = TrainJob(name="ddp", resources=Resources(nodes=1, gpus=1))
+    files.write_json(run.spec_file, {"created_s": 1.7e9, "job": job_to_dict(job)})
+    files.write_json(run.submission_file, {"scheduler": "local"})
+    (run.attempts_folder / "00000").mkdir()
+    run.event_file(0).write_text('{"event": "start", "time_s": 1.0, "world_size": 1}\n')
+    run.log_file(0).write_text("hello\n")
+    run.write_verdict(Verdict(kind="done", state="done", message="well", exit_code_of_run=0))
+    return run
+
+
+def replace(path, content=""):
+    path.unlink(missing_ok=True)
+    path.write_text(content)
+
+
+def as_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def as_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def as_sparse(path):
+    replace(path)
+    os.truncate(path, 260_000_000)
+
+
+def small_files(run):
+    return [
+        run.spec_file,
+        run.submission_file,
+        run.verdict_file,
+        run.event_file(0),
+        run.log_file(0),
+    ]
+
+
+def every(damage):
+    def hurt(run):
+        for path in small_files(run):
+            damage(path)
+
+    return hurt
+
+
+DAMAGES = {
+    "deep spec": lambda run: replace(run.spec_file, DEEP),
+    "spec of 900 levels": lambda run: replace(
+        run.spec_file, '{"created_s": 1, "job": {"x": ' + "[" * 900 + "]" * 900 + "}}"
+    ),
+    "surrogates in the spec": lambda run: replace(run.spec_file, SURROGATE),
+    "surrogates in UTF-8": lambda run: run.spec_file.write_bytes(b'{"job": "\xed\xa0\x80"}'),
+    "deep submission": lambda run: replace(run.submission_file, DEEP),
+    "surrogates in the submission": lambda run: replace(
+        run.submission_file, r'{"scheduler": "\ud800", "job_id": "\ud801", "\ud802": 1}'
+    ),
+    "deep verdict": lambda run: replace(run.verdict_file, DEEP),
+    "surrogates in the verdict": lambda run: replace(
+        run.verdict_file,
+        r'{"kind": "\ud800", "state": "done", "message": "\ud801", "exit_code_of_run": 0}',
+    ),
+    "a message of surrogates": lambda run: replace(
+        run.verdict_file,
+        r'{"kind": "exit", "state": "failed", "message": "\ud801", "exit_code_of_run": 1}',
+    ),
+    "deep events": lambda run: replace(
+        run.event_file(0), '{"event": "start", "x": ' + "[" * 5_000 + "\n"
+    ),
+    "attempt ²": lambda run: (run.attempts_folder / "²").mkdir(),
+    "attempt ٣": lambda run: (run.attempts_folder / "٠٠٠٠٣").mkdir(),
+    "attempt of 250 digits": lambda run: (run.attempts_folder / ("1" * 250)).mkdir(),
+    "a rank of 200 digits": lambda run: run.event_file(0).rename(
+        run.events_folder / f"rank-{'9' * 200}.jsonl"
+    ),
+    "a log of a rank of 200 digits": lambda run: run.log_file(0).rename(
+        run.logs_folder / f"rank-{'9' * 200}.log"
+    ),
+    "no folders": lambda run: [
+        shutil.rmtree(each.path) for each in list(os.scandir(run.path)) if each.is_dir()
+    ],
+    "files for folders": lambda run: [
+        (shutil.rmtree(each.path), replace(run.path / each.name))
+        for each in list(os.scandir(run.path))
+        if each.is_dir()
+    ],
+    "pipes": every(as_pipe),
+    "devices": every(as_device),
+    "folders": every(as_folder),
+    "sparse files": every(as_sparse),
+    "a world of 10^18 ranks": lambda run: replace(
+        run.event_file(0), '{"event": "start", "time_s": 1.0, "world_size": 1000000000000000000}\n'
+    ),
+    "10^9 nodes": lambda run: replace(
+        run.spec_file,
+        '{"created_s": 1e400, "job": {"name": "x", "workload": "train",'
+        ' "resources": {"nodes": 1000000000, "gpus": 1000000000}}}',
+    ),
+}
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HPCDIST_RUNS", raising=False)
+    write_run(tmp_path / "runs", "fine-20260101-000000-aaaa")
+    return tmp_path / "runs"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_run_breaks_no_verb_for_the_other_runs(runs, capsys, damage):
+    hurt = write_run(runs, "hurt-20260101-000001-bbbb")
+    damage(hurt)
+    for verb in VERBS:
+        code = main(verb)
+        out, err = capsys.readouterr()
+        assert code in ({0, 2} if "hurt" in verb else {0}), (verb, err)
+        assert "Traceback" not in err, verb
+        if verb[0] in ("runs", "watch"):
+            assert "fine-20260101-000000-aaaa" in out, verb
+        if "--json" in verb and verb[0] == "runs":
+            assert [run["run"] for run in json.loads(out)][-1:] != []
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ("deep spec", "spec.json cannot be read: it is nested more than 64 levels deep"),
+        ("deep submission", "submission.json cannot be read: it is nested more than 64 levels"),
+        ("surrogates in the verdict", "verdict.json cannot be read: its keys or values are not"),
+        ("pipes", "spec.json cannot be read: it is a pipe, and no regular file"),
+        ("sparse files", "spec.json cannot be read: it has 260 MB, and no more than 16 MB are"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_a_row_that_says_so(runs, capsys, damage, why):
+    hurt = write_run(runs, "hurt-20260101-000001-bbbb")
+    DAMAGES[damage](hurt)
+    assert main(["runs"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hurt")]
+    assert why in row
+    assert main(["status", "hurt"]) == 0
+    assert f"  damaged    {why}" in capsys.readouterr().out
+
+
+def test_a_run_that_is_removed_while_it_is_read_breaks_no_verb(runs, capsys, monkeypatch):
+    """Removed before its nth file is opened, for every n."""
+    regular = files.open_regular
+    for verb in (["runs"], ["status"], ["watch", "--once"], ["summary", "--no-cache"], ["gc"]):
+        for number in range(12):
+            going = write_run(runs, "going-20260101-000001-bbbb")
+            going.verdict_file.unlink()
+            countdown = iter(range(number))
+
+            def open_or_remove(path, *arguments, going=going, countdown=countdown, **options):
+                if going.id in str(path) and next(countdown, None) is None:
+                    shutil.rmtree(going.path, ignore_errors=True)
+                return regular(path, *arguments, **options)
+
+            monkeypatch.setattr(files, "open_regular", open_or_remove)
+            assert main(verb) == 0, (verb, number)
+            shutil.rmtree(going.path, ignore_errors=True)
+            assert "Traceback" not in capsys.readouterr().err
