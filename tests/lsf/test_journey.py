@@ -155,29 +155,6 @@ def test_hosts_whose_names_mean_nothing_are_reached_by_their_addresses(lsf, tmp_
     assert address in {one.ip for one in local_addresses()}
 
 
-LIGHTNING = """\
-import os, sys
-import pytorch_lightning as pl
-import torch
-
-class Model(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-    def training_step(self, batch, _):
-        return self.layer(batch).sum()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-trainer = pl.Trainer(
-    devices=2, num_nodes=1, accelerator="cpu", strategy="ddp", fast_dev_run=True, logger=False,
-    enable_progress_bar=False, enable_model_summary=False,
-)
-trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 2), num_workers=0))
-print("place", trainer.global_rank, trainer.local_rank, trainer.node_rank, trainer.world_size)
-"""
-
-
 def misled(user):
     """Has a profile set in the job what Lightning would take for a job of Summit's."""
     user.write("ranks", "launch\n127.0.1.1\n127.0.1.2\n")
@@ -190,13 +167,6 @@ def misled(user):
     profile = {"clusters": {"lab": {"scheduler": "lsf", "environment": misleading}}}
     user.write("hpcdist.yaml", json.dumps(profile))
     return ("--cluster", "lab")
-
-
-def test_lightning_finds_its_ranks_whatever_jsrun_and_the_rank_file_say(user):
-    run = user.submit(user.write("fit.py", LIGHTNING), "--gpus", 2, *CPU, *misled(user))
-    user.done(run)
-    for rank in range(2):
-        assert f"place {rank} {rank} 0 2" in log(run, rank)
 
 
 def test_a_job_runs_as_it_was_submitted(user):

@@ -7,7 +7,7 @@ from interruptions import warn
 from hpcdist.summary import summarize
 
 LONG = (
-    *("--set", "launch.device=cpu", "--nodes", "2"),
+    *("--set", "launch.device=cpu", "--gpus", "2"),
     *("--set", "allreduce.max_time_s=600", "--set", "allreduce.iterations=200"),
     *("--set", "allreduce.sizes=[4,134217728]"),
 )

@@ -86,7 +86,7 @@ def ended(user, sweep):
 
 
 def test_one_array_per_shape_as_rendered_and_each_point_a_run(user, sbatch_calls):
-    options = ("--sweep", "nodes=2,1 args=[a],[b]", "--repeat", "2", "--max-parallel", "8")
+    options = ("--sweep", "nodes=2,1 args=[a],[b]", "--max-parallel", "8")
     options = (*options, "--summary-after")
     rendered = user("render", "says.py", *CPU, *options).stdout
     sweep = submit_sweep(user, *options, env=sbatch_calls())
@@ -101,34 +101,33 @@ def test_one_array_per_shape_as_rendered_and_each_point_a_run(user, sbatch_calls
     assert rendered == expected
 
     runs = ended(user, sweep)
-    assert [run.read_verdict().state for run in runs] == ["done"] * 8
+    assert [run.read_verdict().state for run in runs] == ["done"] * 4
     arrays = [job.job_id for job in sweep.read().jobs]
     assert [log(run).strip() for run in runs] == [
         f"says {word} {nodes} {array}"
         for nodes, array in zip((2, 1), arrays, strict=True)
-        for word in "aabb"
-    ]
-    places = [run.read_sweep_place() for run in runs]
-    assert [(place.index, place.repeat) for place in places] == [
-        (index, index % 2) for index in range(8)
+        for word in "ab"
     ]
     listed = [run["run"] for run in json.loads(user("runs", "--json").stdout)]
-    assert listed == [f"{sweep.id}-{index:03d}" for index in range(8)]
+    assert listed == [f"{sweep.id}-{index:03d}" for index in range(4)]
     created = [run.read_spec().created_s for run in runs]
     assert all(before < after for before, after in pairwise(created))
     user.cluster.wait_for((sweep.path / "summary.json").exists)
-    assert len(json.loads((sweep.path / "summary.json").read_text())) == 8
-    assert runs[7].id in (sweep.path / "summary.txt").read_text()
+    assert len(json.loads((sweep.path / "summary.json").read_text())) == 4
+    assert runs[3].id in (sweep.path / "summary.txt").read_text()
     user.cluster.wait_for_end(sweep.read().summary_job_id)
 
 
 def test_arrays_are_split_at_the_sites_limit(user, sbatch_calls):
     with user.cluster.settings(MaxArraySize=2):
-        sweep = submit_sweep(user, "--sweep", "args=[a]", "--repeat", "5", env=sbatch_calls())
-        assert len(sbatch_calls.made()) == 3
-        assert [len(job.runs) for job in sweep.read().jobs] == [2, 2, 1]
+        sweep = submit_sweep(user, "--sweep", "args=[a],[b]", "--repeat", "2", env=sbatch_calls())
+        assert len(sbatch_calls.made()) == 2
+        assert [len(job.runs) for job in sweep.read().jobs] == [2, 2]
         runs = ended(user, sweep)
-    assert [run.read_verdict().state for run in runs] == ["done"] * 5
+    assert [run.read_verdict().state for run in runs] == ["done"] * 4
+    assert [log(run).split()[1] for run in runs] == [*"aabb"]
+    places = [run.read_sweep_place() for run in runs]
+    assert [(place.index, place.repeat) for place in places] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
 def test_max_parallel_holds_over_all_shapes(user):
