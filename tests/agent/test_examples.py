@@ -1,4 +1,4 @@
-"""The examples of docs/own-code.md: recorded, stopped by hpcdist, and gone on with by torchrun."""
+"""The examples of docs/own-code.md: recorded, stopped by hpcdist, and gone on with without it."""
 
 import importlib.util
 import os
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_agents import start_script
 from forked_agents import zygote as make_zygote
 
 from hpcdist.runs.events import read_events
@@ -16,22 +17,17 @@ from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDLESS = 100_000
+LIMIT_S = 200
 STOPS = {
-    # Example -> package, phases that it records, what it is started with outside of hpcdist
+    # Example -> package, phases that it records
     "ddp_digits": (
         "torch",
         {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-        ["-m", "torch.distributed.run", "--nproc-per-node=1", "--standalone"],
     ),
-    "lightning_digits": (
-        "pytorch_lightning",
-        {"data_wait", "forward_backward", "optimizer"},
-        [],
-    ),
+    "lightning_digits": ("pytorch_lightning", {"data_wait", "forward_backward", "optimizer"}),
     "accelerate_digits": (
         "accelerate",
         {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-        [],
     ),
 }
 
@@ -46,11 +42,13 @@ def zygote(lasting_process):
 
 @pytest.mark.parametrize("name", STOPS)
 @pytest.mark.timeout(300)
-def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch, missing, tmp_path):
-    package, phases, started_with = STOPS[name]
+def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
+    name, launch, go_on, missing, tmp_path
+):
+    package, phases = STOPS[name]
     if importlib.util.find_spec(package) is None:
         missing(f"the package {package} is not installed (pip install hpcdist[test])")
-    script = shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
+    script = Path(shutil.copy(EXAMPLES / f"{name}.py", tmp_path))
     launched = launch(script, ENDLESS, gpus=2)
     launched.wait(lambda: has_stepped(launched.run), limit_s=90)
     os.kill(launched.agent_pid(0), signal.SIGUSR2)
@@ -60,20 +58,47 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch,
     assert phases == set(summary.phase_s) - {"other"}
     assert summary.steps > 0
 
+    said = go_on(script, launched, summary.steps // 100 + 3)
+    accuracy = float(said.split("accuracy ")[1].split()[0])
+    assert accuracy > 0.9
+    if package != "pytorch_lightning":  # which says so in its own way
+        assert f"goes on after step {summary.steps}" in said
+
+
+@pytest.fixture
+def go_on(zygote, tmp_path):
+    """Train an example to its end as a user would without hpcdist; returns what it printed."""
+
+    def start(script, launched, epochs):
+        environment = {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
+        if "ddp" in script.name:
+            return by_torchrun(script, epochs, environment)
+        start_script(zygote, tmp_path, script, epochs, environment=environment)
+        code = launched.wait(lambda: read(tmp_path / "exit_code"), LIMIT_S)
+        said = read(tmp_path / "output")
+        assert code == "0", said
+        return said
+
+    return start
+
+
+def by_torchrun(script, epochs, environment):
+    options = ["--nproc-per-node=1", "--standalone"]
     done = subprocess.run(
-        [sys.executable, *started_with, script, str(summary.steps // 100 + 3)],
-        cwd=tmp_path,
-        env=os.environ | {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "torch.distributed.run", *options, script, str(epochs)],
+        cwd=script.parent,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    accuracy = float(done.stdout.split("accuracy ")[1].split()[0])
-    assert accuracy > 0.9
-    if package != "pytorch_lightning":  # which says so in its own way
-        assert f"goes on after step {summary.steps}" in done.stdout
+    return done.stdout
+
+
+def read(path):
+    return path.read_text() if path.exists() else ""
 
 
 def has_stepped(run):

@@ -35,13 +35,20 @@ os.environ["OMP_NUM_THREADS"] = parser.parse_args().threads
 import numpy, torch
 """
 TELL = """
-import json, matplotlib, threadpoolctl, torch.distributed as dist
-import torch._dynamo
+import json, threadpoolctl
 found = {
     "before": before,
     "threads": torch.get_num_threads(),
     "blas": [library["num_threads"] for library in threadpoolctl.threadpool_info()
              if library["internal_api"] == "openblas" and "numpy" in library["filepath"]],
+}
+print(json.dumps([len(there), found]))
+"""
+TELL_ALL = """
+import matplotlib, torch.distributed as dist
+import torch._dynamo
+before = {
+    "before": before,
     "debug": dist.get_debug_level().name,
     "dynamo": torch._dynamo.config.disable,
     "jit": torch.jit._state._enabled.enabled,
@@ -49,13 +56,12 @@ found = {
     "matplotlib": matplotlib.get_configdir(),
     "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
 }
-print(json.dumps([len(there), found]))
 """
 
 
 @pytest.mark.parametrize(
     ("text", "num_preloaded"),
-    [(LITERALS, 3), (FROM_ARGUMENTS, 0)],
+    [(LITERALS + TELL_ALL, 3), (FROM_ARGUMENTS, 0)],
     ids=["literals", "arguments"],
 )
 def test_packages_read_what_the_program_sets_before_their_import(

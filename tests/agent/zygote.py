@@ -1,14 +1,17 @@
 """Forks agents from a process that has torch already: real runs without the wait for the import.
 
 Modules that it is called with are imported, too. Reads `<run directory>\\t<node>\\t<what
-to call first>` and a zero byte, forks an agent for each, and reaps those that end.
+to call first>` and a zero byte, forks an agent for each, and reaps those that end. In the place of
+an agent, `<folder>\\tscript\\t<JSON of argv and environment>` is a script in a process of its own.
 """
 
 import contextlib
 import gc
 import importlib
+import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -48,6 +51,32 @@ def fork_agent(run_path, node, change):
         os._exit(0)
 
 
+def fork_script(folder, order):
+    """Leaves in the folder what it writes, as `output`, and at its end `exit_code`."""
+    if os.fork():
+        return
+    code = 1
+    try:
+        with Path(folder, "output").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        os.chdir(folder)
+        sys.argv, environment = json.loads(order)
+        os.environ.update(environment)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    except BaseException:  # noqa: BLE001 - told, as by the interpreter
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        Path("exit_code.new").write_text(str(code))
+        Path("exit_code.new").rename("exit_code")
+        os._exit(0)
+
+
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in sys.argv[1:]:
@@ -62,7 +91,11 @@ def main():
                 return
             *lines, buffer = (buffer + chunk).split(b"\0")
             for line in lines:
-                fork_agent(*os.fsdecode(line).rsplit("\t", 2))
+                folder, kind, rest = os.fsdecode(line).rsplit("\t", 2)
+                if kind == "script":
+                    fork_script(folder, rest)
+                else:
+                    fork_agent(folder, kind, rest)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -452,7 +452,7 @@ _WITH_TORCH = [
         differs=_TORCH_PORTRAIT,
         is_executed=True,
     ),
-    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}, num_ranks=1),
+    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}, is_slow=True),
     _script("recorded.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("recorded.py", arguments=("raises",), exit_code=1, is_slow=True),
     _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),

@@ -1,6 +1,7 @@
 """Runs whose agents are forked from a process that has torch already: real, but for its import."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -48,6 +49,15 @@ def start_run(forking, loaded, runs, *, agents=None, scheduler="local", change="
     for node in range(loaded.job.resources.nodes) if agents is None else agents:
         start_agent(node)
     return run, start_agent
+
+
+def start_script(forking, folder, script, *arguments, environment):
+    """Start a script by itself in this folder, which must be there: no agent, no rank. At its end
+    there are the files `exit_code` and `output`."""
+    argv = [str(word) for word in (script, *arguments)]
+    order = json.dumps([argv, environment])
+    forking.stdin.write(os.fsencode(f"{folder}\tscript\t{order}\0"))
+    forking.stdin.flush()
 
 
 def wait_briefly_at_the_end():
