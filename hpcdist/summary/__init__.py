@@ -29,7 +29,8 @@ from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
-from hpcdist.summary.read.search import search_runs
+from hpcdist.summary.read.records import Fault
+from hpcdist.summary.read.search import leave_out_copies, search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ def summarize(
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
+    runs, copies = leave_out_copies(runs)
+    for copy, original in copies:
+        text = f"skipped, it is run {original.id} once more: {original.path}"
+        skipped.append(sentence(copy, Fault(path=".", text=text)))
     measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
     for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]

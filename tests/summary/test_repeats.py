@@ -2,9 +2,11 @@
 
 import io
 import re
+import shutil
 
 import pytest
 
+from hpcdist.runs.run import Run
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.report.text import make_console
 
@@ -64,3 +66,28 @@ def test_runs_of_other_settings_are_no_repeats(add_run):
     made = [add_run(98.0), add_run(100.0), add_run(50.0, train={"batch_size": 8})]
     *_, other = summarize(made, {}).runs
     assert other.repeats is None
+
+
+@pytest.mark.parametrize("how", ["copied", "linked", "copied into another folder"])
+def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, how):
+    made = [add_run(rate) for rate in (98.0, 102.0)]
+    copy = tmp_path / "runs" / "best"
+    if how == "linked":
+        copy.symlink_to(made[0].path)
+    else:
+        if "folder" in how:
+            copy = tmp_path / "archive" / made[0].id
+        shutil.copytree(made[0].path, copy)
+    found = [*made, Run(copy)] if "folder" in how else [Run(copy), *made]
+    summary = summarize(found, {})
+    assert [run.run for run in summary.runs] == [run.id for run in made]
+    assert summary.runs[0].repeats.num_runs == 2
+    (said,) = summary.skipped
+    assert said.endswith(f"{copy.name}: skipped, it is run {made[0].id} once more: {made[0].path}")
+
+
+def test_a_run_whose_folder_has_another_name_by_now_counts(add_run):
+    run = add_run(98.0)
+    moved = run.path.rename(run.path.with_name("best"))
+    summary = summarize([Run(moved)], {})
+    assert ([one.run for one in summary.runs], summary.skipped) == (["best"], [])

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.base.ownership import is_own
 from hpcdist.runs.run import Run, all_runs, created_ns, is_run
 from hpcdist.runs.sweep import find_runs, is_sweep
 
@@ -58,6 +59,36 @@ def search_named(runs: Path, names: Sequence[str]) -> Found:
     searches = [_search_name(runs, name) for name in names]
     by_path = {run.path: run for part in searches for run in part.runs}
     return Found(list(by_path.values()), [run for part in searches for run in part.foreign])
+
+
+def leave_out_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Return runs without links to others and copies of others, and these, each with its original:
+    one run is no repeat of itself.
+
+    Of those with one id, the original is the user's own, in a folder of that name, or the first.
+    """
+    originals: dict[str, Run] = {}
+    ids = [_id_of(run) for run in runs]
+    for run, name in zip(runs, ids, strict=True):
+        originals[name] = max(originals.get(name, run), run, key=lambda one: _rank(one, name))
+    by_path = {os.path.realpath(run.path): run for run in reversed(originals.values())}
+    pairs = [
+        (run, by_path[os.path.realpath(originals[name].path)])
+        for run, name in zip(runs, ids, strict=True)
+    ]
+    kept = [run for run, original in pairs if run is original]
+    return kept, [(run, original) for run, original in pairs if run is not original]
+
+
+def _id_of(run: Run) -> str:
+    """Return the id in spec.json, which copies share with their original."""
+    content = files.read_json(run.spec_file)
+    name = content.get("id", run.id) if isinstance(content, dict) else None
+    return name if isinstance(name, str) else os.path.realpath(run.path)
+
+
+def _rank(run: Run, name: str) -> tuple[bool, bool, bool]:
+    return is_own(run.path), run.id == name, not run.path.is_symlink()
 
 
 def _search_name(runs: Path, name: str) -> Found:
