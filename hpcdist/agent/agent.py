@@ -17,12 +17,11 @@ import msgspec
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, decode_launch
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import JobPlace, Scheduler
@@ -124,7 +123,7 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
     """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
     run = Run(run_path)
     try:
-        job, plan, spec = decode_launch(files.read_json(run.spec_file))
+        job, plan, spec = run.read_launch()
     except (KeyError, msgspec.ValidationError) as error:
         sentence = f"node {place.node_rank}: {run.spec_file} cannot be read: {error!r}"
         print(sentence, file=sys.stderr)

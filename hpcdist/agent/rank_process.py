@@ -29,8 +29,9 @@ from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
+from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
-from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.job.spec import JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
@@ -178,6 +179,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     else:
         code = 0
     is_rank = os.getpid() == pid
+    report = report and _without_secrets(report, context.job)
     if report is not None and is_rank:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
@@ -269,6 +271,25 @@ def _free_bytes(error: BaseException) -> int | None:
         return free_host_bytes()
     except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
         return None
+
+
+def secrets_of(job: JobSpec) -> Stars:
+    """Return what stars out the secrets among a job's arguments and in the environment."""
+    stars = Stars()
+    stars.value(job_to_dict(job))
+    stars.value(dict(os.environ))
+    return stars
+
+
+def _without_secrets(report: ErrorReport, job: JobSpec) -> ErrorReport:
+    """Return the report as it may be shown: programs put their arguments into their messages."""
+    stars = secrets_of(job)
+    return msgspec.structs.replace(
+        report,
+        text=stars.again(report.text),
+        traceback=report.traceback and stars.again(report.traceback),
+        message=stars.again_in(report.message),
+    )
 
 
 def clean(text: str, most_letters: int) -> str:

@@ -1,9 +1,16 @@
-"""Keep the environment variables that results depend on, and no secret."""
+"""Find secrets by the names and the values of settings, star them out of texts, and keep only those
+environment variables that results depend on.
+
+Passwords, tokens and keys must reach neither a script, nor spec.json, nor what is shown of a run.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+HIDDEN = "***"
 
 _KEPT = re.compile(
     r"^(?:"
@@ -13,52 +20,227 @@ _KEPT = re.compile(
     r"|LOADEDMODULES|MODULEPATH"
     r")$"
 )
-_SECRET = re.compile(
+_PERHAPS_SECRET = re.compile(
     r"token|secret|passw|passphrase|passwd|api_?key|access_?key|private|credential|auth|cookie"
     r"|session|jwt|signature|_key$|_pwd$|(?:^|_)pat$",
     re.IGNORECASE,
 )
-_PASSWORD_IN_URL = re.compile(r"(\w+://)[^/\s]*@")  # or a token in the place of user and password
-_HARMLESS = re.compile(r"(?:[~/$`].*|true|false|yes|no|on|off|\d{1,6})?", re.IGNORECASE | re.DOTALL)
+"""Names of variables that are not worth the risk of keeping them."""
+
+# Names are judged by their words: apiKey, api_key and --api-key are api and key.
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORD = re.compile(
+    r"\w*(?:token|secrets?|passw(?:or)?ds?|passphrase|apikey|accesskey|secretkey|privatekey)"
+    r"|credentials?|jwt|pwd|pat|bearer"
+)
+_OF_KEYS = re.compile(r"access|account|api|encryption|private|secret|signing|storage")
+"""Words before `key` with which it is no key of a dictionary or of a data set."""
+_LIKELY_WORD = re.compile(r"auth|authorization|cookie|key|license|session|sig|signature")
+"""Words of names whose values are secret only where they look random."""
+_AFTER = re.compile(
+    r"accuracy|batch|budget|class|count|dim|dir|dropout|embedding|file|folder|format|freq|ids?|idx"
+    r"|index|len|length|level|limit|loss|mask|merging|method|metric|mixer|mixing|mode|name|num"
+    r"|number|path|per|pooling|rate|ratio|resampler|sampler|sampling|shift|size|split|type|uri|url"
+    r"|weight|window"
+)
+"""With these behind them, words of secrets are something else: token_count, password_file."""
+_BEFORE = re.compile(
+    r"bos|class|cls|decoder|eos|first|input|last|mask|max|min|n|next|num|output|pad|per|prompt"
+    r"|register|sep|special|start|stop|unk|vocab"
+)
+"""With these before it, a token is one of a text: pad_token."""
+_HARMLESS = re.compile(
+    r"(?:(?:~|\.{0,2}/|\$|`|%).*|<[^>]*>|\[[^]]*\]|true|false|yes|no|on|off|none|null|\d{1,6})?",
+    re.IGNORECASE | re.DOTALL,
+)
 """Values that are no secret whatever their name: TOKENIZERS_PARALLELISM=false, the path of a file
 with a token, and what bash computes when the job runs."""
+_RANDOM = re.compile(
+    r"(?<![\w+])(?=[A-Za-z+/=]*\d)(?=[\d+/=]*[A-Za-z])[A-Za-z\d+/=]{16,}(?![\w+])"
+    r"|\b[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}\b"
+)
 
+# Values are judged by what services put in front of theirs. All repeats are bounded or lead on to
+# one place, so that no text takes long.
 
-HIDDEN = "***"
+_PASSWORD_IN_URL = re.compile(
+    r"(?<![A-Za-z\d+.-])(?!(?:git\+)?(?:ssh|sftp|rsync)://[^:/\s@]*@)"  # a user alone
+    r"([A-Za-z][A-Za-z\d+.-]{0,30}://)(?!\*\*\*@)[^/\s]{1,2000}@"  # or a token alone
+)
+_SECRET_VALUE = re.compile(
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]*-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+    r"|(?<![A-Za-z\d])(?:"
+    r"gh[pousr]_[A-Za-z\d]{4,}|github_pat_\w{10,}|glpat-[\w-]{10,}|hf_[A-Za-z]{30,}|"
+    r"npm_[A-Za-z\d]{30,}"
+    r"|sk-(?=[A-Za-z_-]{0,40}\d)[\w-]{20,}|[sr]k_(?:live|test)_\w{10,}|xox[abeprs]-[\w-]{10,}"
+    r"|(?:AKIA|ASIA)[A-Z\d]{16}|AIza[\w-]{35}|ya29\.[\w-]{20,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|eyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*"
+    r"|(?:(?<=Bearer )|(?<=bearer ))(?!tokens?\b)[\w.~+/-]{6,}=*"
+    r"|(?:(?<=Basic )|(?<=basic ))(?=[A-Za-z+/]{0,40}\d)[A-Za-z\d+/]{12,}=*"
+    r")"
+)
+_NAMED = re.compile(
+    r"(?<![\w-])"
+    r"(?:(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})(?:[\"']?\s?=\s?|[\"']\s?[:,]\s?)"
+    r"|(?P<option>--?[A-Za-z][\w.-]{0,80})[\s,]\s?(?!-))"
+    r"(?=(?P<value>[\"'][^\"']{0,200}|[^\s\"',;&}\])]{1,200}))"
+)
+"""A name of a setting, and what leads to its value: `a=b`, `"a": "b"`, `"--a", "b"`, `--a b`."""
+_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+")
+_SETTING = re.compile(r"[\w.+~@/-]+=")
+_LONGEST_KEY = 1000
+_LEAST_WORD = 6
+"""Letters of a secret that is looked for in other texts; shorter ones stand in many words."""
+
+_SECRET_FILE = re.compile(
+    r"(?:^|/)(?:"
+    r"\.env(?:\.(?!(?:[\w-]+\.)*(?:example|sample|template|dist|defaults?)$)[^/]+)?"
+    r"|(?!example|sample|template)[\w-]+\.env|[._]netrc|\.pgpass|\.my\.cnf|\.pypirc|\.git-credentials"
+    r"|\.htpasswd|\.vault_pass|kaggle\.json|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?"
+    r"|\.aws/credentials|\.docker/config\.json|\.kube/config|[^/]+\.(?:p12|pfx|kdbx|jks|ppk)"
+    r")$"
+)
+_KEY_FILE = re.compile(
+    rb"\s*-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----\s"
+    rb"|\s*\{(?:[^{}]{0,4000})\"private_key\"\s?:\s?\"-----BEGIN "
+)
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return True if a variable or an option seems to hold a password, a token or the like."""
-    if _PASSWORD_IN_URL.search(value):
-        return True
-    return bool(_SECRET.search(name.replace("-", "_"))) and not _HARMLESS.fullmatch(value)
+    """Return True if a variable or an option seems to hold a password, a token or the like, by its
+    name or by its value."""
+    return _is_named_secret(name, value) or next(_spans(value), None) is not None
+
+
+def holds_secret(text: str) -> bool:
+    """Return True if a part of a text looks like a secret by itself, whatever it is called."""
+    return bool(_SECRET_VALUE.search(text) or _PASSWORD_IN_URL.search(text))
 
 
 def without_passwords(text: str) -> str:
-    """A text, without the user and password of addresses in it."""
-    return _PASSWORD_IN_URL.sub(r"\1***@", text)
+    """Return a text without the user and password of addresses in it."""
+    return _PASSWORD_IN_URL.sub(rf"\1{HIDDEN}@", text)
 
 
 def redact(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables worth keeping; those that may hold a secret are left out altogether."""
-    return {
+    """Return the variables worth keeping; those that may hold a secret are left out altogether,
+    but for addresses, which lose their passwords."""
+    kept = {
         name: without_passwords(value)
         for name, value in sorted(environment.items())
-        if _KEPT.match(name) and not _SECRET.search(name)
+        if _KEPT.match(name) and not _PERHAPS_SECRET.search(name)
     }
+    return {name: value for name, value in kept.items() if not looks_secret(name, value)}
+
+
+def is_secret_file(path: str) -> bool:
+    """Return True if a file by this name usually holds passwords or keys."""
+    return bool(_SECRET_FILE.search(path))
+
+
+def is_private_key(beginning: bytes) -> bool:
+    """Return True if a file that begins so is a private key, or an account's with one."""
+    return bool(_KEY_FILE.match(beginning))
 
 
 def starred_args(args: Sequence[str]) -> list[str]:
     """Star out what looks like a secret in arguments: both `--token=x` and `--token x`."""
-    starred, before = [], ""
-    for arg in args:
-        name, equals, value = arg.partition("=")
-        is_value = before.startswith("-") and "=" not in before and not arg.startswith("-")
-        if equals and looks_secret(name, value):
-            starred.append(f"{name}={HIDDEN}")
-        elif looks_secret(before if is_value else "", arg):
-            starred.append(HIDDEN)
-        else:
-            starred.append(arg)
-        before = arg
-    return starred
+    return Stars().args(args)
+
+
+class Stars:
+    """Replaces secrets by stars, and knows afterwards what they were."""
+
+    def __init__(self) -> None:
+        self._words: set[str] = set()
+
+    def value(self, value: Any, name: str = "") -> Any:
+        """Return a setting with its secrets starred out: a text, or lists and dicts of some."""
+        if isinstance(value, str):
+            return self._hidden(value) if _is_named_secret(name, value) else self.text(value)
+        if isinstance(value, Mapping):
+            return {key: self.value(item, str(key)) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            are_texts = all(isinstance(item, str) for item in value)
+            items = self.args(value) if are_texts else [self.value(item, name) for item in value]
+            return type(value)(items)
+        return value
+
+    def args(self, args: Sequence[str]) -> list[str]:
+        """Return the arguments of a program with their secrets starred out."""
+        starred, before = [], ""
+        for arg in args:
+            name, _, value = arg.partition("=")
+            is_option = before.startswith("-") and "=" not in before
+            if _SETTING.match(arg) and _is_named_secret(name, value):
+                starred.append(f"{name}={self._hidden(value)}")
+            elif is_option and not arg.startswith("-") and _is_named_secret(before, arg):
+                starred.append(self._hidden(arg))
+            else:
+                starred.append(self.text(arg))
+            before = arg
+        return starred
+
+    def text(self, text: str) -> str:
+        """Return a text with the secrets in it starred out, `token=x` among them."""
+        parts, done = [], 0
+        for start, end in sorted(_spans(text)):
+            if end > done:
+                parts += [text[done : max(start, done)], self._hidden(text[start:end])]
+                done = end
+        return "".join([*parts, text[done:]])
+
+    def again(self, text: str) -> str:
+        """Return a text without the secrets found so far, and without what looks like one by its
+        value; what only has a secret's name stays, since the text may be of a program."""
+        text = _SECRET_VALUE.sub(HIDDEN, without_passwords(text))
+        words = sorted(map(re.escape, self._words), key=len, reverse=True)
+        return re.sub(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", HIDDEN, text) if words else text
+
+    def again_in(self, value: Any) -> Any:
+        """Return the value with `again` done to every text in it."""
+        if isinstance(value, Mapping):
+            return {key: self.again_in(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.again_in(item) for item in value]
+        return self.again(value) if isinstance(value, str) else value
+
+    def _hidden(self, secret: str) -> str:
+        word = secret.strip("\"'")
+        if len(word) >= _LEAST_WORD and word != HIDDEN:
+            self._words.add(word)
+        return HIDDEN
+
+
+def _is_named_secret(name: str, value: str) -> bool:
+    """Return True if a value that has this name is secret."""
+    if _HARMLESS.fullmatch(value):
+        return False
+    words = [word.lower() for word in _WORD.findall(name)]
+    for place, word in enumerate(words):
+        before, after = (words[place - 1 : place] or [""])[0], (words[place + 1 :] or [""])[0]
+        if _AFTER.fullmatch(after) or (word == "token" and _BEFORE.fullmatch(before)):
+            continue
+        if _SECRET_WORD.fullmatch(word) or (word == "key" and _OF_KEYS.fullmatch(before)):
+            return True
+        if _LIKELY_WORD.fullmatch(word) and _RANDOM.search(value[:_LONGEST_KEY]):
+            return True
+    return False
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the beginning and the end of each secret in a text; they may overlap."""
+    for match in _SECRET_VALUE.finditer(text):
+        yield match.span()
+    for match in _PASSWORD_IN_URL.finditer(text):
+        yield match.end(1), match.end() - 1
+    done = 0
+    for match in _NAMED.finditer(text):
+        name, value = match["name"] or match["option"], match["value"].strip("\"'")
+        if match.end() >= done and _is_named_secret(name, value):
+            found = _VALUE.match(text, match.end())
+            assert found is not None  # the lookahead saw its beginning
+            done = found.end()
+            quotes = len(found[0]) - len(found[0].lstrip("\"'"))
+            yield match.end() + quotes, done - quotes * (len(found[0]) > 1)

@@ -7,11 +7,11 @@ All of a profile stands in the job's script and in the run directory, which othe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.base.secrets import looks_secret
+from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest
 from hpcdist.cluster.profile import LSF_OPTIONS
 from hpcdist.cluster.requirement import (
@@ -96,13 +96,22 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield "environment", f"has a NUL character in {name}", "remove it"
         if looks_secret(name, value):
             yield _secret("environment", name)
-    for line in values.get("setup", []):
-        if any(not (c.isprintable() or c in "\n\t") for c in line):
-            yield "setup", f"has {show(line)}, with a character that bash cannot take", "remove it"
-        yield from _assigned_secrets("setup", line)
+    yield from _setup_problems(values.get("setup", []))
     yield from _lsf_problems(values.get("lsf", {}))
     for directive in values.get("directives", []):
         yield from _directive_problems(directive, values.get("scheduler", "auto"))
+    yield from (
+        _held(key) for key, value in values.items() if any(map(holds_secret, _texts(value)))
+    )
+
+
+def _setup_problems(lines: Sequence[str]) -> Iterator[Problem]:
+    for line in lines:
+        if any(not (c.isprintable() or c in "\n\t") for c in line):
+            yield "setup", f"has {show(line)}, with a character that bash cannot take", "remove it"
+        yield from _assigned_secrets("setup", line)
+        if looks_secret("", line):
+            yield _held("setup")
 
 
 def _line_problems(key: str, value: str) -> Iterator[Problem]:
@@ -126,6 +135,26 @@ def _secret(key: str, name: str) -> Problem:
         f"gives {name} a value that looks secret, and would stand in every job's script",
         f"leave {name} out, and export it in the shell that submits",
     )
+
+
+def _held(key: str) -> Problem:
+    return (
+        key,
+        "holds a value that looks secret, and would stand in every job's script",
+        "leave it out, and export it in the shell that submits, or read it from a private file",
+    )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in a value of a profile."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def _directive_problems(text: str, scheduler: str) -> Iterator[Problem]:

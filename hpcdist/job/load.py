@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.secrets import starred_args
 from hpcdist.base.text import nearest
 from hpcdist.job.check import accepts, annotation_at, convert_values, dotted, show
 from hpcdist.job.files import (
@@ -264,7 +265,7 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
     if script_args:
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
-            f"{' '.join(script_args)}",
+            f"{' '.join(starred_args(script_args))}",
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
     if isinstance(job, TrainingJob):

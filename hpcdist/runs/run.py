@@ -2,6 +2,8 @@
 
     <runs>/<id>/
       spec.json               the job, its source, versions, git state, environment (no secrets)
+      private.json            values of the job that look secret, which are stars in spec.json; only
+                              agents read it
       submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
       submitit/               submitit's pickle, result and logs
@@ -40,7 +42,15 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of
-from hpcdist.runs.spec import JobOutline, RunSpec, Submission, SweepPlace
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.spec import (
+    JobOutline,
+    LaunchPlan,
+    RunSpec,
+    Submission,
+    SweepPlace,
+    decode_launch,
+)
 from hpcdist.runs.verdict import Beginning, Verdict
 
 DEFAULT_RUNS = "runs"
@@ -86,6 +96,8 @@ class Run:
     """One run directory: its paths, and reading and writing its small files."""
 
     spec_file = _Within("spec.json")
+    private_file = _Within("private.json")
+    """The file with values of the job that look secret, in whose place spec.json has stars."""
     submission_file = _Within("submission.json")
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
@@ -196,6 +208,11 @@ class Run:
 
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
+
+    def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+        """Return what an agent starts its ranks by, secret arguments included; raises
+        msgspec.ValidationError."""
+        return decode_launch(files.read_json(self.spec_file), files.read_json(self.private_file))
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""

@@ -19,6 +19,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.secrets import is_private_key, is_secret_file
 from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
 from hpcdist.runs.sweep import all_sweeps
@@ -28,6 +29,8 @@ DEFAULT_LIMIT_BYTES = 100e6
 
 _ID_LENGTH = 32
 _LARGEST_SHOWN = 3
+_SECRETS_SHOWN = 5
+_KEY_BYTES = 4096
 _MAX_IGNORED_LINKS = 1000
 
 
@@ -83,7 +86,7 @@ def plan_snapshot(
     """Read the git work tree of `cwd`: tracked and untracked files, with changes not committed.
 
     What git ignores, such as data or a virtual environment, is not copied but linked to. Folders of
-    runs and bytecode are left out.
+    runs and bytecode are left out, and so are files that hold secrets, which a note names.
 
     Raises:
         NoWorkTreeError: there is no work tree.
@@ -93,11 +96,15 @@ def plan_snapshot(
     root, commit = _find_work_tree(str(cwd))
     left_out = _folders_of_runs(root, cwd, runs)
     paths = [path for path in _list_files(root, _LISTED) if not _is_out(path, left_out)]
-    sizes, links = _look_at(root, paths)
+    secret = {path for path in paths if is_secret_file(path)}
+    left_out |= secret
+    sizes, links = _look_at(root, [path for path in paths if path not in secret])
     _check_size(root, {path: status.st_size for path, status in sizes.items()}, limit_bytes)
     originals, notes = _links_to_ignored(root, left_out, [*sizes, *links])
+    files = in_threads(lambda item: _file(root, *item), list(sizes.items()))
+    secret.update(path for path, entry in zip(sizes, files, strict=True) if entry is None)
     entries = [
-        *in_threads(lambda item: _file(root, *item), list(sizes.items())),
+        *(entry for entry in files if entry is not None),
         *(Entry(path=path, target=_target(root, path, left_out)) for path in links),
         *originals,
     ]
@@ -107,8 +114,20 @@ def plan_snapshot(
         cwd=os.path.realpath(cwd),
         commit=commit,
         entries=entries,
-        notes=notes,
+        notes=[*notes, *_notes_on_secrets(sorted(secret))],
     )
+
+
+def _notes_on_secrets(paths: Sequence[str]) -> list[str]:
+    if not paths:
+        return []
+    more = len(paths) - _SECRETS_SHOWN
+    shown = ", ".join(paths[:_SECRETS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    note = (
+        f"left out of the snapshot, since it looks secret: {shown}; for a job that reads it, list "
+        "it in .gitignore, and the snapshot has a link to the original"
+    )
+    return [note]
 
 
 def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result], list[str]]:
@@ -132,9 +151,12 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
     )
 
 
-def _file(root: str, path: str, status: os.stat_result) -> Entry:
+def _file(root: str, path: str, status: os.stat_result) -> Entry | None:
+    """Return the entry of a file; None where its content is a private key."""
     try:
         with open_file(os.path.join(root, path)) as file:
+            if is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)):
+                return None
             sha256, size_bytes = read_through(file)
     except OSError as error:
         raise UserError(

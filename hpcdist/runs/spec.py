@@ -165,7 +165,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str | None = None
     cluster: UsedCluster = UsedCluster()
     job: dict[str, Any] = {}
-    """The job by its keys, as `job_to_dict` writes it; other versions have other keys."""
+    """The job by its keys, as `job_to_dict` writes it; other versions have other keys. Values
+    that look secret are starred out."""
+    hidden: list[str] = []
+    """Keys of the job that have stars: private.json has their values."""
     plan: LaunchPlan | None = None
     source: JobSource = JobSource()
     cwd: str | None = None
@@ -208,9 +211,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return value
 
 
-def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+def decode_launch(value: object, private: object = None) -> tuple[JobSpec, LaunchPlan, RunSpec]:
     """Return what an agent starts its ranks by: the job and the plan must be as this version writes
     them. The rest is read like by others, since a job may wait while hpcdist is replaced.
+    `private` is the content of private.json, where there is one.
 
     Raises msgspec.ValidationError.
     """
@@ -220,8 +224,12 @@ def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
             raise msgspec.ValidationError(f"Object missing required field `{key}`")
     if "workload" not in content["job"]:
         raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
-    plan = files.convert(content["plan"], LaunchPlan)
-    return job_from_dict(content["job"]), plan, _decode(content, RunSpec)
+    plan, spec = files.convert(content["plan"], LaunchPlan), _decode(content, RunSpec)
+    hidden = msgspec.convert(private, dict[str, Any]) if spec.hidden else {}
+    if missing := sorted(set(spec.hidden) - hidden.keys()):
+        raise msgspec.ValidationError(f"private.json has no value for the stars of {missing}")
+    given = {key: hidden[key] for key in spec.hidden}
+    return job_from_dict(content["job"] | given), plan, spec
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,10 @@ import msgspec
 
 from hpcdist.agent.task import AgentTask
 from hpcdist.base.errors import JobError
+from hpcdist.base.secrets import Stars
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
-from hpcdist.job.spec import JobSpec, ScriptJob
+from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
@@ -47,6 +48,13 @@ class PlannedRun:
             notes.append(
                 f"no cluster profile is used: {files} has {names} and no default; choose one with "
                 "--cluster"
+            )
+        job = job_to_dict(self.loaded.job)
+        if hidden := [key for key, value in Stars().value(job).items() if value != job[key]]:
+            notes.append(
+                f"what looks like a secret stands in {' and '.join(hidden)}: the ranks get it, and "
+                "all that is shown of the run has *** in its place; others may see it in the list "
+                "of processes, but not in a variable of the environment or a private file"
             )
         of_job = load_workload(self.loaded.job).notes()
         return [*notes, *self.plan.notes, *self.workspace.notes, *of_job]

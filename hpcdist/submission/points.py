@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.secrets import Stars
 from hpcdist.job.check import show
 from hpcdist.job.comparison import MAX_POINTS, Comparison
 from hpcdist.job.load import Flag, parse_flag
@@ -67,9 +68,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The point in one line: nodes=2 train.lr=0.1 repeat=3."""
+        """The point in one line: nodes=2 train.lr=0.1 repeat=3; secrets are starred out."""
         words = [
-            f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
+            f"{self.names.get(key, key)}={Stars().value(flag.text or show(flag.value), key)}"
             for key, flag in self.flags.items()
         ]
         if self.variant is not None:

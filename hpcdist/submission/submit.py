@@ -18,7 +18,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
-from hpcdist.base.secrets import redact
+from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.machine.command import call_command
@@ -86,7 +86,7 @@ class Submission:
         self.summary_job_id: str | None = None
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
-        self._command = list(command)
+        self._command = _without_secrets(list(command), planned.runs)
         self._surroundings = surroundings_now()
         self._created_s = time.time()
         self._unclear: list[str] = []
@@ -258,29 +258,56 @@ def surroundings_now() -> RunSpec:
 def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> None:
     """Write the spec.json of a planned run, and its call, if it has one.
 
+    Values of the job that look secret are starred out, and stand in private.json alone.
     `spec` has what does not follow from the plan; None: the surroundings as they are now.
     """
     runs = run.path.parent
     loaded, workspace, cluster = planned.loaded, planned.workspace, planned.cluster
     shown = redact(cluster.profile.environment)
-    environment = {name: shown.get(name, "***") for name in cluster.profile.environment}
+    environment = {name: shown.get(name, HIDDEN) for name in cluster.profile.environment}
     profile = msgspec.structs.replace(cluster.profile, environment=environment)
+    spec, stars = spec or surroundings_now(), Stars()
+    job = job_to_dict(workspace.job_in(runs, loaded.job))
+    shown_job = stars.value(job)
+    hidden = {key: value for key, value in job.items() if value != shown_job[key]}
+    if hidden:
+        files.write_json(run.private_file, hidden)
     run.write_spec(
         msgspec.structs.replace(
-            spec or surroundings_now(),
+            spec,
             id=run.id,
             created_s=time.time(),
             scheduler=planned.scheduler.name,
             cluster=UsedCluster(name=cluster.name, profile=profile),
-            job=job_to_dict(workspace.job_in(runs, loaded.job)),
+            job=shown_job,
+            hidden=sorted(hidden),
             plan=planned.plan.launch,
-            source=JobSource(job=loaded.source, overrides=list(loaded.overrides)),
+            source=JobSource(
+                job=loaded.source, overrides=stars.again_in(stars.args(loaded.overrides))
+            ),
             cwd=workspace.submit_dir,
             snapshot=workspace.used_snapshot(runs),
+            sweep=_starred_place(spec.sweep, stars),
         )
     )
     if planned.call is not None:
         files.write_whole(run.function_file, planned.call)
+
+
+def _without_secrets(command: list[str], runs: Sequence[PlannedRun]) -> list[str]:
+    """Return a command without the secrets of the jobs that it submits."""
+    stars = Stars()
+    for planned in runs:
+        stars.value(job_to_dict(planned.loaded.job))
+    starred: list[str] = stars.again_in(stars.args(command))
+    return starred
+
+
+def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
+    if place is None:
+        return None
+    point, label = stars.value(place.point), place.label and stars.text(place.label)
+    return msgspec.structs.replace(place, point=stars.again_in(point), label=stars.again_in(label))
 
 
 def git_state() -> GitState | None:

@@ -8,7 +8,7 @@ from rank_places import place
 
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.job.spec import TrainJob
+from hpcdist.job.spec import ScriptJob, TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
@@ -69,6 +69,19 @@ def test_an_exception_counts_from_when_it_was_raised_not_from_when_the_rank_had_
     assert ended(order, status=signal.SIGKILL).exception is None
     run.error_file(1).write_text('{"exception": "Val')
     assert ended(order, status=1 << 8).exception is None
+
+
+def test_secrets_in_what_a_rank_said_are_starred_out(order, monkeypatch):
+    run, rank_order = order
+    monkeypatch.setenv("DB_PASSWORD", "from-environment")
+    text = "bad hunter2 from-environment ghp_0123456789 https://ann:pw@host/x"
+    report = {"exception": "E", "text": text, "traceback": f"E: {text}", "time_s": 4.0}
+    run.error_file(1).write_text(json.dumps(report))
+    job = ScriptJob(name="x", script="x.py", args=["--password", "hunter2"])
+    progress = ProgressBoard(2).read(1)
+    end = rank_end(run, job, rank_order, progress, status=1 << 8, time_s=50.0)
+    assert end.message == "bad *** *** *** https://***@host/x"
+    assert end.traceback == f"E: {end.message}"
 
 
 def test_signals_have_names(order):

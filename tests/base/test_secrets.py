@@ -1,8 +1,33 @@
-"""Which environment variables are written down."""
+"""What is a secret, what is none, and what is written down of the environment."""
 
 import pytest
 
-from hpcdist.base.secrets import looks_secret, redact
+from hpcdist.base.secrets import (
+    Stars,
+    holds_secret,
+    is_private_key,
+    is_secret_file,
+    looks_secret,
+    redact,
+    starred_args,
+)
+
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
+VALUES = [
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "github_pat_11ABCDEFG0abcdefghij_klmn",
+    "glpat-abcdefghij0123456789",
+    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
+    "sk-proj-abcdefghij0123456789abcd",
+    "xoxb-123456789012-abcdefghij",
+    "AKIAIOSFODNN7EXAMPLE",
+    "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "Authorization: Bearer abc.def-123",
+    "Basic YW5uOmh1bnRlcjI=",
+    "postgres://ann:hunter2@db/runs",
+    KEY,
+]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +94,129 @@ def test_a_password_or_a_token_looks_secret(name, value):
 )
 def test_a_switch_a_number_and_a_path_do_not_look_secret(name, value):
     assert not looks_secret(name, value)
+
+
+@pytest.mark.parametrize("name", ["NCCL_X", "CUDA_X", "SLURM_X", "PATH"])
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_variables_that_are_kept_lose_secrets_whatever_their_name(name, value):
+    kept = redact({name: value})
+    assert kept in ({}, {name: "postgres://***@db/runs"})
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_a_value_looks_secret_whatever_its_name(value):
+    assert holds_secret(value)
+    assert looks_secret("x", f"a b {value}")
+    (starred,) = starred_args([value])
+    assert "***" in starred
+    assert not holds_secret(starred)
+
+
+@pytest.mark.parametrize(
+    ("args", "starred"),
+    [
+        ("--api-key=abc", "--api-key=***"),
+        ("--api-key abc --n 3", "--api-key *** --n 3"),
+        ("--apiKey=abc", "--apiKey=***"),
+        ("--hf_token abc", "--hf_token ***"),
+        ("logger.api_key=abc +auth.password=abc", "logger.api_key=*** +auth.password=***"),
+        ("--db https://ann:pw@h/x", "--db https://***@h/x"),
+        ("--db https://h/x?token=abc&n=3", "--db https://h/x?token=***&n=3"),
+        ("--wandb-key 0123456789abcdef01234567", "--wandb-key ***"),
+        ('{"password":"abc","n":3}', '{"password":"***","n":3}'),
+        ("--signature 8f3d2c1b-9a7e-6f5d-4c3b-2a1908f7e6d5", "--signature ***"),
+    ],
+)
+def test_secrets_in_arguments_are_starred_out(args, starred):
+    assert starred_args(args.split()) == starred.split()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--tokenizer gpt2 --token-count 5 --num-tokens 1000000000 --max-tokens=8000000",
+        "--pad-token <pad> --mask_token [MASK] --eos-token </s> --token-dropout 0.125",
+        "--password-file pw.txt --api-key-file=key.txt --token ~/.token --token $TOKEN",
+        "--image-key image_v2_left_camera --sort-key=size --key loss --cookie crumbs",
+        "--use-auth-token true --token none --auth oauth2 --session morning --author ann",
+        "--commit 0fe42e2aa0fe42e2aa0fe42e2aa0fe42e2aa0fe4 --monkey=abc --keyboard us",
+        "ssh://git@github.com/a/b https://host/x@y ann@host sk-learn --patience 3 --path a",
+    ],
+)
+def test_what_only_resembles_a_secret_stays_in_arguments(args):
+    assert starred_args(args.split()) == args.split()
+
+
+def test_a_secret_that_was_found_is_starred_out_of_other_texts():
+    stars = Stars()
+    given = {"args": ["--password", "hunter2"], "model": {"args": {"api_key": "wX7-12"}}}
+    hidden = {"args": ["--password", "***"], "model": {"args": {"api_key": "***"}}}
+    assert stars.value(given) == hidden
+    assert stars.again("bad 'hunter2' of wX7-12, not hunter21") == "bad '***' of ***, not hunter21"
+    assert stars.again_in(["x=hunter2", {"a": 3}]) == ["x=***", {"a": 3}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=" * 50_000,
+        "a_token=" * 12_000,
+        "x://" * 25_000,
+        "eyJa.eyJ" * 12_000,
+        "a.b-" * 25_000,
+        "1" * 50_000 + "a",
+        "https://" + "a@" * 50_000,
+        '"a":' + "'" * 50_000,
+        KEY * 1000,
+        "--a " * 25_000,
+    ],
+    ids=lambda text: text[:10].strip(),
+)
+@pytest.mark.timeout(20)
+def test_no_text_takes_long_to_judge(text):
+    Stars().value({"x_key": text, "x": [text, text]})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            ".env",
+            "a/.env.local",
+            ".env.production",
+            "prod.env",
+            ".netrc",
+            "id_rsa",
+            "a/id_ed25519",
+        ),
+        *(".pgpass", ".pypirc", ".git-credentials", ".aws/credentials", "kaggle.json", "x.p12"),
+    ],
+)
+def test_files_that_hold_secrets_are_known_by_their_names(path):
+    assert is_secret_file(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".env.example", ".env.local.sample", "example.env", "id_rsa.pub", ".env/lib/a.py"),
+        *("environment.yaml", "credentials.py", "token.py", "secrets.py", "a.pem", "envs/a"),
+    ],
+)
+def test_other_files_are_not_taken_for_secret(path):
+    assert not is_secret_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_key"),
+    [
+        (KEY, True),
+        ("\n-----BEGIN PRIVATE KEY-----\nabc", True),
+        ('{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY', True),
+        ("-----BEGIN CERTIFICATE-----\nabc", False),
+        ('HEADER = "-----BEGIN PRIVATE KEY-----"', False),
+        ("", False),
+    ],
+)
+def test_private_keys_are_known_by_their_content(content, is_key):
+    assert is_private_key(content.encode()) == is_key

@@ -68,6 +68,30 @@ def names(folder):
     return {os.path.relpath(path, folder) for path in found}
 
 
+def test_files_that_hold_secrets_are_left_out_and_named(tree, runs):
+    write(tree / ".env", "TOKEN=abc")
+    write(tree / "deploy/id_rsa", "abc")
+    write(tree / "deploy/server.key", "-----BEGIN EC PRIVATE KEY-----\nabc\n")
+    write(tree / "deploy/server.pem", "-----BEGIN CERTIFICATE-----\nabc\n")
+    write(tree / ".env.example", "TOKEN=")
+    (tree / "link").symlink_to(".env")
+    git(tree, "add", ".env")
+    snapshot = plan(tree, runs)
+    folder = store(snapshot, runs)
+    assert names(folder) == {
+        *(".env.example", ".gitignore", "train.py", "link", "deploy", "deploy/server.pem")
+    }
+    assert (folder / "link").resolve() == tree / ".env"
+    (note,) = snapshot.notes
+    assert ".env, deploy/id_rsa, deploy/server.key;" in note
+    # What .gitignore lists is linked to, and nothing is left to say.
+    write(tree / ".gitignore", ".env\nid_rsa\nserver.key\n")
+    git(tree, "rm", "--cached", ".env")
+    snapshot = plan(tree, runs)
+    assert not snapshot.notes
+    assert (store(snapshot, runs) / ".env").readlink() == tree / ".env"
+
+
 def test_what_is_not_committed_is_in_the_snapshot(tree, runs):
     write(tree / "train.py", "print('changed')")
     write(tree / "pkg/new.py", "untracked")

@@ -14,7 +14,9 @@ from submitting import submit_run
 from hpcdist import schedulers
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.cluster.load import NO_PROFILE
-from hpcdist.job import LoadedJob
+from hpcdist.job import LoadedJob, load_job
+from hpcdist.job.load import Flag
+from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.local import scheduler as local
@@ -22,6 +24,7 @@ from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
 from hpcdist.submission.layout import planned_scripts
 from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.points import Point
 
 DEBUG = """
 import sys
@@ -45,6 +48,11 @@ def loaded(script_job, write_script):
 
 def submit(loaded, runs):
     return submit_run(loaded, runs)
+
+
+def files_with(folder, *words):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(word in path.read_bytes() for word in words)]
 
 
 def modes(folder):
@@ -80,13 +88,67 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     assert run.spec_file.stat().st_mode & 0o777 == 0o600
 
 
+SECRET = "wX7-hunter2"
+TAKES_SECRET = f"import sys; assert sys.argv[1:] == ['--api-key=' + {SECRET[::-1]!r}[::-1], '3']"
+
+
+def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
+    script_job, write_script, tmp_path
+):
+    job = script_job(write_script("pass"), f"--api-key={SECRET}", "--password", SECRET, "--n", 3)
+    url = "https://ann:pw-of-ann@host/x"
+    flags = {"args": Flag(name="--set args", value=job.args, text=f"[--password, {SECRET}]")}
+    loaded = LoadedJob(job=job, source="x.py", overrides=[f"args=[--password, {SECRET}]", url])
+    planned = plan_run(loaded, scheduler="local")
+    submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], runs=[planned])
+    command = ["hpcdist", "submit", "x.py", "--", f"--api-key={SECRET}", "--password", SECRET, url]
+    made = submission.Submission(submitted, tmp_path, command)
+    made.make_runs(())
+    (run,) = made.runs
+    assert files_with(tmp_path, SECRET.encode(), b"pw-of-ann") == [run.private_file]
+    assert run.private_file.stat().st_mode & 0o777 == 0o600
+    spec = run.read_spec()
+    assert spec.job["args"] == ["--api-key=***", "--password", "***", "--n", "3"]
+    assert spec.hidden == ["args"]
+    assert spec.sweep.label == "args=[--password, ***]"
+    launched, _, _ = run.read_launch()
+    assert launched.args == job.args
+    assert any("looks like a secret stands in args" in note for note in planned.notes)
+    assert SECRET not in str(planned_scripts(submitted, tmp_path))
+
+
+def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, tmp_path):
+    job = msgspec.structs.replace(loaded.job, args=["--token", SECRET])
+    run = Run.create(tmp_path, "x")
+    planned = plan_run(msgspec.structs.replace(loaded, job=job), scheduler="local")
+    submission.write_spec(run, planned)
+    for content in ("{}", "[", "[]"):
+        run.private_file.write_text(content)
+        with pytest.raises(msgspec.ValidationError):
+            run.read_launch()
+    run.private_file.unlink()
+    with pytest.raises(msgspec.ValidationError):
+        run.read_launch()
+
+
+def test_a_job_without_secrets_stands_in_the_spec_as_it_is(tmp_path):
+    for name in ("ddp", "fsdp", "allreduce", "dataload", "inference"):
+        run = Run.create(tmp_path, name)
+        planned = plan_run(load_job(name), scheduler="local")
+        submission.write_spec(run, planned)
+        job = json.loads(json.dumps(job_to_dict(planned.loaded.job)))
+        assert run.read_spec().job == job
+        assert not run.private_file.exists()
+
+
 def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     before = os.umask(0)
     try:
-        launched = submit(write_script("pass"), nodes=2)
+        launched = submit(write_script(TAKES_SECRET), f"--api-key={SECRET}", 3, nodes=2)
     finally:
         os.umask(before)
-    assert launched.verdict().kind == "done"
+    assert launched.verdict().kind == "done"  # the ranks got what they were given
+    assert files_with(launched.run.path, SECRET.encode()) == [launched.run.private_file]
     launched.wait(lambda: not launched.agents_alive())  # submitit moves its last files
     found = modes(launched.run.path)
     assert found[launched.run.path] == 0o700

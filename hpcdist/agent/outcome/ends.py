@@ -19,6 +19,7 @@ from hpcdist.agent.rank_process import (
     MOST_TRACEBACK_LETTERS,
     ErrorReport,
     clean,
+    secrets_of,
 )
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
@@ -90,14 +91,18 @@ def rank_end(
         signal_name = signal_name or f"signal {os.WTERMSIG(status)}"
         if signal_name not in _FROM_OUTSIDE:
             last_words, crash_report = _from_log(run.log_file(order.rank, order.attempt))
-    message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
+    message = report.text if report else out_of_memory
+    if message is None and signal_name == "SIGABRT":
+        message = last_words
+    trace = report.traceback if report else crash_report
+    shown = secrets_of(job).again if message or trace else str
     end = msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=None if killed else os.WEXITSTATUS(status),
         signal=signal_name,
         exception=report.exception if report else None,
-        message=report.text if report else message,
-        traceback=report.traceback if report else crash_report,
+        message=message and shown(message),
+        traceback=trace and shown(trace),
         free_bytes=report.free_bytes if report else None,
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from hpcdist.agent.usage import UsageWindow
 from hpcdist.base.errors import UserError
-from hpcdist.base.secrets import HIDDEN, looks_secret, starred_args
+from hpcdist.base.secrets import Stars
 from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
@@ -198,13 +198,10 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         if key in _LEFT_OUT:
             continue
         if isinstance(value, list):
-            are_texts = all(isinstance(item, str) for item in value)
-            items = starred_args(value) if are_texts else value
+            items = Stars().value(value, key)
             settings[key] = json.dumps(items, ensure_ascii=False, default=str)
-        elif isinstance(value, str):
-            settings[key] = HIDDEN if looks_secret(key, value) else value
-        elif isinstance(value, (bool, int, float)):
-            settings[key] = value
+        elif isinstance(value, (str, bool, int, float)):
+            settings[key] = Stars().value(value, key)
     return settings
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import Picture, drawing, save
-from hpcdist.base.secrets import HIDDEN, looks_secret, starred_args
+from hpcdist.base.secrets import Stars, starred_args
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import shown
 from hpcdist.base.version import __version__
@@ -181,10 +181,7 @@ def command_again(spec: RunSpec) -> str | None:
     for text in source.overrides:
         key, _, value = text.partition("=")
         is_changed = key == "args" and starred != args
-        shown = (
-            f"{key}={HIDDEN}" if looks_secret(key, value) else as_override if is_changed else text
-        )
-        words += ["--set", shown]
+        words += ["--set", as_override if is_changed else f"{key}={Stars().value(value, key)}"]
         keys.append(key)
     if args and "args" not in keys:
         words += ["--set", as_override] if is_job_file else ["--", *starred]

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.secrets import Stars
 from hpcdist.job.spec import Model
 from hpcdist.training.model.checks import BUILT_IN_CLASSES, GIVEN, is_own, is_torchvision
 
@@ -49,7 +50,8 @@ def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module
         if not model.args:
             raise
         raise JobError(
-            f"model.args is {model.args}: {model.name} cannot be made with it: {error}",
+            f"model.args is {Stars().value(model.args)}: {model.name} cannot be made with it: "
+            f"{error}",
             hint="they are given to the model's constructor as keyword arguments",
         ) from None
 
