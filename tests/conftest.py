@@ -136,13 +136,12 @@ def _is_resource_tracker(command):
 def leaked_shared_memory(before):
     """New entries of /dev/shm that no living process uses: those of other programs do not count."""
     new = {name: _inode(name) for name in set(os.listdir(_SHARED_MEMORY)) - before}
-    unused = {name for name, inode in new.items() if inode is not None and not _is_used(inode)}
-    if unused:
-        _find_users_of_shared_memory()
-    return {name for name in unused if new[name] not in _SHARED_MEMORY_USERS}
+    unused = {inode for inode in new.values() if inode is not None and not _is_used(inode)}
+    leaked = unused - _find_used(unused)
+    return {name for name, inode in new.items() if inode in leaked}
 
 
-_SHARED_MEMORY_USERS: dict[int, str] = {}  # a process that was found to use it, by its inode
+_SHARED_MEMORY_USERS: dict[int, int] = {}  # a process that was found to use it, by its inode
 
 
 def _is_used(inode):
@@ -158,10 +157,17 @@ def _inode(name):
         return None
 
 
-def _find_users_of_shared_memory():
-    _SHARED_MEMORY_USERS.clear()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        _SHARED_MEMORY_USERS.update(dict.fromkeys(_shared_memory_of(pid), pid))
+def _find_used(inodes):
+    """Those that a process uses; what is new is used by new processes, which are looked at first:
+    with many ranks about, all take half a second."""
+    found = set()
+    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True):
+        if found == inodes:
+            break
+        used = inodes.intersection(_shared_memory_of(pid))
+        _SHARED_MEMORY_USERS.update(dict.fromkeys(used, pid))
+        found |= used
+    return found
 
 
 def _shared_memory_of(pid):
