@@ -30,33 +30,33 @@ def states(done):
 
 def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
     hpcdist.write("says.py", SAYS)
-    sweep = ["--sweep", "nodes=1,2 args=[a],[fail],[b]", "--summary-after"]
+    sweep = ["--sweep", "nodes=1,2 args=[a],[fail]", "--summary-after"]
     done = hpcdist("submit", "says.py", "--local", *sweep)
     assert done.returncode == 1, done.stderr
     name, *lines = done.stdout.splitlines()
     said = [line.partition("says ")[2] for line in lines if "says " in line]
-    assert said[:3] == ["a as 0 of 1", "fail as 0 of 1", "b as 0 of 1"]
-    assert sorted(said[3:5]) == ["a as 0 of 2", "a as 1 of 2"]
-    assert f"run {name}-003 (4 of 6): nodes=2 args=[a]" in done.stderr
-    assert f"sweep {name}: 4 done, 2 failed" in done.stderr
+    assert said[:2] == ["a as 0 of 1", "fail as 0 of 1"]
+    assert sorted(said[2:4]) == ["a as 0 of 2", "a as 1 of 2"]
+    assert f"run {name}-002 (3 of 4): nodes=2 args=[a]" in done.stderr
+    assert f"sweep {name}: 2 done, 2 failed" in done.stderr
     folder = hpcdist.folder / "runs" / name
-    assert len(json.loads((folder / "summary.json").read_text())) == 6
+    assert len(json.loads((folder / "summary.json").read_text())) == 4
     assert (folder / "summary.txt").read_text() in done.stdout
-    spec = json.loads((hpcdist.folder / "runs" / f"{name}-004" / "spec.json").read_text())
-    wanted = {"id": name, "index": 4, "num_points": 6, "repeat": 0}
+    spec = json.loads((hpcdist.folder / "runs" / f"{name}-003" / "spec.json").read_text())
+    wanted = {"id": name, "index": 3, "num_points": 4, "repeat": 0}
     assert wanted.items() <= spec["sweep"].items()
     assert spec["sweep"]["point"] == {"resources.nodes": 2, "args": ["fail"]}
 
     for named in (name, "last", name[:-2]):
-        assert f"{name}: 6 runs, 4 done, 2 failed" in hpcdist("status", named).stdout
-    assert len(json.loads(hpcdist("summary", name, "--json").stdout)) == 6
+        assert f"{name}: 4 runs, 2 done, 2 failed" in hpcdist("status", named).stdout
+    assert len(json.loads(hpcdist("summary", name, "--json").stdout)) == 4
     assert "skipped" not in hpcdist("summary").stdout
     (line,) = hpcdist("runs").stdout.splitlines()[1:]
-    assert line.startswith(f"{name}  4 done, 2 failed")
-    assert line.endswith("says, sweep of 6 runs")
-    assert len(hpcdist("runs", "--all").stdout.splitlines()) == 7
-    assert len(json.loads(hpcdist("runs", "--json").stdout)) == 6
-    assert hpcdist("cancel", name).stderr.count("had ended already") == 6
+    assert line.startswith(f"{name}  2 done, 2 failed")
+    assert line.endswith("says, sweep of 4 runs")
+    assert len(hpcdist("runs", "--all").stdout.splitlines()) == 5
+    assert len(json.loads(hpcdist("runs", "--json").stdout)) == 4
+    assert hpcdist("cancel", name).stderr.count("had ended already") == 4
 
 
 def test_max_parallel_points_run_at_one_time(hpcdist):
