@@ -65,6 +65,13 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     return Agreement(master_addr=address, device=first.device, backend=backend)
 
 
+def store_listens_on(facts: Mapping[int, NodeFacts], master_addr: str) -> str:
+    """Return the address of node 0 by which all nodes reach it; empty, for all that it has, where
+    they reach it by several."""
+    reached = {found.master_addr for node, found in facts.items() if node}
+    return master_addr if reached <= {master_addr} else ""
+
+
 class RankChecks:
     """The checks of an attempt's ranks, as they come."""
 

@@ -20,6 +20,7 @@ from hpcdist.agent.agreement import (
     NodeFacts,
     RankChecks,
     agree,
+    store_listens_on,
 )
 from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
@@ -101,8 +102,9 @@ class Coordinator:
     """gloo, nccl, or auto: as the nodes' device wants it."""
     send: Callable[[int, ToAgent], None]
     """(node, message); must not fail: a lost agent is told by `on_lost`."""
-    open_store: Callable[[], None]
-    """Ask for a fresh store; `on_store` is the answer."""
+    open_store: Callable[[str, str], None]
+    """Ask for a fresh store that the ranks find at the first address, and that listens on the
+    second, or on all of node 0's where that is empty; `on_store` is the answer."""
     claim_attempt: Callable[[], int]
     is_overtaken: Callable[[], bool]
     """Return True where a newer attempt has begun elsewhere."""
@@ -318,12 +320,14 @@ class Coordinator:
         self._told = _Attempt(world_size, RankChecks(world_size))
 
     def _start_attempt(self) -> None:
+        assert self._agreement is not None
         self.stage = Stage.STARTING
         self.deadline = None
         self.attempt = self.claim_attempt()
         self._forget_attempt()
         self._broadcast(messages.Begin(attempt=self.attempt))
-        self.open_store()
+        address = self._agreement.master_addr
+        self.open_store(address, store_listens_on(self._facts, address))
 
     def _end_ranks(self) -> None:
         if self.stage in {Stage.ENDING, Stage.FINISHED}:

@@ -44,6 +44,7 @@ from hpcdist.machine.process import (
     die_with_parent,
     kill_descendants,
     send_signal,
+    use_all_descriptors,
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS
@@ -301,6 +302,7 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
 
     signal.set_wakeup_fd(-1)
     signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
+    use_all_descriptors()  # every rank holds connections, and strangers may hold some
     store = TCPStore(
         address,
         listener.getsockname()[1],

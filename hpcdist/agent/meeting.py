@@ -2,15 +2,14 @@
 
 Node 0's agent is the leader, which holds the coordinator; the others follow it over TCP.
 
-The file holds a token that only the run's owner can read; a connection that does not begin with it
-is closed, since any user of a host can connect to its ports.
+The file holds a secret that only the run's owner can read. Both sides of a connection prove that
+they know it (agent/handshake.py) before they say anything else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hmac
 import ipaddress
 import secrets
 import selectors
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent.coordinator import Coordinator
+from hpcdist.agent.handshake import SECRET_BYTES, Entrance, StrangerError, prove_to_leader
 from hpcdist.agent.messages import (
     ANSWER,
     HELLO,
@@ -31,6 +31,7 @@ from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
     Hello,
+    Join,
     Refusal,
     ToAgent,
     ToCoordinator,
@@ -57,7 +58,8 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     """Key of the host's network, for addresses that are loopback."""
     port: int
-    token: str
+    secret: str
+    """Both sides of a connection prove that they know it; in hexadecimal digits."""
 
 
 class HostedMeeting:
@@ -67,33 +69,38 @@ class HostedMeeting:
         self,
         run: Run,
         *,
+        num_nodes: int,
         addresses: Sequence[str],
-        bind_to: str,
         port_range: tuple[int, int] | None,
         selector: selectors.BaseSelector,
         on_message: Callable[[int, ToCoordinator], None],
         on_lost: Callable[[int, str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """Listen on a free port and tell the others of it.
+        """Listen on a free port, until all have joined, and tell the others of it.
 
-        `addresses` are those by which they may reach this host, best first; `bind_to` is empty for
-        all of them. Raises NoFreePortError.
+        `addresses` are those by which they may reach this host, best first. Raises NoFreePortError.
         """
-        self._token = secrets.token_hex(16)
+        self._missing = set(range(1, num_nodes))
+        self._log = log
         self._selector = selector
         self._on_message = on_message
         self._on_lost = on_lost
         self._channels: dict[int, Channel[ToCoordinator]] = {}
-        self._listener = listen(bind_to, port_range)
-        self._listener.setblocking(False)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        listener = listen(addresses[0] if len(addresses) == 1 else "", port_range)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._entrance = Entrance(listener, secret, selector=selector, let_in=self._let_in, log=log)
         place = MeetingPlace(
             addresses=list(addresses),
             network=network_key(),
-            port=self._listener.getsockname()[1],
-            token=self._token,
+            port=listener.getsockname()[1],
+            secret=secret.hex(),
         )
         files.write_json(run.meeting_file, msgspec.to_builtins(place))
+
+    def on_time(self) -> None:
+        """Turn away strangers that say nothing; call it now and then."""
+        self._entrance.on_time()
 
     def send(self, node: int, message: ToAgent) -> None:
         """Send to a node's agent; where it is gone, `on_lost` is told."""
@@ -103,27 +110,33 @@ class HostedMeeting:
         except ChannelClosedError as error:
             self._lose(node, str(error))
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # whoever called has gone already
-            channel = Channel(self._listener.accept()[0], HELLO)
-            self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
-
-    def _welcome(self, stranger: Channel[Hello]) -> None:
-        self._selector.unregister(stranger)
-        node = None
-        with contextlib.suppress(ChannelClosedError, UnicodeEncodeError):
-            hello = next(iter(stranger.receive()), None)
-            if hello is None or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-                pass  # no agent of this run
-            elif hello.version != __version__:
-                stranger.send(Refusal(version=__version__))
-            else:
-                stranger.send(Welcome(time_s=time.time()))
-                node = hello.node
-        if node is None:
-            stranger.close()
+    def _let_in(self, connection: socket.socket) -> None:
+        try:
+            channel = Channel(connection, HELLO)
+        except OSError as error:
+            connection.close()
+            self._log(f"an agent left before it had joined: {error}")
             return
-        channel = stranger.expect(TO_COORDINATOR)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
+
+    def _welcome(self, newcomer: Channel[Hello]) -> None:
+        node = None
+        try:
+            hellos = newcomer.receive()
+            if not hellos:
+                return  # the rest of it is still to come
+            if hellos[0].version == __version__:
+                newcomer.send(Welcome(time_s=time.time()))
+                node = hellos[0].node
+            else:
+                newcomer.send(Refusal(version=__version__))
+        except ChannelClosedError as error:
+            self._log(f"an agent left before it had joined: {error}")
+        self._selector.unregister(newcomer)
+        if node is None:
+            newcomer.close()
+            return
+        channel = newcomer.expect(TO_COORDINATOR)
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
         receive = functools.partial(self._receive, node, channel)
@@ -135,6 +148,10 @@ class HostedMeeting:
         try:
             for message in channel.receive():
                 self._on_message(node, message)
+                if isinstance(message, Join):
+                    self._missing.discard(node)
+                    if not self._missing:
+                        self._entrance.close()  # none of them comes again
         except ChannelClosedError as error:
             self._lose(node, str(error))
 
@@ -161,8 +178,9 @@ class Leader:
         attempts: Attempts,
         *,
         orders: deque[ToAgent],
-        open_store: Callable[[], None],
+        open_store: Callable[[str, str], None],
         finish: Callable[[Verdict], None],
+        log: Callable[[str], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
         self.messages: deque[ToCoordinator] = deque()
@@ -170,6 +188,7 @@ class Leader:
         self._run = run
         self._node = node
         self._orders = orders
+        self._log = log
         self._meeting: HostedMeeting | None = None
         launch = node.job.launch
         self.coordinator = Coordinator(
@@ -194,19 +213,29 @@ class Leader:
         """Let the others join. Raises NoFreePortError."""
         self._meeting = HostedMeeting(
             self._run,
+            num_nodes=self._node.num_nodes,
             addresses=addresses,
-            bind_to=self._node.plan_of_node.address or "",
             port_range=self._node.job.launch.port_range,
             selector=selector,
             on_message=self.coordinator.on_message,
             on_lost=self.coordinator.on_lost,
+            log=self._log,
         )
+
+    def on_time(self) -> None:
+        self.coordinator.on_time()
+        if self._meeting is not None:
+            self._meeting.on_time()
 
     def _send(self, node: int, message: ToAgent) -> None:
         if node == 0:
             self._orders.append(message)
         elif self._meeting is not None:
             self._meeting.send(node, message)
+
+
+class NotReachedError(Exception):
+    """Node 0's agent could not be reached in time; the message says what was found instead."""
 
 
 class Joined(NamedTuple):
@@ -231,20 +260,33 @@ def join_meeting(
 ) -> Joined | None:
     """Connect to node 0's agent; the caller's first message is Join.
 
-    None where `give_up` says that the run is over, or where nobody answered in time. An old file,
-    of an agent that is gone, is read again until it names one that answers. Raises
+    None where `give_up` says that the run is over. An old file, of an agent that is gone, is read
+    again until it names one that answers. Raises NotReachedError where none does in time, and
     DisagreementError where node 0 is there, and this one cannot take part with it.
     """
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and not give_up():
-        with contextlib.suppress(msgspec.ValidationError):  # it is not there yet, or is damaged
-            place = files.convert(files.read_json(run.meeting_file), MeetingPlace)
+    while not give_up():
+        troubles = []
+        try:
+            place = _read_place(run)
             for address in usable_addresses(place):
-                joined = _try_to_join(place, address, node_rank=node_rank, source=source)
-                if joined is not None:
-                    return joined
+                try:
+                    return _join(place, address, node_rank=node_rank, source=source)
+                except (OSError, StrangerError, ChannelClosedError) as error:
+                    troubles.append(f"{address} port {place.port}: {error}")
+        except (OSError, ValueError) as error:  # it is not there yet, is damaged, or is not ours
+            troubles.append(f"{run.meeting_file}: {error}")
+        if time.monotonic() >= deadline:
+            raise NotReachedError(
+                f"could not reach the agent of node 0 within {timeout_s:g} s; {'; '.join(troubles)}"
+            )
         time.sleep(_POLL_S)
     return None
+
+
+def _read_place(run: Run) -> MeetingPlace:
+    with files.open_private(run.meeting_file) as file:
+        return msgspec.json.decode(file.read(), type=MeetingPlace)
 
 
 def usable_addresses(place: MeetingPlace) -> list[str]:
@@ -263,30 +305,31 @@ def usable_addresses(place: MeetingPlace) -> list[str]:
     return usable
 
 
-def _try_to_join(
-    place: MeetingPlace, address: str, *, node_rank: int, source: str | None
-) -> Joined | None:
-    try:
-        connection = socket.create_connection(
-            (address, place.port),
-            timeout=_CONNECT_TIMEOUT_S,
-            source_address=(source, 0) if source else None,
+def _join(place: MeetingPlace, address: str, *, node_rank: int, source: str | None) -> Joined:
+    """Raise OSError, StrangerError or ChannelClosedError where it is not node 0's agent that
+    answers, and DisagreementError where it refuses."""
+    with contextlib.ExitStack() as on_failure:
+        connection = on_failure.enter_context(
+            socket.create_connection(
+                (address, place.port),
+                timeout=_CONNECT_TIMEOUT_S,
+                source_address=(source, 0) if source else None,
+            )
         )
-    except OSError:
-        return None
-    own_address = str(connection.getsockname()[0])
-    channel = Channel(connection, ANSWER)
-    sent_s = time.time()
-    try:
-        channel.send(Hello(node=node_rank, token=place.token, version=__version__))
-        answer = channel.receive()[0]
-    except (ChannelClosedError, IndexError):
-        channel.close()
-        return None
-    if isinstance(answer, Refusal):
-        raise DisagreementError(
-            f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a run "
-            "must have the same"
-        )
-    offset_s = answer.time_s - (sent_s + time.time()) / 2
+        prove_to_leader(connection, bytes.fromhex(place.secret))
+        channel = Channel(connection, ANSWER)
+        sent_s = time.time()
+        channel.send(Hello(node=node_rank, version=__version__))
+        while not (answers := channel.receive()):
+            pass
+        match answers[0]:
+            case Refusal(version):
+                raise DisagreementError(
+                    f"this node has hpcdist {__version__}, node 0 has {version}: all nodes of a "
+                    "run must have the same"
+                )
+            case Welcome(time_s):
+                offset_s = time_s - (sent_s + time.time()) / 2
+        own_address = str(connection.getsockname()[0])
+        on_failure.pop_all()
     return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)

@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import Leader, join_meeting
+from hpcdist.agent.meeting import Leader, NotReachedError, join_meeting
 from hpcdist.agent.messages import (
     Cancelled,
     Channel,
@@ -30,7 +30,6 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import (
     AgentFile,
-    CannotLaunchError,
     DisagreementError,
     Meeting,
     OwnNode,
@@ -46,13 +45,13 @@ from hpcdist.base.errors import JobError
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.machine.network import NoSuchInterfaceError, interface_of, require_interface
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import identify
+from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
-UNFIT = (DisagreementError, JobError, NoSuchInterfaceError, NoFreePortError)
+UNFIT = (DisagreementError, NotReachedError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
 
 
@@ -136,20 +135,21 @@ class Member:
             orders=self._orders,
             open_store=self._open_store,
             finish=self._finish,
+            log=self._log,
         )
         addresses = self._node.own_addresses()
         self._announce(offers=addresses)
         if self._node.num_nodes > 1:
+            use_all_descriptors()  # the ranks keep the limit that they were given
             self._leader.host_meeting(addresses, self._selector)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
 
     def _join(self) -> None:
-        timeout_s = self._node.job.launch.join_timeout_s
         joined = join_meeting(
             self._run,
             node_rank=self._node.place.node_rank,
             source=self._node.plan_of_node.address,
-            timeout_s=timeout_s,
+            timeout_s=self._node.job.launch.join_timeout_s,
             give_up=self._is_over_while_joining,
         )
         if joined is not None:
@@ -161,10 +161,6 @@ class Member:
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
             if self._early_warning is not None:
                 self._tell(self._early_warning)
-        elif not self._is_closing:
-            raise CannotLaunchError(
-                f"{self._node.name} could not reach the agent of node 0 within {timeout_s:g} s"
-            )
 
     def _is_over_while_joining(self) -> bool:
         if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
@@ -212,8 +208,8 @@ class Member:
                 if coordinator is not None and (notice := self.notices.read_clock()) is not None:
                     self._heed([notice])
                 self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
-        if coordinator is not None:
-            coordinator.on_time()
+        if self._leader is not None:
+            self._leader.on_time()
         self._deliver()
 
     def _timeout_s(self) -> float:
@@ -327,10 +323,10 @@ class Member:
         )
         self.usage.begin(meeting.attempt, share)
 
-    def _open_store(self) -> None:
+    def _open_store(self, address: str, bind_to: str) -> None:
         wanted = messages.OpenStore(
-            bind_to=self._node.plan_of_node.address or "",
-            address=self._file.master_addr,
+            bind_to=bind_to,
+            address=address,
             port_range=self._node.job.launch.port_range,
         )
         self._ranks.open_store(wanted)

@@ -3,7 +3,8 @@
 A message is one line of JSON, with its kind as `type`. What may come from where is a union of
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
 another type, a line without an end, or what is no JSON at all. All agents of a run must be of one
-version of hpcdist, which they make sure of as they meet.
+version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
+run (agent/handshake.py).
 
     agent -> node 0's agent        Hello, once; then ToCoordinator
     node 0's agent -> agent        Welcome or Refusal, once; then ToAgent
@@ -66,13 +67,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 
 
 class Hello(Message, tag="hello", forbid_unknown_fields=False):
-    """An agent's first message to node 0's; a Welcome or a Refusal is the answer.
-
-    Where the token is not that of meeting.json, the connection is closed without an answer.
-    """
+    """An agent's first message to node 0's; a Welcome or a Refusal is the answer."""
 
     node: int
-    token: str
     version: str
     """Version of the agent's hpcdist."""
 
@@ -359,7 +356,7 @@ class Channel(Generic[_Received]):
             raise ChannelClosedError(f"a message of more than {_MOST_BYTES} bytes")
         try:
             return [self._decoder.decode(line) for line in lines]
-        except (ValueError, RecursionError) as error:  # msgspec's, and those of what it calls
+        except Exception as error:  # noqa: BLE001 - whatever it causes ends this channel alone
             raise ChannelClosedError(f"not a message: {error}") from None
 
     def expect(self, decoder: msgspec.json.Decoder[_Next]) -> Channel[_Next]:

@@ -253,7 +253,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def open_private(path: Path) -> BinaryIO:
     """The file, to read; PermissionError where others own it, or could write or read it."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: SIM115 - it is returned
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of others would block its reader
+    file = open(os.open(path, flags), "rb")  # noqa: SIM115 - it is returned
     found = os.fstat(file.fileno())
     if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         file.close()

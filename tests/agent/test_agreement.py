@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.agreement import NodeFacts, RankCheck, RankChecks, agree
+from hpcdist.agent.agreement import (
+    NodeFacts,
+    RankCheck,
+    RankChecks,
+    agree,
+    store_listens_on,
+)
 from hpcdist.agent.meeting import MeetingPlace, usable_addresses
 from hpcdist.agent.node import DisagreementError, Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
@@ -37,6 +43,20 @@ def test_nodes_that_are_alike_agree():
     assert (found.master_addr, found.device, found.backend) == ("10.0.0.1", "cuda", "nccl")
     alone = agreement(facts(0, num_nodes=1, device="cpu", gpus=[], master_addr="127.0.0.1"))
     assert (alone.master_addr, alone.device, alone.backend) == ("127.0.0.1", "cpu", "gloo")
+
+
+@pytest.mark.parametrize(
+    ("reached", "expected"),
+    [
+        (["127.0.0.1"], "127.0.0.1"),  # alone
+        (["127.0.1.1", "10.0.0.1", "10.0.0.1"], "10.0.0.1"),
+        (["127.0.1.1", "10.0.0.1", "10.1.0.1"], ""),  # by several interfaces: on all
+    ],
+)
+def test_the_store_listens_on_one_address_where_one_does(reached, expected):
+    nodes = {node: facts(node, master_addr=address) for node, address in enumerate(reached)}
+    chosen = reached[-1] if len(reached) == 1 else "10.0.0.1"
+    assert store_listens_on(nodes, chosen) == expected
 
 
 @pytest.mark.parametrize(
@@ -184,7 +204,7 @@ def test_an_interface_by_name_is_the_only_one():
 
 def test_loopback_is_of_use_only_on_the_host_itself():
     def usable(network, *addresses):
-        place = MeetingPlace(addresses=list(addresses), network=network, port=1, token="")
+        place = MeetingPlace(addresses=list(addresses), network=network, port=1, secret="")
         return usable_addresses(place)
 
     assert usable(network_key(), "127.0.1.1", "10.0.0.1") == ["127.0.1.1", "10.0.0.1"]

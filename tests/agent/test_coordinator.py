@@ -84,7 +84,8 @@ class Cluster:
         self.attempts += 1
         return self.attempts - 1
 
-    def open_store(self):
+    def open_store(self, address, bind_to):
+        assert address == bind_to == "10.0.0.1"
         self.stores += 1
 
     def tell(self, node, message):

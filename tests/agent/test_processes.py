@@ -150,23 +150,6 @@ def test_an_agent_that_cannot_read_its_plan_says_so_and_the_others_do_not_wait(
     assert "spec.json cannot be read" in verdict.message
 
 
-def test_strangers_at_the_meeting_place_are_turned_away(launch, write_script):
-    import json
-    import socket
-
-    launched = launch(write_script("print('up')"), nodes=2, agents=[0])
-    launched.wait(launched.run.meeting_file.exists)
-    place = json.loads(launched.run.meeting_file.read_text())
-    address = (place["addresses"][0], place["port"])
-    for words in (b"GET / HTTP/1.1\r\n\r\n", b'{"node": 1, "token": "guess"}\n', b"[]\n", b"{}\n"):
-        with socket.create_connection(address) as stranger:
-            stranger.sendall(words)
-            assert stranger.recv(100) == b""
-    with socket.create_connection(address):  # says nothing
-        launched.start_agent(1)
-        assert launched.verdict().kind == "done"
-
-
 def test_what_ranks_started_ends_with_the_run(launch, write_script):
     launched = launch(write_script(LITTER + "sys.exit(int(os.environ['RANK']))"), gpus=2)
     assert launched.verdict().exit_code == 1

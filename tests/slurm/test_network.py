@@ -8,13 +8,20 @@ from counting import await_counting, count
 from interruptions import hosts
 
 ALL_REDUCE = """\
-import json, os
+import json, os, socket
 import torch
 import torch.distributed as dist
 dist.init_process_group()
 total = torch.ones(1000)
 dist.all_reduce(total)
-print(json.dumps(dict(os.environ) | {"sum": total[0].item()}))
+port = int(os.environ["MASTER_PORT"])
+entries = [line.split() for line in open("/proc/net/tcp").readlines()[1:]]
+store = [
+    socket.inet_ntoa(int(address, 16).to_bytes(4, "little"))
+    for address, number in (entry[1].split(":") for entry in entries if entry[3] == "0A")
+    if int(number, 16) == port
+]
+print(json.dumps(dict(os.environ) | {"sum": total[0].item(), "store": store}))
 dist.destroy_process_group()
 """
 
@@ -41,6 +48,8 @@ def test_every_node_is_reached_by_its_own_interface_also_where_its_name_is_loopb
         run, shown = all_reduce(User(slurm_netns, tmp_path))
     hosts = slurm_netns.run("cat", "/etc/hosts").stdout
     (address,) = {one["MASTER_ADDR"] for one in shown}
+    # Not on the other interfaces: the store asks for no password.
+    assert [one["store"] for one in shown] == [[address], []]
     assert f"{address} n1" in " ".join(hosts.split())
     assert {one["GLOO_SOCKET_IFNAME"] for one in shown} == {"eth0"}
     assert {one["NCCL_SOCKET_IFNAME"] for one in shown} == {"eth0"}

@@ -1,0 +1,312 @@
+"""Attacks on the meeting of a run's agents, from accounts that know nothing of its secret."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import secrets
+import socket
+import threading
+
+import pytest
+from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
+
+from hpcdist.agent import handshake, messages
+from hpcdist.agent.handshake import (
+    CHALLENGE_BYTES,
+    PROOF_BYTES,
+    StrangerError,
+    proof,
+    prove_to_leader,
+)
+from hpcdist.agent.meeting import NotReachedError
+from hpcdist.runs.run import Run
+
+NOBODY = 65534
+GARBAGE = {
+    "deep-json": b'{"a":' + b"[" * 1_001 + b"\n",
+    "a-line-without-an-end": b"x" * (1 << 20),
+    "a-hello": messages.encode(messages.Hello(node=1, version="1")).ljust(64),
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n",
+    "zeros": bytes(CHALLENGE_BYTES + PROOF_BYTES),
+    "a-part-of-a-proof": b"x" * (CHALLENGE_BYTES + PROOF_BYTES - 1),
+    "nothing": b"",
+}
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = MeetingHost(tmp_path)
+    yield host
+    host.close()
+
+
+def assert_that_node_1_can_join(host):
+    with host.serving():
+        channel = join_in_time(host.run).channel
+    channel.send(messages.Failed(sentence="here"))
+    host.turn_until(lambda: host.heard)
+    channel.close()
+
+
+def say(connection, garbage):
+    """Say it and no more; the connection may be closed before the end of it."""
+    with contextlib.suppress(OSError):
+        connection.sendall(garbage[:4096])
+        connection.shutdown(socket.SHUT_WR)
+
+
+def read_to_end(connection):
+    read = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := connection.recv(4096):
+            read += chunk
+    return read
+
+
+# To the leader.
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_ends_its_own_connection_and_nothing_else(host, garbage):
+    with host.connect() as attacker, host.serving():
+        say(attacker, garbage)
+        assert len(read_to_end(attacker)) in {0, CHALLENGE_BYTES}
+    assert host.num_sockets == 1
+    (line,) = host.logged
+    assert line.startswith("a connection from 127.0.0.1 was turned away: it ")
+    assert_that_node_1_can_join(host)
+    assert not host.lost
+
+
+def test_no_more_is_read_of_a_stranger_than_a_proof(host):
+    with host.connect() as attacker:
+        host.turn_until(lambda: host.num_sockets == 2)
+        (stranger,) = host.meeting._entrance._strangers
+        attacker.sendall(b"x" * (CHALLENGE_BYTES + PROOF_BYTES - 1))
+        host.turn_until(lambda: stranger._read)
+        assert host.num_sockets == 2
+        attacker.sendall(b"x" * 100_000)
+        host.turn_until(lambda: host.num_sockets == 1)
+        assert len(stranger._read) == CHALLENGE_BYTES + PROOF_BYTES
+
+
+def test_a_proof_cannot_be_used_a_second_time(host):
+    with host.connect() as follower, host.connect() as attacker, host.serving():
+        leaders = follower.recv(CHALLENGE_BYTES)
+        followers = secrets.token_bytes(CHALLENGE_BYTES)
+        said = followers + proof_for(host, "follower", leaders, followers)
+        follower.sendall(said)
+        assert follower.recv(PROOF_BYTES) == proof_for(host, "leader", leaders, followers)
+        attacker.recv(CHALLENGE_BYTES)
+        attacker.sendall(said)
+        assert read_to_end(attacker) == b""
+    assert "does not know the secret" in host.logged[0]
+
+
+def proof_for(host, side, leaders, followers):
+    address, port = host.address
+    return proof(
+        host.secret, side, leaders=leaders, followers=followers, address=address, port=port
+    )
+
+
+def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
+    monkeypatch.setattr(handshake, "_PROOF_LIMIT_S", 0.1)
+    with host.connect() as idle, host.connect() as slow:
+        slow.sendall(b"x")
+        host.turn_until(lambda: len(host.logged) == 2)
+        assert host.num_sockets == 1
+        assert len(read_to_end(idle)) == CHALLENGE_BYTES
+    assert [line.split(": ")[1] for line in host.logged] == [
+        "it did not prove in time that it knows the secret"
+    ] * 2
+
+
+def hold_connections(address, number, are_held, may_go):
+    """In the attacker's process."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 100, number + 100))
+    held = []
+    for _ in range(number):
+        held.append(socket.socket())
+        held[-1].setblocking(False)
+        held[-1].connect_ex(address)
+    are_held.set()
+    may_go.wait(LIMIT_S)
+
+
+@pytest.fixture
+def descriptors():
+    """Sets how many descriptors this process may have."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda number: resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def next_descriptor():
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
+def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
+    host, tmp_path, descriptors
+):
+    context = multiprocessing.get_context("fork")
+    are_held, may_go = context.Event(), context.Event()
+    attacker = context.Process(
+        target=hold_connections, args=(host.address, 1_500, are_held, may_go)
+    )
+    attacker.start()
+    descriptors(next_descriptor() + 100)
+    host.turn_until(lambda: are_held.is_set() and not host.turn())
+    assert host.num_sockets < 100
+    assert not host.turn(0)  # it waits, and burns no CPU
+    assert_that_node_1_can_join(host)
+    with (tmp_path / "verdict.json").open("w"):
+        pass
+    may_go.set()
+    attacker.join(LIMIT_S)
+    assert attacker.exitcode == 0
+    host.meeting._entrance.close()
+    assert len(host.logged) == handshake._MOST_LOGGED + 1  # a disk is soon full of all
+    assert "more connections were turned away" in host.logged[-1]
+
+
+def test_where_the_system_has_no_descriptor_left_the_port_is_left_alone_for_a_while(
+    host, descriptors, monkeypatch
+):
+    monkeypatch.setattr(handshake, "_REST_S", 0.1)
+    attacker = host.connect()
+    none_left = next_descriptor()
+    descriptors(none_left)
+    host.turn()
+    assert host.num_sockets == 0  # nothing to be woken up by
+    descriptors(none_left + 100)
+    host.turn_until(lambda: host.num_sockets)
+    attacker.close()
+    assert_that_node_1_can_join(host)
+
+
+# To a follower.
+
+
+def impostor(listener, answer, heard):
+    """Take one connection at the place of a meeting that is over."""
+    connection, _ = listener.accept()
+    with connection:
+        answer(connection, heard)
+
+
+def say_nothing(connection, heard):
+    heard.append(connection.recv(4096))
+
+
+def close(connection, heard):
+    heard.append(b"")
+
+
+def send_garbage(connection, heard):
+    connection.sendall(b"x" * 10_000)
+    heard.append(connection.recv(4096))
+
+
+def send_back(connection, heard):
+    """The follower's own proof, and its own challenge before."""
+    connection.sendall(bytes(CHALLENGE_BYTES))
+    said = connection.recv(CHALLENGE_BYTES + PROOF_BYTES)
+    heard.append(said)
+    connection.sendall(said[CHALLENGE_BYTES:])
+    heard.append(connection.recv(4096))
+
+
+@pytest.mark.parametrize("answer", [say_nothing, close, send_garbage, send_back])
+def test_whoever_listens_at_an_old_place_learns_nothing_and_is_no_leader(
+    tmp_path, monkeypatch, answer
+):
+    monkeypatch.setattr(handshake, "_PROOF_LIMIT_S", 0.2)
+    run = Run.create(tmp_path, "x")
+    secret = secrets.token_bytes(32)
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        write_place(run, listener.getsockname()[1], secret.hex())
+        attacker = threading.Thread(target=impostor, args=(listener, answer, heard))
+        attacker.start()
+        with pytest.raises(NotReachedError, match="could not reach the agent of node 0") as caught:
+            join_in_time(run, timeout_s=0)
+        attacker.join()
+    assert "127.0.0.1 port" in str(caught.value)
+    assert secret not in b"".join(heard)
+    assert secret.hex().encode() not in b"".join(heard)
+    assert b"hello" not in b"".join(heard)
+
+
+def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
+    """At an address of its own, which the follower takes for the leader's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        follower = socket.create_connection(listener.getsockname(), timeout=LIMIT_S)
+        to_follower, _ = listener.accept()
+    refusals = []
+
+    def follow():
+        try:
+            prove_to_leader(follower, host.secret)
+        except StrangerError as error:
+            refusals.append(error)
+
+    with follower, to_follower, host.connect() as to_leader, host.serving():
+        thread = threading.Thread(target=follow)
+        thread.start()
+        to_follower.sendall(to_leader.recv(CHALLENGE_BYTES))
+        to_leader.sendall(to_follower.recv(CHALLENGE_BYTES + PROOF_BYTES))
+        assert read_to_end(to_leader) == b""
+        to_follower.sendall(bytes(PROOF_BYTES))
+        thread.join()
+    assert refusals
+    assert "does not know the secret" in host.logged[0]
+
+
+def readable_by_others(path):
+    path.chmod(0o644)
+
+
+def owned_by_nobody(path):
+    if os.geteuid():
+        pytest.skip("only root can give files to others")
+    os.chown(path, NOBODY, NOBODY)
+
+
+def a_pipe_of_nobody(path):
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    owned_by_nobody(path)
+
+
+@pytest.mark.parametrize("forge", [readable_by_others, owned_by_nobody, a_pipe_of_nobody])
+def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge):
+    forge(host.run.meeting_file)
+    with pytest.raises(NotReachedError, match=r"meeting\.json is not private"):
+        join_in_time(host.run, timeout_s=0)
+    assert not host.turn()
+
+
+# On a whole run.
+
+
+def test_a_run_under_attack_starts_and_ends_as_ever(launch, write_script):
+    launched = launch(write_script("print('well')"), nodes=2, agents=[0])
+    launched.wait(launched.run.meeting_file.exists)
+    port = json.loads(launched.run.meeting_file.read_text())["port"]
+    place = ("127.0.0.1", port)
+    attackers = [socket.create_connection(place) for _ in range(200)]
+    for attacker, garbage in zip(attackers, list(GARBAGE.values()) * 20, strict=False):
+        say(attacker, garbage)
+    launched.start_agent(1)
+    launched.wait(launched.run.log_files)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
+    assert launched.verdict().state == "done"
+    for attacker in attackers:
+        attacker.close()
+    assert "was turned away" in launched.run.agent_log_file(0).read_text()
