@@ -42,6 +42,8 @@ _WAITING = ("tests/slurm", "tests/lsf")
 _LONGEST_FIRST = (
     "tests/slurm/test_requeue.py",
     "tests/slurm/test_network.py",
+    "tests/slurm/test_preemption.py",
+    "tests/slurm/test_time_limit.py",
     "tests/lsf/test_failures.py",
     "tests/cli/test_stop.py",
     "tests/slurm/test_environment.py",

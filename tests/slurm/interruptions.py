@@ -10,6 +10,12 @@ def requeue(user, run):
     user.cluster.run("scontrol", "requeue", job_id(run))
 
 
+def preempt(user, _run):
+    """By a job that takes all nodes; the run must be in partition low."""
+    urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
+    user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED", limit_s=90)
+
+
 def warn(user, run):
     user.cluster.run("scancel", "--signal=USR2", job_id(run))
 
