@@ -54,11 +54,34 @@ _LONGEST_FIRST = (
     "tests/agent/test_examples.py",
     "tests/agent/test_lightning.py",
     "tests/training/test_lightning.py",
+    "tests/bench",
+    "tests/summary/test_attribution.py",
     "tests/cli",
     "tests/training",
     "tests/agent",
+    "tests/data/images/test_loading.py",
+    "tests/schedulers/test_sixth.py",
 )
 """Files are dealt out to several processes: the last to begin must not be the longest."""
+
+
+_TOGETHER = ("tests/bench",)
+"""Folders whose files share what takes seconds to start: one process runs all of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """As --dist=loadfile deals files out, but for those that go together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
