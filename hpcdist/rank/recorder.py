@@ -126,7 +126,8 @@ class StepRecorder:
         if self._rows:
             after_s = now - self._step_start_s
             late = {"after_s": _to_ns(after_s)} if after_s >= _LEAST_AFTER_S else {}
-            self._events.write("steps", **self._window(), **late)
+            number = self._events.number_window()
+            self._events.write("steps", number=number, **self._window(), **late)
         self._open_window(now)
 
     # As a timer with the host's clock, beside rank/timing.py's with a GPU's.

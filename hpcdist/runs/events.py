@@ -44,6 +44,7 @@ class EventWriter:
         """Open `path` for appending; None makes a writer that drops everything."""
         self.path = path
         self._file: int | None = None
+        self._num_windows = 0
         if path is not None:
             self._open(path)
 
@@ -69,6 +70,12 @@ class EventWriter:
             with contextlib.suppress(OSError):  # the log may be on the same disk
                 print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
             self.close()
+
+    def number_window(self) -> int:
+        """Return the number of the next window of steps in this file: a reader sees by it whether
+        lines are missing, there twice, or out of order."""
+        self._num_windows += 1
+        return self._num_windows - 1
 
     def close(self) -> None:
         """Close the file; later writes are dropped."""

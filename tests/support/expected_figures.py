@@ -59,7 +59,26 @@ def expected_figures(history: History) -> dict[str, Any]:
             (attempt.life, _first_step(attempt), _last_step_known(attempt))
             for attempt in history.attempts
         ],
+        "notes": _notes(history),
     }
+
+
+def _notes(history: History) -> list[str]:
+    """Windows that are lost before another that is there are noticed by their numbers."""
+    missing = {}
+    for rank in itertools.chain.from_iterable(attempt.ranks for attempt in history.attempts):
+        gone = rank.lost | ({len(rank.windows) - 1} if rank.tears_last_window else set())
+        there = set(range(len(rank.windows))) - gone
+        missing[rank.rank] = missing.get(rank.rank, 0) + sum(
+            number < max(there, default=0) for number in gone
+        )
+    ranks = [str(rank) for rank, count in sorted(missing.items()) if count]
+    if not ranks:
+        return []
+    whose = " and ".join([*([", ".join(ranks[:-1])] if ranks[1:] else []), ranks[-1]])
+    changed = f"the events of rank{'s' if ranks[1:] else ''} {whose} are not as they were written"
+    told = f"(windows of steps: {sum(missing.values())} missing)"
+    return [f"{changed} {told}; each window counts once, in its order"]
 
 
 # Speed.

@@ -401,13 +401,10 @@ class _Writer(EventWriter):
         super().__init__(path)
         self._clock = clock
         self._lost = lost
-        self._num_windows = 0
 
     def write(self, event: str, **fields) -> None:
-        if event == "steps":
-            self._num_windows += 1
-            if self._num_windows - 1 in self._lost:
-                return
+        if event == "steps" and fields["number"] in self._lost:
+            return
         super().write(event, **fields, time_s=self._clock())
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import Evaluation, Memory, RankRecord, Start
+from hpcdist.summary.read.records import Disorder, Evaluation, Memory, RankRecord, Start
 
 
 class Tested(NamedTuple):
@@ -50,6 +50,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    disorder: Disorder
     saves_s: float
     """Seconds for checkpoints, outside of steps."""
     memory: Memory | None
@@ -98,6 +99,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         notes=[note.message for note in record.notes],
+        disorder=record.disorder,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
         # at the end.
         saves_s=max(0.0, saves_s - in_steps_s) if record.saves else 0.0,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import mean
+from hpcdist.base.text import listed
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State
@@ -30,7 +31,7 @@ from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
-from hpcdist.summary.read.records import Memory, RunRecord
+from hpcdist.summary.read.records import Disorder, Memory, RunRecord
 from hpcdist.summary.values import Final, ModelStates, RankPace, RunFigures, VerdictSummary
 
 T = TypeVar("T")
@@ -130,7 +131,10 @@ def measure_run(
             key: _newest_of_lowest_rank(ranks, lambda own: own.benchmarks.get(key))  # noqa: B023
             for key in [benchmark.key for benchmark in BENCHMARKS]
         },
-        notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
+        notes=[
+            *dict.fromkeys(note for figures in ranks for note in figures.notes),
+            *_notes_on_disorder(ranks),
+        ],
         usage=summarize_usage(nodes),
         cost=cost_by_events(
             list_spans(record, attempts),
@@ -238,6 +242,23 @@ def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
                 RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
             )
     return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
+
+
+def _notes_on_disorder(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a note where files of events have changed since they were written, for all of them."""
+    changed = [figures for figures in ranks if figures.disorder != Disorder()]
+    if not changed:
+        return []
+    counts = {
+        "out of order": sum(figures.disorder.moved for figures in changed),
+        "there twice": sum(figures.disorder.repeated for figures in changed),
+        "missing": sum(figures.disorder.missing for figures in changed),
+        "from elsewhere": sum(figures.disorder.foreign for figures in changed),
+    }
+    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    whose = listed(sorted({figures.rank for figures in changed}))
+    note = f"the events of {whose} are not as they were written (windows of steps: {told})"
+    return [f"{note}; each window counts once, in its order"]
 
 
 def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:

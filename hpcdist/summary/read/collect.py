@@ -6,6 +6,7 @@ A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +24,13 @@ from hpcdist.summary.read.records import (
     BENCHMARK_EVENTS,
     EVENT_TYPES,
     AttemptRecord,
+    Disorder,
     Fault,
     JobFacts,
     NodeRecord,
     RankRecord,
     RunRecord,
+    Window,
 )
 
 T = TypeVar("T")
@@ -106,12 +109,14 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     events, faults = _read_events(path)
+    windows, disorder = in_order(events["steps"])
     return RankRecord(
         rank=rank,
         attempt=attempt,
         starts=events["start"],
         resumes=events["resume"],
-        windows=events["steps"],
+        windows=windows,
+        disorder=disorder,
         evaluations=events["evaluate"],
         epochs=events["epoch"],
         saves=events["checkpoint"],
@@ -120,6 +125,25 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         ends=events["end"],
         measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},
         faults=faults,
+    )
+
+
+def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
+    """Return the windows of a file as they were written, by their numbers, and what was not so in
+    the file; without any numbers, as older versions wrote them, the windows as they are."""
+    numbers = [window.number for window in windows if window.number is not None]
+    if not numbers or (numbers == [*range(len(windows))]):
+        return windows, Disorder()
+    first: dict[int, Window] = {}
+    for window in windows:
+        if window.number is not None:
+            first.setdefault(window.number, window)
+    newest = itertools.accumulate(first, max)
+    return [first[number] for number in sorted(first)], Disorder(
+        moved=sum(number < latest for number, latest in zip(first, newest, strict=True)),
+        repeated=len(numbers) - len(first),
+        missing=max(first) + 1 - len(first),
+        foreign=len(windows) - len(numbers),
     )
 
 

@@ -63,6 +63,8 @@ class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", 
     """A window of steps of one rank, as far as events of every schema have it."""
 
     time_s: Seconds | None = None
+    number: Count | None = None
+    """In its file, from 0 on; older versions gave none."""
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
@@ -171,6 +173,17 @@ class Fault(Struct, frozen=True, kw_only=True):
     """The reason, and what was left out: the end of a sentence that begins with the path."""
 
 
+class Disorder(Struct, frozen=True, kw_only=True):
+    """The number of windows in a rank's file that are not as they were written."""
+
+    moved: int = 0
+    """Behind a later one."""
+    repeated: int = 0
+    missing: int = 0
+    foreign: int = 0
+    """Without a number, among others that have theirs."""
+
+
 class RankRecord(Struct, frozen=True, kw_only=True):
     """The events of one rank in one attempt."""
 
@@ -179,6 +192,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     starts: list[Start]
     resumes: list[Resume]
     windows: list[Window]
+    """In the order in which they were written, each once, however they stand in the file."""
+    disorder: Disorder = Disorder()
     evaluations: list[Evaluation]
     epochs: list[Epoch]
     saves: list[Save] = []
