@@ -1,9 +1,6 @@
 """What a rank finds: torchrun's variables, its CPUs, a port of its own."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,38 +76,6 @@ def test_two_runs_at_once_get_ports_of_their_own(launch, write_script, tmp_path)
     assert ports[0] != ports[1]
     (tmp_path / "go").touch()
     assert [run.verdict().kind for run in runs] == ["done", "done"]
-
-
-def test_the_variables_are_those_of_torchrun(submit, write_script, tmp_path):
-    script = write_script(TELL)
-    torchrun = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-            *("--redirects", "1", "--log-dir", str(tmp_path / "torchrun"), str(script)),
-        ],
-        capture_output=True,
-        check=False,
-        timeout=150,
-    )
-    assert torchrun.returncode == 0, torchrun.stderr
-    theirs = [
-        json.loads(path.read_text())["env"]
-        for path in sorted((tmp_path / "torchrun").glob("*/attempt_0/*/stdout.log"))
-    ]
-    launched = submit(script, gpus=2)
-    assert launched.verdict().kind == "done", launched.everything_said()
-    differs_by_nature = {
-        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
-        "OMP_NUM_THREADS",  # torchrun says 1 whatever there is
-    }
-    not_for_ranks = {"TORCHELASTIC_SIGNALS_TO_HANDLE", "LINES", "COLUMNS"}
-    assert len(theirs) == 2
-    for rank, their in enumerate(theirs):
-        mine = launched.said(rank)[0]["env"]
-        added = {name for name in their if os.environ.get(name) != their[name]} - not_for_ranks
-        assert added <= set(mine)
-        same = added - differs_by_nature
-        assert {name: mine[name] for name in same} == {name: their[name] for name in same}
 
 
 def interfaces():

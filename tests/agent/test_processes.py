@@ -12,17 +12,11 @@ import pytest
 from hpcdist.schedulers import load_scheduler
 
 WAIT = "import time; print('up', flush=True); time.sleep(1000)"
-# Leaves a child, a daemon that escaped its session, and two kinds of shared memory.
-LITTER = """
+# Leaves a child, a daemon that escaped its session, and shared memory.
+PLAIN_LITTER = """
 import os, subprocess, sys, time
 from multiprocessing import shared_memory
-import torch, torch.multiprocessing as multiprocessing
-from torch.utils.data import DataLoader, TensorDataset
 
-multiprocessing.set_sharing_strategy("file_system")
-loader = iter(DataLoader(TensorDataset(torch.ones(64, 8)), batch_size=2, num_workers=1,
-                         persistent_workers=True))
-kept = next(loader)
 memory = shared_memory.SharedMemory(create=True, size=4096)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
 if os.fork() == 0:
@@ -33,6 +27,17 @@ if os.fork() == 0:
         time.sleep(100)
     os._exit(0)
 print("up", flush=True)
+"""
+# And shared memory of torch.
+LITTER = f"""
+import torch, torch.multiprocessing as multiprocessing
+from torch.utils.data import DataLoader, TensorDataset
+
+multiprocessing.set_sharing_strategy("file_system")
+loader = iter(DataLoader(TensorDataset(torch.ones(64, 8)), batch_size=2, num_workers=1,
+                         persistent_workers=True))
+kept = next(loader)
+{PLAIN_LITTER}
 """
 
 
@@ -193,7 +198,7 @@ def test_cancel_while_torch_is_imported(submit, write_script):
 
 
 def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script):
-    launched = submit(write_script(LITTER + "time.sleep(100)"))
+    launched = submit(write_script(PLAIN_LITTER + "time.sleep(100)"))
     wait_until_up(launched, 1)
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
     load_scheduler("local").cancel([launched.run])

@@ -1,30 +1,12 @@
 """A program is executed in a rank as `torchrun --no-python` would execute it."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TELL = f"""#!{sys.executable}
-import json, os, sys
-
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps({{
-    "argv": sys.argv[1:],
-    "environment": {{
-        name: os.environ.get(name)
-        for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-                     "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
-    }},
-    "signals": {{name: int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")}},
-    "open": sorted(os.listdir("/proc/self/fd"))[:4],
-    "cwd": os.getcwd(),
-}}), flush=True)
-"""
 RECORDS = """
 import os, sys
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -51,34 +33,6 @@ def write_program(write_script):
         return path
 
     return write
-
-
-def bit(signum):
-    return 1 << (signum - 1)
-
-
-def test_a_program_finds_what_torchrun_would_give_it(launch, write_program, tmp_path):
-    program = write_program(TELL)
-    args = ["--lr", "0.1", "", "two words", "--"]
-    torchrun = Path(sys.executable).with_name("torchrun")
-    options = ["--no-python", "--nproc-per-node", "2", "--master-port", "0", "--log-dir", tmp_path]
-    done = subprocess.run(
-        [sys.executable, torchrun, *options, "--redirects", "1", program, *args],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = [json.loads(file.read_text()) for file in tmp_path.glob("*/attempt_0/*/stdout.log")]
-    expected = sorted(said, key=lambda one: one["environment"]["RANK"])
-    launched = launch(program, *args, gpus=2, no_python=True)
-    assert launched.verdict().kind == "done", launched.everything_said()
-    for rank in range(2):
-        # A warning is not its end, and nobody can ask it for the stacks of its threads.
-        expected[rank]["signals"]["SigIgn"] |= bit(signal.SIGUSR2) | bit(signal.SIGQUIT)
-        assert launched.said(rank) == [expected[rank]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import stat
 import zipapp
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -146,9 +147,9 @@ def _zip_with_main(folder):
     zipapp.create_archive(source / "program", folder / "program.pyz")
 
 
-def _console_entry(folder):
+def _console_entry(folder, program="place.py"):
     path = folder / "entry"
-    path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / 'place.py').read_text()}")
+    path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / program).read_text()}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
@@ -232,26 +233,14 @@ _SIGUSR2 = (
     "SIGUSR2 says that the run is about to end, and does not end a program that knows nothing of it"
 )
 
-_PORTRAIT = {
-    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
-    "interpreter.recursion_limit": "the agent's frames do not count",
-    "collector.is_frozen": _OF_THE_AGENT,
-    "depth": _OF_THE_AGENT,
-    "libraries.*": _OF_THE_AGENT,
-    "loggers.names": _OF_THE_AGENT,
-    "loggers.configured": _OF_THE_AGENT,
-    "interpreter.filters": _OF_THE_AGENT,
-    "interpreter.orig_argv": _OF_THE_AGENT,
-    "process.cmdline": _OF_THE_AGENT,
-    "process.environ_of_kernel": _OF_THE_AGENT,
+_PATH = {
+    "argv": "a program is found when it is submitted: it is told its whole path",
+    "file": "the same, without a ./ in it",
+}
+
+_EITHER_PORTRAIT = {
     "process.siblings": "the store is a process of its own",
     "process.death_signal": "a rank ends with the process that started it",
-    "time_state.atexit": _OF_THE_AGENT,
-    "time_state.linecache": _OF_THE_AGENT,
-    "multiprocessing_state.semaphore_tracker": _OF_THE_AGENT,
-    "multiprocessing_state.config": _OF_THE_AGENT,
-    "time_state.faulthandler": "a crash leaves its stack in the log",
-    "descriptors": "the events and stacks of the rank",
     "dispositions.SIGUSR2": _SIGUSR2,
     "process.ignored": _SIGUSR2,
     "process.cpus": _SHARE,
@@ -275,6 +264,26 @@ _PORTRAIT = {
     "environment.names": _OWN_VARIABLES,
     "interpreter.argv": _ARGV,
     "sources.mp_spawn_data.sys_argv": _ARGV,
+}
+_PORTRAIT = {
+    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
+    "interpreter.recursion_limit": "the agent's frames do not count",
+    "collector.is_frozen": _OF_THE_AGENT,
+    "depth": _OF_THE_AGENT,
+    "libraries.*": _OF_THE_AGENT,
+    "loggers.names": _OF_THE_AGENT,
+    "loggers.configured": _OF_THE_AGENT,
+    "interpreter.filters": _OF_THE_AGENT,
+    "interpreter.orig_argv": _OF_THE_AGENT,
+    "process.cmdline": _OF_THE_AGENT,
+    "process.environ_of_kernel": _OF_THE_AGENT,
+    "time_state.atexit": _OF_THE_AGENT,
+    "time_state.linecache": _OF_THE_AGENT,
+    "multiprocessing_state.semaphore_tracker": _OF_THE_AGENT,
+    "multiprocessing_state.config": _OF_THE_AGENT,
+    "time_state.faulthandler": "a crash leaves its stack in the log",
+    "descriptors": "the events and stacks of the rank",
+    **_EITHER_PORTRAIT,
     **{
         f"streams.*.{name}": _OUTPUT
         for name in (
@@ -287,6 +296,13 @@ _PORTRAIT = {
             "encoding",
         )
     },
+}
+_PORTRAIT_OF_A_PROGRAM = _EITHER_PORTRAIT | {
+    "dispositions.SIGQUIT": "nobody can ask a program for the stacks of its threads",
+    "interpreter.orig_argv": _PATH["argv"],
+    "main_module.*": _PATH["file"],
+    "process.cmdline": _PATH["argv"],
+    "sources.file": _PATH["file"],
 }
 _TORCH_PORTRAIT = {
     "loggers.submitit": _OF_THE_AGENT,
@@ -316,11 +332,6 @@ _ENDS_WELL = (
     "stdout is devnull",
     "many threads",
 )
-
-_PATH = {
-    "argv": "a program is found when it is submitted: it is told its whole path",
-    "file": "the same, without a ./ in it",
-}
 
 _FORMS = [
     Row(name="script without .py", program="program", prepare=_without_suffix, differs=_PATH),
@@ -439,6 +450,14 @@ _PLAIN = [
         differs={"stack": _OF_THE_AGENT, "argv": _ARGV, "argv *": _ARGV},
     ),
     _script("portrait.py", differs=_PORTRAIT),
+    Row(
+        name="portrait of a program",
+        program="./entry",
+        how="command",
+        arguments=("--lr", "0.1", "", "two words", "--"),
+        prepare=partial(_console_entry, program="portrait.py"),
+        differs=_PORTRAIT_OF_A_PROGRAM,
+    ),
     _script("closes_descriptors.py"),
     _script("shadows.py", prepare=_shadowing),
 ]

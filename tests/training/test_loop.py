@@ -46,8 +46,7 @@ def test_ranks_together_train_like_one_process_with_the_same_global_batch(
     assert parts.events("evaluate")[-1]["accuracy"] == whole.events("evaluate")[-1]["accuracy"]
 
 
-@pytest.mark.parametrize("train_samples", [203, 50])
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(("world_size", "train_samples"), [(2, 203), (3, 50), (4, 203), (4, 50)])
 def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_batch(
     train_ranks, train_whole, make_job, world_size, train_samples
 ):
@@ -64,7 +63,7 @@ def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_b
         torch.testing.assert_close(parts.gradients(rank), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_together_evaluate_exactly_like_one_process(
     train_ranks, train_whole, make_job, world_size
 ):

@@ -315,7 +315,8 @@ def collector():
 
 def interpreter():
     return {
-        "argv": sys.argv,
+        "argv": sys.argv[:1],
+        "arguments": sys.argv[1:],
         "flags": {
             name: getattr(sys.flags, name)
             for name in dir(sys.flags)
