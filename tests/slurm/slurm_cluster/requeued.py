@@ -22,7 +22,7 @@ def main(controller_log):
     told, ask_until = 0, 0.0
     while True:
         time.sleep(_PERIOD_S)
-        before, told = told, len(re.findall("requeu", controller_log.read_text(), re.IGNORECASE))
+        before, told = told, controller_log.read_bytes().lower().count(b"requeu")
         if told > before:
             ask_until = time.monotonic() + _HELD_S
         if time.monotonic() > ask_until:
