@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from typing import BinaryIO, NamedTuple
 
@@ -40,7 +41,7 @@ class DebugRank(NamedTuple):
     """The one rank, ready to run."""
 
     order: RankOrder
-    claims: list[socket.socket]
+    claims: list[BinaryIO]
     """Hold its GPU while this lives."""
     mark: BinaryIO
     """Open while this lives: `hpcdist cancel` knows the run's processes by what they hold open."""
@@ -54,7 +55,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     """
     node = OwnNode(job, plan.launch, JobPlace(node_rank=0, host=socket.gethostname()))
     try:
-        claims = node.claim_gpus()
+        claims = node.claim_gpus(lambda line: print(line, file=sys.stderr))
     except CannotLaunchError as error:
         raise JobError(str(error)) from None
     # `hpcdist status` and `cancel` find this process as if it were an agent.

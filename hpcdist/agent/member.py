@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Member:
         self._file = AgentFile(
             node=node.place.node_rank, host=node.place.host, process=identify(os.getpid())
         )
-        self._claims: list[socket.socket] = []  # hold the node's GPUs while this lives
+        self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         self._orders: deque[ToAgent] = deque()
         self._leader: Leader | None = None  # on node 0
         self._channel: Channel[ToAgent] | None = None  # to node 0, on the others
@@ -109,7 +109,7 @@ class Member:
         """
         self._announce()
         self._ranks.listen(self._selector)
-        self._claims = self._node.claim_gpus()
+        self._claims = self._node.claim_gpus(self._log)
         device, gpus = self._node.find_device()
         self._announce(device=device, gpus=gpus)
         if self._node.place.node_rank == 0:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import msgspec
 
@@ -96,15 +96,18 @@ class OwnNode:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.plan_of_node.gpus)
         return variables
 
-    def claim_gpus(self) -> list[socket.socket]:
+    def claim_gpus(self, log: Callable[[str], None]) -> list[BinaryIO]:
         """Take the GPUs that the plan chose, while the result lives. Raises CannotLaunchError."""
         try:
             return claim(self.plan_of_node.gpus or [])
-        except OSError:
+        except BlockingIOError:
             raise CannotLaunchError(
                 f"another run took one of the GPUs chosen for node {self.place.node_rank} at the "
                 "same moment; submit again"
             ) from None
+        except (OSError, RuntimeError) as error:
+            log(f"the GPUs are not locked against other runs of yours: {error}")
+            return []
 
     def find_device(self) -> tuple[str, list[str]]:
         """Return cpu or cuda, and the UUIDs of the GPUs, once the workload has been checked with

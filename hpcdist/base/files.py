@@ -251,10 +251,13 @@ def shipped_folder(name: str) -> Path:
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def open_private(path: Path) -> BinaryIO:
-    """The file, to read; PermissionError where others own it, or could write or read it."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of others would block its reader
-    file = open(os.open(path, flags), "rb")  # noqa: SIM115 - it is returned
+def open_private(path: Path, *, create: bool = False) -> BinaryIO:
+    """The file, to read, or to write where it may be created; PermissionError where others own it,
+    or could write or read it."""
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of others would block its reader
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    file = open(descriptor, "r+b" if create else "rb")  # noqa: SIM115 - it is returned
     found = os.fstat(file.fileno())
     if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         file.close()

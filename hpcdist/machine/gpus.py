@@ -6,17 +6,20 @@ Even asking torch whether CUDA is available can spoil it for processes forked la
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import socket
+import struct
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.errors import JobError
 
-_CLAIM = "\0hpcdist-"
-"""Begins the name of the socket by which a run holds a GPU."""
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""The lock by which a run holds a GPU, as fcntl(2) takes it."""
 
 _IDLE_MEMORY_BYTES = 512 * 2**20
 """A GPU on which no process is seen, but with more memory in use, belongs to somebody in another
@@ -81,26 +84,38 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
     return found
 
 
-def claim(uuids: Sequence[str]) -> list[socket.socket]:
-    """Hold GPUs for as long as the returned sockets live, also against processes that have not
-    touched CUDA yet: an abstract socket name per GPU, which the kernel frees with the process.
+def claim(uuids: Sequence[str]) -> list[BinaryIO]:
+    """Hold GPUs for as long as the returned files are open, also against runs of this user that
+    have not touched CUDA yet: a lock on a file per GPU, which the kernel frees with the process.
 
-    Raises OSError where another run holds one of them.
+    The files are the user's own, since what all users can take, any of them can keep. Of the runs
+    of others NVML tells as soon as they touch CUDA. Raises BlockingIOError where another run holds
+    one of the GPUs, and OSError or RuntimeError where there is no place for such files.
     """
     with contextlib.ExitStack() as stack:
         held = []
         for uuid in uuids:
-            held.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
-            held[-1].bind(_CLAIM + uuid)
+            path = _claim_file(uuid)
+            path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            held.append(stack.enter_context(files.open_private(path, create=True)))
+            fcntl.fcntl(held[-1], fcntl.F_OFD_SETLK, _WHOLE_FILE)
         stack.pop_all()
     return held
 
 
 def is_claimed(uuid: str) -> bool:
-    """Return whether another run holds a GPU."""
-    # To claim it for a moment could make another run believe it taken.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        return probe.connect_ex(_CLAIM + uuid) == 0
+    """Return whether another run of this user holds a GPU."""
+    try:
+        with files.open_private(_claim_file(uuid)) as file:
+            # To claim it for a moment could make another run believe it taken.
+            found: bytes = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+    except (OSError, RuntimeError):
+        return False
+    return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
+
+
+def _claim_file(uuid: str) -> Path:
+    return files.user_cache() / "gpus" / uuid
 
 
 def _gpu(nvml: Any, index: int) -> Gpu | None:

@@ -10,6 +10,7 @@ import socket
 import threading
 
 import pytest
+from another_user import NOBODY, needs_root
 from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import handshake, messages
@@ -23,7 +24,6 @@ from hpcdist.agent.handshake import (
 from hpcdist.agent.meeting import NotReachedError
 from hpcdist.runs.run import Run
 
-NOBODY = 65534
 GARBAGE = {
     "deep-json": b'{"a":' + b"[" * 1_001 + b"\n",
     "a-line-without-an-end": b"x" * (1 << 20),
@@ -272,8 +272,6 @@ def readable_by_others(path):
 
 
 def owned_by_nobody(path):
-    if os.geteuid():
-        pytest.skip("only root can give files to others")
     os.chown(path, NOBODY, NOBODY)
 
 
@@ -283,6 +281,7 @@ def a_pipe_of_nobody(path):
     owned_by_nobody(path)
 
 
+@needs_root
 @pytest.mark.parametrize("forge", [readable_by_others, owned_by_nobody, a_pipe_of_nobody])
 def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge):
     forge(host.run.meeting_file)

@@ -1,15 +1,21 @@
 """GPUs as this machine shows them."""
 
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 
 import pynvml
 import pytest
+from another_user import NOBODY, as_nobody, needs_root
 
+from hpcdist.agent.node import OwnNode
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import user_cache
 from hpcdist.machine.gpus import Gpu, claim, is_claimed, list_gpus, visible
+from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import JobPlace
 
 GPUS = [
     Gpu(index=index, uuid=uuid, name="H", used_bytes=0, total_bytes=1)
@@ -62,13 +68,54 @@ def test_a_claim_holds_against_other_processes_until_the_holder_ends():
     with holder:
         holder.stdout.readline()
         assert is_claimed(names[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(BlockingIOError):
             claim([f"GPU-free-{os.getpid()}", names[1]])
         assert not is_claimed(f"GPU-free-{os.getpid()}")
         holder.kill()
     for one in claim(names):
         one.close()
     assert not is_claimed(names[0])
+
+
+def take(uuid, path):
+    """All that another user can do to have a run's GPU."""
+    attacker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    attacker.bind(f"\0hpcdist-{uuid}")
+    for attack in (path.unlink, path.open, lambda: path.parent.joinpath("x").touch()):
+        with pytest.raises(PermissionError):
+            attack()
+
+
+@needs_root
+def test_another_user_can_neither_hold_a_gpu_nor_take_it_from_its_run(reachable, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(reachable))
+    uuid = f"GPU-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as attacker:
+        attacker.bind(f"\0hpcdist-{uuid}-held")
+        assert not is_claimed(f"{uuid}-held")
+        for held in claim([f"{uuid}-held"]):
+            held.close()
+    (held,) = claim([uuid])
+    with held:
+        as_nobody(take, uuid, user_cache() / "gpus" / uuid)
+        assert is_claimed(uuid)
+
+
+@needs_root
+def test_a_claim_in_a_file_of_another_user_is_none_and_the_run_goes_on(script_job):
+    uuid = f"GPU-test-{os.getpid()}"
+    (held,) = claim([uuid])
+    with held:
+        os.chown(user_cache() / "gpus" / uuid, NOBODY, NOBODY)
+        assert not is_claimed(uuid)
+        node = OwnNode(
+            script_job("x.py"),
+            LaunchPlan(nodes=[NodePlan(gpus=[uuid])], device="cuda", backend="auto"),
+            JobPlace(node_rank=0, host="h"),
+        )
+        logged = []
+        assert node.claim_gpus(logged.append) == []
+        assert "not locked against other runs of yours" in logged[0]
 
 
 @dataclass
