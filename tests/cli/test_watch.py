@@ -32,15 +32,20 @@ def assert_clean(terminal):
     return after.replace(SHOW_CURSOR, "")
 
 
-@pytest.fixture
-def endless(hpcdist, launched_run):
-    hpcdist.write("endless.py", ENDLESS)
-    submitted = hpcdist("submit", "endless.py", "--scheduler", "local")
+@pytest.fixture(scope="module")
+def endless(hpcdist_in, launched_run, tmp_path_factory):
+    """A run that no test ends; it lives longer than a test, whose processes are told by a mark."""
+    user = hpcdist_in(tmp_path_factory.mktemp("endless"))
+    user.write("endless.py", ENDLESS)
+    user.environment["HPCDIST_TEST_MARK"] = "none"
+    submitted = user("submit", "endless.py", "--scheduler", "local")
     assert submitted.returncode == 0, submitted.stderr
-    run = Run(hpcdist.folder / "runs" / submitted.stdout.strip())
-    launched_run(run).wait(lambda: run.event_file(0).exists() or run.log_file(0).exists())
-    yield hpcdist
-    hpcdist("cancel", "last")
+    del user.environment["HPCDIST_TEST_MARK"]
+    launched = launched_run(Run(user.folder / "runs" / submitted.stdout.strip()))
+    launched.wait(lambda: "on" in launched.log(0))
+    yield user
+    user("cancel", "last")
+    launched.verdict()
 
 
 def test_a_run_is_watched_to_its_end_and_gives_its_exit_code(hpcdist):
