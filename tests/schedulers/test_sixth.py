@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked_command import command_server, run_command
 from ruamel.yaml import YAML
 
 from hpcdist.runs.run import Run
@@ -34,28 +33,29 @@ print("counted from", begin, "as rank", os.environ["RANK"], flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def command_process(lasting_process):
+    """The process that calls are forked from, with the sixth scheduler on its path, as all that is
+    started meanwhile."""
+    paths = [str(SIXTH), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        with command_server(lasting_process) as server:
+            yield server
+
+
 @pytest.fixture
-def hpcdist(tmp_path, monkeypatch):
-    """The command, in a folder of its own, with the sixth scheduler on its path."""
+def hpcdist(tmp_path, monkeypatch, command_process):
+    """The command, in a folder of its own."""
     folder, pile = tmp_path / "work", tmp_path / "pile"
     folder.mkdir()
     pile.mkdir()
-    paths = [str(SIXTH), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("PILE", str(pile))
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
     (folder / "count.py").write_text(COUNT)
 
     def call(*words, code=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcdist", *words],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = run_command(command_process, words, cwd=folder, environment=os.environ, limit_s=100)
         assert done.returncode == code, done.stderr
         return done
 

@@ -215,7 +215,6 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"data": {"workers": []}}, "data.workers is empty"),
         ({"data": {"batch_size": [8, 1, 8]}}, "data.batch_size has 8 2 times"),
         ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
-        ({"data": {"transform": ["none", ["Rotate"]]}}, "'Rotate'"),
         (
             {"data": {"transform": [["AutoAugment"]], "device_transform": [False, True]}},
             "data.transform has AutoAugment",
@@ -233,7 +232,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ),
     ],
     ids=[
-        *("no-workers", "twice", "preset-twice", "transform", "device", "data", "root", "model"),
+        *("no-workers", "twice", "preset-twice", "device", "data", "root", "model"),
         *("two-steps", "too-many"),
     ],
 )
