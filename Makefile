@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Most of the time tests wait for clusters: more processes than a small machine has CPUs.
 TEST_PROCESSES ?= 4
+# The newest releases that setup.cfg allows, so that we see first what breaks; CONSTRAINTS=constraints.txt installs
+# the versions that the suite passed on.
+INSTALL := $(BIN)/python -m pip install $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 # Thousands of processes import what is tested: without byte code each compiles all of it, and takes 0.6 s and not 0.1.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
@@ -11,7 +14,7 @@ BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
 
-.PHONY: demo test foreign lint clean slurm browser
+.PHONY: demo test foreign lint package constraints clean slurm browser
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -30,6 +33,15 @@ lint: $(VENV)/dev-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The wheel and the sdist: what they hold, that a run starts from them, and that all that is installed fits together.
+package: $(VENV)/test-installed
+	$(PYTEST) tests/test_packaging.py
+	$(BIN)/python -m pip check
+
+# After the whole suite has passed.
+constraints: $(VENV)/test-installed
+	$(BIN)/python .ci/constraints.py > constraints.txt
+
 # Never fail: without Slurm or a browser their tests are skipped, with a reason.
 slurm:
 	@./tests/install-packages "a real Slurm" $(SLURM_PACKAGES)
@@ -43,22 +55,22 @@ $(VENV)/python-made:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python-made setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/test-installed: $(VENV)/python-made setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --editable '.[test]'
+	$(INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/installed
 
 # DeepSpeed comes as source and asks for torch while it is built; its operators need a CUDA toolkit, and are left out.
 # Without it its row is skipped.
 $(VENV)/foreign-installed: $(VENV)/test-installed
-	$(BIN)/python -m pip install --editable '.[test,foreign]'
+	$(INSTALL) --editable '.[test,foreign]'
 	-DS_BUILD_OPS=0 $(BIN)/python -m pip install --no-build-isolation setuptools wheel deepspeed
 	@touch $@
 
 $(VENV)/dev-installed: $(VENV)/python-made setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --editable '.[test,dev]'
+	$(INSTALL) --editable '.[test,dev]'
 	@touch $@ $(VENV)/installed $(VENV)/test-installed
 
 clean:

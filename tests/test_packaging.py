@@ -1,32 +1,63 @@
-"""The wheel works outside the checkout: what ships in it is found, and a run starts from it."""
+"""The sdist and its wheel hold what they should, and a run starts from the wheel alone."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
+from configparser import ConfigParser
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parent.parent
+SHIPPED = ("hpcdist", "jobs", "templates")
+IN_SDIST = ("setup.cfg", "pyproject.toml", "README.md", "CHANGELOG.md", "MANIFEST.in")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def built(tmp_path_factory):
+    """The folder with the sdist, and the wheel that was built from it."""
     # From a copy: a build leaves folders beside its sources.
     sources = tmp_path_factory.mktemp("sources")
-    for name in ("hpcdist", "jobs", "templates", "setup.cfg", "pyproject.toml", "README.md"):
+    for name in (*SHIPPED, *IN_SDIST, "constraints.txt", "tests"):
         subprocess.run(["cp", "-r", REPOSITORY / name, sources], check=True)
-    out = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, sources],
-        check=True,
+    out = tmp_path_factory.mktemp("built")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, sources],
+        check=False,
         capture_output=True,
+        text=True,
         timeout=110,
     )
-    (path,) = out.glob("*.whl")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (path,) = built.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def requirements():
+    """What setup.cfg asks for: by extra, None for all users."""
+    config = ConfigParser()
+    config.read(REPOSITORY / "setup.cfg")
+    lines = config["options"]["install_requires"] + config["options.extras_require"]["test"]
+    return [Requirement(line) for line in lines.splitlines() if line]
+
+
+def sources_that_ship():
+    paths = [path for name in SHIPPED for path in (REPOSITORY / name).rglob("*") if path.is_file()]
+    relative = [path.relative_to(REPOSITORY) for path in paths if path.suffix != ".pyc"]
+    return {str(path) for path in relative}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +79,49 @@ def hpcdist(installed, cwd, *arguments):
         timeout=100,
         check=False,
     )
+
+
+def test_the_sdist_holds_the_sources_and_no_more(built):
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {
+            name.partition("/")[2] for name in archive.getnames() if not is_folder(archive, name)
+        }
+    made = {"PKG-INFO", *(name for name in names if name.startswith("hpcdist.egg-info/"))}
+    assert names - made == {*sources_that_ship(), *IN_SDIST, "constraints.txt"}
+
+
+def is_folder(archive, name):
+    return archive.getmember(name).isdir()
+
+
+def test_the_wheel_holds_every_source_that_ships_and_no_more(wheel):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    inside = {re.sub(r"^(jobs|templates)/", r"hpcdist/\1/", name) for name in sources_that_ship()}
+    assert names == inside
+
+
+def test_the_wheel_asks_for_what_setup_cfg_says(wheel, requirements):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+    asked = {str(Requirement(line)).partition(";")[0] for line in metadata.get_all("Requires-Dist")}
+    assert {str(requirement).partition(";")[0] for requirement in requirements} <= asked
+    # A libwebp that images could write beyond, and a minor version that has other private names.
+    (pillow,) = (one for one in requirements if one.name == "pillow")
+    (submitit,) = (one for one in requirements if one.name == "submitit")
+    assert "10.0.0" not in pillow.specifier
+    assert "1.6.0" not in submitit.specifier
+
+
+def test_the_constraints_hold_for_all_that_is_asked_for(requirements):
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    for requirement in requirements:
+        version = versions[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} is not {version}"
+    assert all(str(pin.marker).startswith("python_version >= ") for pin in pins)
 
 
 def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):

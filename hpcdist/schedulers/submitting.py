@@ -2,8 +2,8 @@
 
 submitit pickles what every node of a job executes, names the pickle after the job, and runs it
 there. Rendering, calling the scheduler and watching jobs is hpcdist's. What is used here beyond
-submitit's documented interface, and may change with it (tried with 1.5.2 and 1.5.3,
-which need setuptools for its pkg_resources, and with 1.5.4):
+submitit's documented interface, and may change with it (tried with 1.5.4; setup.cfg wants no other
+minor version):
 `Executor._internal_process_submissions`, `DelayedSubmission.dump`, `JobPaths`, the variables and
 the module of its local controller, and `core.submission.submitit_main`.
 """
