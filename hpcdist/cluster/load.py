@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError, ProfileError
-from hpcdist.base.files import shipped_folder
+from hpcdist.base.files import read_bytes, shipped_folder
 from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
@@ -131,11 +131,11 @@ def _refuse_planted(path: Path) -> None:
 
 
 def _read(path: Path) -> _ProfileFile:
-    from hpcdist.job.yaml_text import parse_keys
+    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
 
     shown = shown_path(path)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, most_bytes=MOST_BYTES)
         values = parse_keys(content, shown, hint="it has the keys default and clusters") or {}
         if values.get("clusters", ...) is None:
             del values["clusters"]

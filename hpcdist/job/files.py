@@ -8,6 +8,7 @@ script. A module is found by its name as `python -m` would, a program as execvp 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ from zipfile import ZipFile, is_zipfile
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import nearest, nearest_first
@@ -92,10 +94,10 @@ def named_jobs() -> dict[str, JobFile]:
 
 
 def read_job_file(file: JobFile) -> dict[str, Any]:
-    from hpcdist.job.yaml_text import parse_keys
+    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
 
     values = parse_keys(
-        read_bytes(str(file.path), file.shown),
+        read_bytes(str(file.path), file.shown, most_bytes=MOST_BYTES),
         file.shown,
         hint="a job file begins with keys such as workload: train",
     )
@@ -112,7 +114,7 @@ def compares(values: Mapping[str, Any]) -> bool:
     return "workload" not in values and ("compare" in values or "sweep" in values)
 
 
-def read_bytes(path: str, shown: str) -> bytes:
+def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
     """The content of a file that the user named; JobError where it cannot be read."""
     if os.path.isdir(path):
         raise JobError(
@@ -122,7 +124,7 @@ def read_bytes(path: str, shown: str) -> bytes:
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise JobError(f"{shown} is not a regular file", hint="give the path of a file")
-        return Path(path).read_bytes()
+        return files.read_bytes(path, most_bytes=most_bytes)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise JobError(
@@ -168,6 +170,8 @@ SUFFIX = ".py"
 _MAIN = "__main__"
 _COMPILED = ".pyc"
 _BEGINNING_BYTES = 4096
+MOST_SOURCE_BYTES = 16_000_000
+"""Size of a script, or a module, that is read."""
 _OF_OTHERS = frozenset(
     (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
 )
@@ -224,7 +228,7 @@ def check_script(path: str, shown: str) -> None:
         if os.path.isfile(path) and b"\0" in (_begins_with(path, _BEGINNING_BYTES) or b""):
             raise JobError(f"{shown} is no Python script, but binary", hint=_other_hint(shown))
         hint = f"correct the script; or, if it is none, {_other_hint(shown)}"
-    _check_source(read_bytes(path, shown), path, shown, hint)
+    _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
 
 
 def check_module(spec: ModuleSpec, shown: str) -> None:
@@ -276,7 +280,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
 def _begins_with(path: str, num_bytes: int) -> bytes | None:
     """Return the first bytes of a file, which may be too large to read; None: it is unreadable."""
     try:
-        with open(path, "rb") as file:
+        with files.open_regular(path, most_bytes=math.inf) as file:
             return file.read(num_bytes)
     except OSError:
         return None

@@ -26,6 +26,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from hpcdist.base.files import read_bytes
+from hpcdist.job.files import MOST_SOURCE_BYTES
+
 OF_EACH_RANK = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -43,6 +46,7 @@ UNKNOWN: Any = object()
 _MOST_FILES = 500
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders of what the user has installed, and not written."""
+_MOST_DOTENV_BYTES = 1_000_000
 _NAME_IN_DOTENV = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
 _READS = frozenset(("get", "copy", "items", "keys", "values"))
 """Methods of os.environ that change nothing."""
@@ -221,7 +225,7 @@ class _Reader:
 
     def open_file(self, path: Path, name: str, package: str) -> _File:
         """Read a file; raises OSError, SyntaxError or ValueError."""
-        source = path.read_bytes()
+        source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
         try:
             file = _File(path, name, package, ast.parse(source))
         except RecursionError as error:
@@ -603,7 +607,10 @@ class _Reader:
             return
         files = (folder / ".env" for folder in self._file.path.parents)
         found = next((file for file in files if file.is_file()), None)
-        for name in [] if found is None else _NAME_IN_DOTENV.findall(found.read_text()):
+        if found is None:
+            return
+        text = read_bytes(found, most_bytes=_MOST_DOTENV_BYTES).decode(errors="replace")
+        for name in _NAME_IN_DOTENV.findall(text):
             if self._environment.read(name) in {None, UNKNOWN}:
                 self._set(name, UNKNOWN)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
@@ -19,12 +20,32 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN = ("null", "bool", "str", "seq", "map")
 _MAX_DEPTH = 50
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
-_MAX_VALUES = 100_000
-"""Aliases make exponentially many of a few lines."""
+_MAX_VALUES = 10_000
+"""Keys and values in a file, also those that aliases repeat, which make exponentially many of a few
+lines; a second's work."""
+_COUNTED_LETTERS = 1_000
+"""So much text counts as a value."""
+_TOO_MANY = f"it has more than {_MAX_VALUES:,} keys and values, with those that aliases repeat"
+MOST_BYTES = 256_000
+"""Size of a file that is read."""
 
 
 class YamlError(ValueError):
     """Text that is not one strict YAML document; the message says where."""
+
+
+class _Composer(Composer):
+    """Refuses what is too deep, or too much, before all of it is read."""
+
+    num_nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.num_nodes += 1
+        if self.num_nodes > _MAX_VALUES:
+            raise YamlError(_TOO_MANY)
+        if self.depth > _MAX_DEPTH:
+            raise YamlError(_TOO_DEEP)
+        return super().compose_node(parent, index)
 
 
 class _Constructor(SafeConstructor):
@@ -67,6 +88,7 @@ _Constructor.yaml_constructors = {
 def parse_yaml(text: str) -> Any:
     """Return the value of one YAML document; None for an empty one."""
     loader = YAML(typ="safe", pure=True)
+    loader.Composer = _Composer
     loader.Constructor = _Constructor
     loader.composer.warn_double_anchors = False
     try:
@@ -109,15 +131,17 @@ def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | Non
 
 
 def _count(value: Any, number: int, parents: tuple[Any, ...]) -> int:
-    """The values in a value, each as often as aliases repeat it, and `number`."""
+    """Return the keys and values in a value, as often as aliases repeat them, and `number`."""
     if any(value is parent for parent in parents):
         raise YamlError("an anchor holds itself")
     if len(parents) > _MAX_DEPTH:
         raise YamlError(_TOO_DEEP)
-    number += 1
+    number += 2 if parents and isinstance(parents[-1], dict) else 1
+    if isinstance(value, str):  # long text may be repeated, too
+        number += len(value) // _COUNTED_LETTERS
     if number > _MAX_VALUES:
-        raise YamlError(f"it has more than {_MAX_VALUES:,} values, with those that aliases repeat")
-    if isinstance(value, dict | list):
+        raise YamlError(_TOO_MANY)
+    if isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
             number = _count(item, number, (*parents, value))
     return number

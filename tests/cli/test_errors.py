@@ -142,6 +142,43 @@ def test_jobs_lists_the_broken_with_what_is_wrong(hpcdist):
     assert listed["bad"]["error"]
 
 
+BOMB = "k: &k [x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("kabcdefghi", "abcdefghij")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("jobs/bomb.yaml", ["jobs"]),
+        ("jobs/bomb.yaml", ["render", "bomb"]),
+        ("hpcdist.yaml", ["cluster", "list"]),
+        ("hpcdist.yaml", ["render", "ddp", "--scheduler", "slurm"]),
+    ],
+)
+def test_a_bomb_of_aliases_is_refused_in_plain_words(hpcdist, name, arguments):
+    hpcdist.write(name, BOMB)
+    done = hpcdist(*arguments)
+    assert done.returncode == (0 if arguments == ["jobs"] else 2)
+    assert (
+        f"{name}: not valid YAML: it has more than 10,000 keys and values, with those that aliases "
+        "repeat" in done.stdout + done.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["jobs/pipe.yaml", "hpcdist.yaml", "pipe.py"])
+def test_a_pipe_in_place_of_a_file_of_the_user_is_refused_and_not_waited_for(hpcdist, name):
+    path = hpcdist.write(name, "")
+    path.unlink()
+    os.mkfifo(path)
+    what = "ddp" if name == "hpcdist.yaml" else name
+    done = hpcdist("render", what, "--scheduler", "slurm")
+    assert done.returncode == 2
+    assert f"error: {name}" in done.stderr
+    assert "regular file" in done.stderr
+
+
 def test_render_prints_the_script_alone_and_writes_nothing(hpcdist):
     done = hpcdist("render", "ddp", "--nodes", "2", "--gpus", "2", "--local")
     assert done.returncode == 0

@@ -16,6 +16,10 @@ BOMB = "a: &a [x, x]\n" + "".join(
     f"k{n}: &{after} [{', '.join(['*' + before] * 9)}]\n"
     for n, (before, after) in enumerate(itertools.pairwise("abcdefghij"))
 )
+KEY_BOMB = "a: &a {x: 1, y: 1}\n" + "".join(
+    f"k{n}: &{after} {{{', '.join(f'{key}: *{before}' for key in 'stuvwxyz')}}}\n"
+    for n, (before, after) in enumerate(itertools.pairwise("abcdefghij"))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +203,15 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("a: &a [*a]\n", "an anchor holds itself"),
         ("a: " + "[" * 1_000, "nested more than 50 levels deep"),
         ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
-        (BOMB, "more than 100,000 values, with those that aliases repeat"),
+        (BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
+        (KEY_BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
+        ("".join(f"k{n}: 1\n" for n in range(9_000)), "more than 10,000 keys and values"),
+        (
+            f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 9_000}]\n",
+            "more than 10,000 keys and values, with those that aliases repeat",
+        ),
+        ("a: " + "[" * 60_000, "nested more than 50 levels deep"),
+        ("k: " + "x" * 300_000, "cannot be read: it has 300 kB, and no more than 256 kB are read"),
         ("a: b\n--- \nc: d\n", "not valid YAML"),
         ("a: \x01\n", "not valid YAML"),
         (b"a: \xff\n", "is not UTF-8 text: byte 3 is 0xff"),
@@ -210,7 +222,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(19),
+    ids=range(24),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))
