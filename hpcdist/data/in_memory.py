@@ -39,13 +39,15 @@ import random
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import open_regular
+from hpcdist.base.text import show_bytes
 from hpcdist.data.splits import SplitSizes, data_root, existing_root, wrong_root
 from hpcdist.job.spec import Data
 
@@ -206,6 +208,8 @@ def _names(part: str) -> tuple[str, str]:
 
 _UNSIGNED_BYTE = 8
 _PIECE_BYTES = 1 << 20
+_MOST_BYTES = 8 * 10**9
+"""Size of a file that is read, and of what is in it: all of it is held in memory."""
 
 
 class IdxError(ValueError):
@@ -226,12 +230,18 @@ def read_shape(path: Path, num_dimensions: int) -> tuple[int, ...]:
         raise IdxError(f"its first bytes are {header[:4].hex(' ')}, must be {magic.hex(' ')}")
     shape = struct.unpack(f">{num_dimensions}I", header[4:])
     expected = header_bytes + math.prod(shape)
+    if expected > _MOST_BYTES:
+        sizes = f"{show_bytes(expected)}, and no more than {show_bytes(_MOST_BYTES)} are read"
+        raise IdxError(f"its shape is that of {sizes}")
     actual = status.st_size
     if path.suffix == ".gz":
-        actual = _count_bytes(path, actual, status.st_mtime_ns)
+        actual = _count_bytes(path, actual, status.st_mtime_ns, most=expected)
     if actual != expected:
+        wrong = f"{actual:,}"
+        if path.suffix == ".gz" and actual > expected:  # what is beyond was not unpacked
+            wrong = f"more than {expected:,}"
         raise IdxError(
-            f"it has {actual:,} bytes, must have {expected:,} for its shape "
+            f"it has {wrong} bytes, must have {expected:,} for its shape "
             + " x ".join(map(str, shape))
         )
     return shape
@@ -243,17 +253,23 @@ def read_elements(path: Path, num_dimensions: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=16)  # a sweep asks for every point
-def _count_bytes(path: Path, _size: int, _changed_ns: int) -> int:
+def _count_bytes(path: Path, _size: int, _changed_ns: int, *, most: int) -> int:
+    """Return how much a .gz unpacks to; of what is more than `most` only a part is unpacked."""
+    num_bytes = 0
     with _opened(path) as file:
-        return sum(map(len, iter(lambda: file.read(_PIECE_BYTES), b"")))
+        while num_bytes <= most and (piece := file.read(_PIECE_BYTES)):
+            num_bytes += len(piece)
+    return num_bytes
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a plain or a .gz file for reading what is in it; IdxError where it is damaged."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield cast("BinaryIO", file)
+        with open_regular(path, most_bytes=_MOST_BYTES) as raw:
+            is_packed = path.suffix == ".gz"
+            with gzip.GzipFile(fileobj=raw) if is_packed else nullcontext(raw) as file:
+                yield cast("BinaryIO", file)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise IdxError(f"it cannot be unpacked: {error}") from None
 
@@ -296,7 +312,7 @@ def check_cifar(data: Data) -> SplitSizes:
 @functools.lru_cache(maxsize=len(CIFAR_MD5))  # a sweep asks for every point
 def _md5(path: Path, _size: int, _changed_ns: int) -> str:
     digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
+    with open_regular(path, most_bytes=_MOST_BYTES) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 
 import pytest
 
@@ -143,8 +144,7 @@ def test_jobs_lists_the_broken_with_what_is_wrong(hpcdist):
 
 
 BOMB = "k: &k [x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
-    for old, new in zip("kabcdefghi", "abcdefghij")
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("kabcdefghij")
 )
 
 

@@ -1,4 +1,5 @@
 import gzip
+import struct
 import subprocess
 import sys
 
@@ -88,6 +89,25 @@ GARBAGE = {
     "short": (b"\x00\x00\x08\x03\x00\x00\x00\x28\x00\x00\x00\x1c\x00\x00\x00\x1c\x00", "17 bytes"),
     "labels": (b"\x00\x00\x08\x01\x00\x00\x00\x0c" + bytes(12), "its first bytes are 00 00 08 01"),
 }
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_images_beyond_all_size_are_refused_before_memory_is_taken(write_idx_data, packed):
+    root = write_idx_data(packed=packed)
+    path = root / "MNIST/raw" / ("train-images-idx3-ubyte" + ".gz" * packed)
+    content = struct.pack(">4I", 0x803, 2**24, 28, 28) + bytes(28)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(JobError, match=r"its shape is that of 13\.2 GB, and no more than 8 GB are"):
+        check_data(Data(name="mnist", root=str(root)))
+
+
+def test_a_gz_that_unpacks_to_more_than_its_shape_is_refused_before_all_is(write_idx_data):
+    root = write_idx_data(packed=True)
+    path = root / "MNIST/raw/train-images-idx3-ubyte.gz"
+    header = struct.pack(">4I", 0x803, 1, 28, 28)
+    path.write_bytes(gzip.compress(header + bytes(20_000_000)))
+    with pytest.raises(JobError, match="it has more than 800 bytes, must have 800 for"):
+        check_data(Data(name="mnist", root=str(root)))
 
 
 @pytest.mark.parametrize(("content", "said"), GARBAGE.values(), ids=GARBAGE)

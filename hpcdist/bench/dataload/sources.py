@@ -6,15 +6,18 @@ The system is made to forget their files, so that a first pass reads from storag
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from hpcdist.base.files import open_regular
 from hpcdist.bench.dataload.figures import Temperature
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import BatchSource, make_batches
@@ -193,9 +196,13 @@ def forget(paths: Iterable[str]) -> None:
     systems cannot do that: `temperature` returns what came of it.
     """
     for path in paths:
-        with contextlib.suppress(OSError), open(path, "rb") as file:  # loading reports errors
+        with contextlib.suppress(OSError), _open(path) as file:  # loading reports errors
             os.fdatasync(file)
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _open(path: str) -> FileIO:
+    return open_regular(path, most_bytes=math.inf)
 
 
 def temperature(paths: Sequence[str]) -> Temperature:
@@ -203,7 +210,7 @@ def temperature(paths: Sequence[str]) -> Temperature:
     known = []
     for path in paths[:: max(1, len(paths) // _ASKED)]:
         try:
-            with open(path, "rb") as file:
+            with _open(path) as file:
                 known.append(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) > 0)
         except BlockingIOError:
             known.append(False)

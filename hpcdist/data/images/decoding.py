@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
+from hpcdist.data.images.reading import read_file
 from hpcdist.data.splits import ImageParts
 
 if TYPE_CHECKING:
@@ -162,7 +163,13 @@ MOST_PIXELS = 89_478_485
 """Pillow's limit of an image that is decoded: a file of a few KB can ask for any memory."""
 _MILLIONS = round(MOST_PIXELS / 1e6)
 
+_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
+"""Formats that are read, whatever a file's name says: others start programs, as EPS does
+Ghostscript, or are read by few, and so by code that few look at."""
+
 _KINDS = (
+    (b"%!PS", "a PostScript document"),
+    (b"\xc5\xd0\xd3\xc6", "a PostScript document"),
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
     (b"<!doctype html", "an HTML page"),
     (b"<html", "an HTML page"),
@@ -184,7 +191,7 @@ def no_warnings() -> Iterator[None]:
 
 def open_image(content: bytes) -> Image.Image:
     """Open an image that is not decoded yet; TooManyPixelsError, or what Pillow raises."""
-    image = Image.open(io.BytesIO(content))
+    image = Image.open(io.BytesIO(content), formats=_FORMATS)
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise TooManyPixelsError(f"{width:,} x {height:,} pixels, more than {_MILLIONS} million")
@@ -257,7 +264,7 @@ def check_files(parts: ImageParts, tick: Callable[[], None] = lambda: None) -> R
 def _look_into(path: Path) -> tuple[Size, str, int] | str:
     """Return the size, format and bytes of an image, or why the file is none."""
     try:
-        content = path.read_bytes()
+        content = read_file(str(path))
     except OSError as error:
         return explain_unread(error)
     try:

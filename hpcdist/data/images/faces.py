@@ -19,14 +19,19 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
+import os
 import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, NamedTuple, cast
+from tarfile import ReadError, TarFile
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import open_regular, read_bytes
 from hpcdist.data.images import made_faces
 from hpcdist.data.images.folders import (
     check_enough,
@@ -142,8 +147,9 @@ def _made_folder(data: Data) -> Path | None:
     if not root.is_file():
         return None
     try:
-        is_archive = tarfile.is_tarfile(root)
-    except (OSError, EOFError, zlib.error):
+        with tarfile.open(root, tarinfo=_Member):
+            is_archive = True
+    except (OSError, EOFError, zlib.error, tarfile.TarError):
         is_archive = False
     if not is_archive:
         raise JobError(
@@ -242,9 +248,12 @@ def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
     return lines[:-last], lines[-last:]
 
 
+_MOST_LIST_BYTES = 100_000_000
+
+
 def _lines(path: Path) -> list[_Line]:
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = os.fsdecode(read_bytes(path, most_bytes=_MOST_LIST_BYTES))
     except OSError as error:
         raise unreadable(path, error) from None
     lines = [_Line(path, number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
@@ -283,17 +292,31 @@ _GZIP = b"\x1f\x8b"
 _PIECE_BYTES = 1 << 20
 
 
+_MOST_HEADER_BYTES = 1_000_000
+_HEADERS = (b"L", b"K", b"x", b"g", b"X")
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive, whose names and other headers are read into memory as they are."""
+
+    def _proc_member(self, tarfile: TarFile) -> Any:  # to be overridden, says tarfile.py
+        if self.type in _HEADERS and self.size > _MOST_HEADER_BYTES:
+            raise ReadError(f"a header has {self.size:,} bytes")
+        return super()._proc_member(tarfile)  # type: ignore[misc]
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Write the plain files of an archive below a folder; links and devices are left out. JobError
     where it is damaged, wants to write elsewhere, or is larger than any data set of its kind."""
     num_bytes = num_files = 0
-    with archive.open("rb") as file:
-        is_gzip = file.read(len(_GZIP)) == _GZIP
+    with open_regular(archive, most_bytes=math.inf) as raw:
+        is_gzip = raw.read(len(_GZIP)) == _GZIP
     try:
         with (
             # tarfile by itself takes a .tgz that was cut off for one that ends.
-            cast("BinaryIO", gzip.open(archive)) if is_gzip else archive.open("rb") as stream,
-            tarfile.open(fileobj=stream, mode="r|*") as members,
+            open_regular(archive, most_bytes=math.inf) as raw,
+            cast("BinaryIO", gzip.open(raw)) if is_gzip else nullcontext(raw) as stream,
+            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Member) as members,
         ):
             for member in members:
                 content = members.extractfile(member) if member.isfile() else None

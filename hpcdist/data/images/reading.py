@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from hpcdist.base.files import read_bytes
+
 LATE_S = 2e-3
 """Reads that take so long on average are worth threads."""
 _EARLY_S = 0.3e-3
@@ -20,6 +22,9 @@ _LAST = 4
 _WORK_S = 0.3e-3
 """About what is done with a file once it is there: so many threads keep one process at work."""
 _MOST = 64
+
+_MOST_BYTES = 1_000_000_000
+"""Size of a file that is read: the most that the pixels of an image that is decoded take."""
 
 _Read = tuple[float, bytes | OSError]
 
@@ -89,8 +94,8 @@ class Reader:
 
 
 def read_file(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()
+    """Return the content of an image's file; OSError where there is no regular one of its size."""
+    return read_bytes(path, most_bytes=_MOST_BYTES)
 
 
 def _timed_read(path: str) -> _Read:

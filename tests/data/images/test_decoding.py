@@ -1,13 +1,16 @@
 import io
 import struct
 import zlib
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from pictures import encoded, picture
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
-from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
+from hpcdist.data.images.decoding import UnreadableImageError, check_files, make_decoder
+from hpcdist.data.splits import ImageFiles, ImageParts
 
 
 def turned():
@@ -105,7 +108,9 @@ def bomb():
     )
 
 
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
 BAD = {
+    "PostScript": (EPS, "is no image, but a PostScript document"),
     "empty": (b"", "is empty"),
     "text": (b"not a picture", "is no image"),
     "truncated": (encoded(picture(1))[:-600], "is damaged"),
@@ -113,6 +118,27 @@ BAD = {
     "100 megapixels": (bomb(), "is too large"),
     "the first two bytes": (b"\xff\xd8", "is no image"),
 }
+
+
+def test_a_postscript_document_that_is_called_jpg_starts_no_ghostscript(tmp_path, monkeypatch):
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # looked for anew
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(EPS)
+    for name in ("exact", "fast", "pil"):
+        with pytest.raises(UnreadableImageError):
+            make_decoder(name)(EPS)
+    files = ImageFiles(root=tmp_path, paths=[photo.name], labels=[0], classes=("a",))
+    report = check_files(ImageParts(train=files, test=replace(files, paths=[], labels=[])))
+    assert report.problems == {str(photo): "is no image, but a PostScript document"}
+    assert not (tmp_path / "started").exists()
+    Image.init()
+    with Image.open(photo) as image, suppress(OSError):
+        image.load()  # what all formats would have done
+    assert (tmp_path / "started").exists()
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

@@ -250,6 +250,21 @@ def test_an_archive_that_unpacks_to_more_than_any_data_set_is_refused(
     assert os.listdir(cache) == []
 
 
+def test_an_archive_whose_names_take_gigabytes_is_refused(
+    write_archive, faces_at, tmp_path, monkeypatch
+):
+    cache = cached(monkeypatch, tmp_path)
+
+    def claim(archive):
+        member = tarfile.TarInfo("PaxHeaders/x")
+        member.type, member.size = tarfile.XHDTYPE, 7 * 10**9
+        archive.fileobj.write(member.tobuf())
+
+    with pytest.raises(JobError, match="cannot be unpacked: a header has 7,000,000,000 bytes"):
+        find_images(faces_at(write_archive(add=claim)))
+    assert os.listdir(cache) == []
+
+
 @pytest.mark.parametrize("kept", [0.3, 0.6, 0.9, 0.99])
 def test_an_archive_that_was_cut_off_is_refused_and_leaves_nothing(
     write_archive, faces_at, tmp_path, monkeypatch, kept
