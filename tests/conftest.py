@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -400,3 +401,23 @@ def missing():
     """Call it with what a test lacks on this machine: skips, or fails where nothing may be left out
     (HPCDIST_REQUIRE_ALL, as in CI)."""
     return pytest.fail if os.environ.get("HPCDIST_REQUIRE_ALL") else pytest.skip
+
+
+@pytest.fixture
+def small_disk(tmp_path, missing):
+    """A file system of the given size in KB, which takes a superuser."""
+    mounted = []
+
+    def mount(kilobytes, inodes=1000):
+        folder = tmp_path / f"disk-{kilobytes}"
+        folder.mkdir()
+        options = f"size={kilobytes}k,nr_inodes={inodes}"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+            missing("a full disk takes a superuser who may mount one")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -17,6 +17,7 @@ import msgspec
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.outcome.shortage import full_disk
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
@@ -62,7 +63,8 @@ class Agent:
         except UNFIT as error:
             self.verdict = self._own_verdict("launch", f"{self._node.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
-            sentence = f"the agent of {self._node.name} failed: {error!r}"
+            why = full_disk(error, [self._run.path]) or repr(error)
+            sentence = f"the agent of {self._node.name} failed: {why}"
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
             kill_descendants()

@@ -31,7 +31,7 @@ from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import ErrorReport, Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
@@ -80,7 +80,8 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     order, board = rank.order, ProgressBoard(1)
     try:
         context = make_context(order, run, job, board.slot(0), has_agent=False)
-        code = run_workload(context, run.error_file(0, order.attempt))
+        unwritten: list[ErrorReport] = []
+        code = run_workload(context, run.error_file(0, order.attempt), tell=unwritten.append)
         end = rank_end(
             run,
             job,
@@ -88,6 +89,7 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
             board.read(0),
             status=code << 8,  # as waitpid would give it
             time_s=time.time(),
+            unwritten=unwritten[0] if unwritten else None,
         )
         is_interrupted = end.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload

@@ -27,6 +27,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
@@ -69,6 +70,7 @@ class LocalRanks:
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._was_silent = False
+        self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
             job, self._board, lambda: load_workload(job).preload()
@@ -189,6 +191,8 @@ class LocalRanks:
                 self._tell(messages.Failed(sentence=sentence))
             case messages.Started():
                 self._watch.pids[message.local_rank] = message.pid
+            case messages.Unwritten():
+                self._unwritten[message.local_rank] = message.report
             case messages.Exited():
                 self._close_rank(message)
             case messages.Checked() | messages.Gone() | messages.Failed():
@@ -215,6 +219,7 @@ class LocalRanks:
             stopped_s=self._ending_s,
             out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
             teardown=exited.teardown,
+            unwritten=self._unwritten.pop(exited.local_rank, None),
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)

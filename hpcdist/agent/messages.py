@@ -24,7 +24,7 @@ import msgspec
 
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
-from hpcdist.runs.verdict import RankEnd
+from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 _Received = TypeVar("_Received")
 _Next = TypeVar("_Next")
@@ -290,13 +290,23 @@ class Leaving(Message, tag="leaving"):
     limit_s: float
 
 
+class Unwritten(Message, tag="unwritten"):
+    """A rank could not write the report on its exception: its disk is full. The forkserver passes
+    it on; Exited follows when it has left."""
+
+    local_rank: int
+    report: ErrorReport
+
+
 OfAttempt = Checked | Ended | Gone | Silent | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToRanks = End | Dump | Pause | StopAt | Forgive
 ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = Ready | StoreOpened | StoreLost | Started | Checked | Exited | Gone | Failed
-FromRank = Checked | Leaving
+FromForkserver = (
+    Ready | StoreOpened | StoreLost | Started | Checked | Unwritten | Exited | Gone | Failed
+)
+FromRank = Checked | Unwritten | Leaving
 
 TO_COORDINATOR: msgspec.json.Decoder[ToCoordinator] = msgspec.json.Decoder(ToCoordinator)
 TO_AGENT: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)

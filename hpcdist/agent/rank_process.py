@@ -11,11 +11,13 @@ import faulthandler
 import io
 import os
 import resource
+import select
 import signal
 import stat
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -26,7 +28,7 @@ from hpcdist import workloads
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.shortage import tells_of_shortage
+from hpcdist.agent.outcome.shortage import full_disk, tells_of_shortage
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
@@ -42,6 +44,7 @@ from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads.main_module import set_main
 
 STACKS_SIGNAL = signal.SIGQUIT
@@ -53,24 +56,6 @@ _FRAMES_OF_WORKLOAD = 10
 count."""
 MOST_MESSAGE_LETTERS = 10_000
 MOST_TRACEBACK_LETTERS = 100_000
-
-
-class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report that a rank leaves on the exception that ends it, or on sys.exit with a text.
-
-    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
-    that read one read the other.
-    """
-
-    exception: str | None
-    """Type, with its module where it is not a builtin; None: it left by sys.exit."""
-    text: str
-    """The exception's message, or what sys.exit was given."""
-    traceback: str | None
-    time_s: float
-    free_bytes: int | None = None
-    """Memory of the host that was left to the rank, where that was too little."""
-    message: dict[str, Any] = {}
 
 
 def become_rank(
@@ -119,13 +104,31 @@ def become_rank(
         context.events.close()
 
     os.register_at_fork(after_in_child=be_no_rank)
-    code = run_workload(context, error_file)
+    code = run_workload(
+        context, error_file, tell=lambda report: _send_report(report, order.local_rank, say_to)
+    )
 
     def tell(limit_s: float) -> None:
         if os.getpid() == pid:
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
     leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
+
+
+def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:
+    """Send a report for which there is no room on the disk, as short as a pipe takes it at once."""
+    for most_letters in (1000, 300, 60):
+        short = msgspec.structs.replace(
+            report,
+            exception=report.exception and report.exception[:most_letters],
+            text=clean(report.text, most_letters),
+            traceback=report.traceback and clean(report.traceback, most_letters),
+            message={},
+        )
+        message = messages.Unwritten(local_rank=local_rank, report=short)
+        if len(messages.encode(message)) <= select.PIPE_BUF:
+            _say(message, say_to)
+            return
 
 
 def _say(message: messages.FromRank, say_to: int) -> None:
@@ -148,8 +151,12 @@ def make_context(
     )
 
 
-def run_workload(context: RankContext, error_file: Path) -> int:
+def run_workload(
+    context: RankContext, error_file: Path, *, tell: Callable[[ErrorReport], None]
+) -> int:
     """Run the workload between its first and its last event; return the exit code.
+
+    `tell` gets the report on an exception that cannot be written into `error_file`.
 
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
@@ -174,7 +181,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        report = _describe(error, free_bytes)
+        folders = [context.run.path, Path(), Path(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
+        report = _describe(error, free_bytes, full_disk(error, folders))
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
     else:
         code = 0
@@ -184,7 +192,9 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
-            print(f"hpcdist: {error_file}: {failure.strerror}", file=sys.stderr)
+            where = report.full_disk or full_disk(failure, [error_file])
+            tell(msgspec.structs.replace(report, full_disk=where))
+            _print(f"hpcdist: {error_file}: {failure.strerror}")
     _write_end(context, code, report)
     if slot is not None and code == 0 and is_rank:
         slot.finish()
@@ -217,7 +227,7 @@ def _on_exit(leaving: SystemExit) -> tuple[int, ErrorReport | None]:
         return 0, None
     if isinstance(leaving.code, int):
         return leaving.code & 0xFF, None
-    print(leaving.code, file=sys.stderr, flush=True)
+    _print(leaving.code)
     text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
     return 1, ErrorReport(
         exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
@@ -232,7 +242,7 @@ def _exception_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _describe(error: BaseException, free_bytes: int | None) -> ErrorReport:
+def _describe(error: BaseException, free_bytes: int | None, disk: str | None) -> ErrorReport:
     """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
     name = _exception_name(error)
@@ -253,6 +263,7 @@ def _describe(error: BaseException, free_bytes: int | None) -> ErrorReport:
         traceback=stack,
         time_s=now_s,
         free_bytes=free_bytes,
+        full_disk=disk,
         message={
             "message": f"{name}: {text}",
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
@@ -301,12 +312,18 @@ def clean(text: str, most_letters: int) -> str:
     return as_utf8(text)
 
 
+def _print(text: Any) -> None:
+    """Print to stderr; the rank's log may be on a full disk, too."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def _show(error: BaseException, *, is_of_user: bool) -> int:
     """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
     hpcdist says itself, its words are all there is to know. Returns the exit code."""
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
-        print(f"error: {error.message}{hint}", file=sys.stderr, flush=True)
+        _print(f"error: {error.message}{hint}")
         return _EXIT_EXCEPTION
     trace = _own_frames(error.__traceback__)
     try:
@@ -314,7 +331,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     except SystemExit as leaving:  # a hook that ends the program says with which code
         return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
-        traceback.print_exc()
+        _print(traceback.format_exc())
     return _EXIT_EXCEPTION
 
 

@@ -36,6 +36,16 @@ them."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the OSErrors of a disk, or a quota, that is full."""
+_MOST_CAUSES = 100  # of an exception: a program may have closed them to a circle
+
+
+def find_full(error: BaseException | None) -> OSError | None:
+    """Return the error of a disk, or a quota, that is full: an exception itself, or its cause."""
+    for _ in range(_MOST_CAUSES):
+        if error is None or (isinstance(error, OSError) and error.errno in FULL):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -71,10 +71,32 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """The kernel or the agent ended it for its memory."""
     free_bytes: int | None = None
     """Memory of its host that was left to it, where that was too little."""
+    full_disk: str | None = None
+    """The disk that had no room for what it wrote, in words."""
     advice: str | None = None
     """Advice against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
+
+
+class ErrorReport(Struct, frozen=True, kw_only=True):
+    """The report that a rank leaves on the exception that ends it, or on sys.exit with a text.
+
+    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
+    that read one read the other.
+    """
+
+    exception: str | None
+    """Type, with its module where it is not a builtin; None: it left by sys.exit."""
+    text: str
+    """The exception's message, or what sys.exit was given."""
+    traceback: str | None
+    time_s: float
+    free_bytes: int | None = None
+    """Memory of the host that was left to the rank, where that was too little."""
+    full_disk: str | None = None
+    """The disk that had no room, in words."""
+    message: dict[str, Any] = {}
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

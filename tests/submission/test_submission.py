@@ -217,26 +217,6 @@ def test_a_runs_folder_that_is_a_file_is_refused(loaded, tmp_path):
         submit(loaded, tmp_path / "runs" / "deeper")
 
 
-@pytest.fixture
-def small_disk(tmp_path, missing):
-    """A file system of the given size in KB, which takes a superuser."""
-    mounted = []
-
-    def mount(kilobytes, inodes=1000):
-        folder = tmp_path / f"disk-{kilobytes}"
-        folder.mkdir()
-        options = f"size={kilobytes}k,nr_inodes={inodes}"
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-            missing("a full disk takes a superuser who may mount one")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("kilobytes", [4, 8, 12])
 def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
     disk = small_disk(kilobytes)

@@ -17,7 +17,6 @@ from hpcdist.agent.outcome.shortage import parse_shortage
 from hpcdist.agent.rank_process import (
     MOST_MESSAGE_LETTERS,
     MOST_TRACEBACK_LETTERS,
-    ErrorReport,
     clean,
     secrets_of,
 )
@@ -28,7 +27,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import RankEnd
+from hpcdist.runs.verdict import ErrorReport, RankEnd
 from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 _CRASH_MARK = "Fatal Python error:"
@@ -71,14 +70,18 @@ def rank_end(
     stopped_s: float | None = None,
     out_of_memory: str | None = None,
     teardown: str | None = None,
+    unwritten: ErrorReport | None = None,
 ) -> RankEnd:
     """Return how a rank ended.
 
     `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
     node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
-    whoever killed it for its memory; `teardown` the signal that ended it after its workload.
+    whoever killed it for its memory; `teardown` the signal that ended it after its workload;
+    `unwritten` the report that it could not write.
     """
-    report = read_error_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
+    report = unwritten or read_error_report(
+        run.error_file(order.rank, order.attempt), ended_s=time_s
+    )
     killed = os.WIFSIGNALED(status)
     if killed or (status == 0 and progress.finished):
         report = None  # what it raised was not what ended it
@@ -104,6 +107,7 @@ def rank_end(
         message=message and shown(message),
         traceback=trace and shown(trace),
         free_bytes=report.free_bytes if report else None,
+        full_disk=report.full_disk if report else None,
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,

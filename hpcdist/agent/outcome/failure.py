@@ -169,6 +169,8 @@ def decide(
     else:
         kind = "exit" if first.exception is None else "exception"
     sentence = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
+    if first.full_disk:
+        sentence += f"; {first.full_disk}"
     early = [end.rank for end in ends if not is_failure(end)]
     if early and not causes:
         sentence += (

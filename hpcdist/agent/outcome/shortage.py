@@ -1,4 +1,6 @@
-"""Messages of torch and numpy about a lack of memory, as figures: those of torch 2.6 to 2.15.
+"""A lack of memory, and of room on a disk: from what an exception says to a sentence with figures.
+
+Messages of torch and numpy about memory are those of torch 2.6 to 2.15:
 
 CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
 1.03 GiB is free. [...] Of the allocated memory 75.20 GiB is allocated by PyTorch, and [...]
@@ -8,9 +10,17 @@ DefaultCPUAllocator: can't allocate memory: you tried to allocate 400000000000 b
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.text import show_bytes
 
 _UNITS = {
     unit: 1024**power
@@ -26,6 +36,8 @@ _SIZES = {
     "reserved_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
 }
 """Field of Shortage -> where it stands."""
+_MOST_OF_FULL = 0.01
+"""Free share of a disk that counts as full: what failed to be written may be gone again."""
 _GPU = re.compile(r"GPU (\d+) has a total capacity")
 _TELLS = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
@@ -91,6 +103,46 @@ def shortage_sentence(shortage: Shortage) -> str:
             "profile, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid that)"
         )
     return ", ".join(parts)
+
+
+def full_disk(error: BaseException, places: Sequence[Path]) -> str | None:
+    """Return a sentence on the disk that had no room, where an exception is about that: the disk of
+    the file that it names, or the fullest of those with `places`."""
+    found = files.find_full(error)
+    try:
+        number = found.errno if found else _full_in_text(str(error))
+        if number is None:
+            return None
+        named = found.filename if found else None
+        places = [Path(os.fsdecode(named))] if isinstance(named, str | bytes) else places
+        return _disk_sentence(number, places)
+    except Exception:  # noqa: BLE001 - __str__ is the user's code, and a disk may be gone
+        return None
+
+
+def _full_in_text(text: str) -> int | None:
+    """Return the number of the error that a message of another process or library repeats."""
+    return next((number for number in files.FULL if os.strerror(number) in text), None)
+
+
+def _disk_sentence(number: int, places: Sequence[Path]) -> str:
+    mounts = {_mount_of(place) for place in places}
+    free_bytes, mount = min((shutil.disk_usage(mount).free, mount) for mount in mounts)
+    total_bytes = shutil.disk_usage(mount).total
+    if number == errno.EDQUOT:
+        return f"your quota on the disk {mount} is used up"
+    if free_bytes > _MOST_OF_FULL * total_bytes:
+        return f"the disk {mount} takes no more files, or your quota there is used up"
+    return (
+        f"the disk {mount} is full: {show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free"
+    )
+
+
+def _mount_of(place: Path) -> str:
+    folder = os.path.realpath(place)
+    while not os.path.ismount(folder):
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def _gb(num_bytes: int) -> str:

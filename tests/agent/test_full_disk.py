@@ -1,0 +1,92 @@
+"""Runs whose disk is full: why they ended is known all the same, and which disk it was."""
+
+import contextlib
+import errno
+
+import pytest
+
+from hpcdist.agent.outcome.shortage import full_disk
+
+FILL = """
+import os
+
+def fill():
+    with open(os.path.join(os.environ["HPCDIST_RUN_DIR"], "mine"), "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+"""
+NO_ROOM = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.fixture
+def disk(small_disk, tmp_path):
+    """A small file system that holds the runs."""
+    folder = small_disk(1500)
+    (tmp_path / "runs").symlink_to(folder)
+    return folder
+
+
+def brim(folder):
+    """Leave no byte on a disk but what the run holds back."""
+    with open(folder / "of-others", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        pytest.param("fill()", NO_ROOM, id="the full disk itself"),
+        pytest.param(
+            "try: fill()\nexcept OSError: raise ValueError('a loss' * 9999)",
+            "ValueError: a loss",
+            id="a long exception because of it",
+        ),
+        pytest.param(
+            "try: fill()\nexcept OSError: pass\nraise ValueError('unrelated')",
+            "ValueError: unrelated",
+            id="another exception beside it",
+        ),
+        pytest.param(
+            "import sys\ntry: fill()\nexcept OSError: pass\nsys.exit('given up')",
+            "left with exit code 1: given up",
+            id="sys.exit with a text",
+        ),
+    ],
+)
+def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(
+    launch, write_script, disk, end, cause
+):
+    launched = launch(write_script(f"{FILL}\n{end}\n"), gpus=2)
+    verdict = launched.verdict()
+    assert f"failed first: {cause}" in verdict.message
+    assert f"; the disk {disk} is full: " in verdict.message
+    if verdict.exception:
+        assert "Traceback" in verdict.traceback
+
+
+def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_script, disk):
+    launched = launch(write_script("print(1)"), agents=[])
+    brim(disk)
+    launched.start_agent(0)
+    verdict = launched.verdict()
+    assert f"the agent of node 0 (host {verdict.host}) failed: the disk {disk} is full: " in (
+        verdict.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        pytest.param(OSError(errno.EDQUOT, "x", "/tmp"), "your quota on the disk ", id="a quota"),
+        pytest.param(OSError(errno.ENOSPC, "x", "/proc/x"), "the disk /proc ", id="a named file"),
+        pytest.param(
+            RuntimeError("in worker 0: [Errno 28] No space left on device"), "the disk ", id="text"
+        ),
+        pytest.param(OSError(errno.EACCES, "x", "/tmp"), None, id="another error"),
+        pytest.param(ValueError("full"), None, id="no error of a disk"),
+    ],
+)
+def test_the_disk_is_that_of_the_file_that_an_error_names(tmp_path, error, sentence):
+    found = full_disk(error, [tmp_path])
+    assert found is None if sentence is None else found.startswith(sentence)
