@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,11 @@ from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.outcome.shortage import full_disk
 from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
@@ -121,20 +124,35 @@ class Agent:
             print(time.strftime("%H:%M:%S"), line, file=log)
 
 
-def run_agent(run_path: Path, place: JobPlace) -> int:
-    """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
+def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None = None) -> int:
+    """Be the agent of one node; returns the exit code of the run, as far as this node knows it.
+
+    `digests` are those of the run's files at its submission; None where there was none.
+    """
     run = Run(run_path)
     try:
-        job, plan, spec = run.read_launch()
+        contents = None if digests is None else read_run(run, digests)
+        job, plan, spec = run.read_launch(contents)
+        if digests is not None and spec.snapshot and spec.snapshot.folder:
+            snapshot = Path(spec.snapshot.folder)
+            check_folder(snapshot.parent, with_content=False)
+            check_folder(snapshot, with_content=False)
+    except BrokenSealError as error:
+        return _refuse(run, place, error.message)
     except (KeyError, msgspec.ValidationError) as error:
-        sentence = f"node {place.node_rank}: {run.spec_file} cannot be read: {error!r}"
-        print(sentence, file=sys.stderr)
-        run.write_verdict(
-            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
-        )
-        return EXIT_FAILED
+        return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
     requeuer = load_requeuer(str(spec.scheduler))
     agent = Agent(run, job, plan, place, requeuer)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED
+
+
+def _refuse(run: Run, place: JobPlace, sentence: str) -> int:
+    sentence = f"node {place.node_rank}: {sentence}"
+    print(sentence, file=sys.stderr)
+    if is_own(run.path):
+        run.write_verdict(
+            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
+        )
+    return EXIT_FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _exit_code = 0
@@ -12,9 +13,13 @@ _exit_code = 0
 class AgentTask:
     """submitit's callable: be the agent of this node."""
 
-    def __init__(self, run_path: str, scheduler: str) -> None:
+    def __init__(
+        self, run_path: str, scheduler: str, digests: Mapping[str, str] | None = None
+    ) -> None:
+        """`digests` are those of the run's files: `hpcdist.runs.seal`."""
         self.run_path = run_path
         self.scheduler = scheduler
+        self.digests = dict(digests or {})
 
     def __call__(self) -> int:
         global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
@@ -23,10 +28,11 @@ class AgentTask:
         from hpcdist.schedulers import load_scheduler
 
         path = Path(self.run_path)
-        # A job that waited while hpcdist was replaced may have a pickle without a scheduler.
+        # A job that waited while hpcdist was replaced may have a pickle without them.
+        digests = getattr(self, "digests", {})
         scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
         place = load_scheduler(str(scheduler)).place()
-        code = run_agent(path, place)
+        code = run_agent(path, place, digests)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         _exit_code = code if place.node_rank == 0 else 0
@@ -38,8 +44,7 @@ def main() -> None:
 
     The scheduler must see a failed run as a failed job: dependencies count on it.
     """
-    from hpcdist.schedulers.submitting import adopt_pickle, run_pickle
+    from hpcdist.schedulers.submitting import run_pickle
 
-    adopt_pickle(Path(sys.argv[1]))
-    run_pickle()
+    run_pickle(adopts=True)
     sys.exit(_exit_code)

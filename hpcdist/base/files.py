@@ -171,7 +171,19 @@ def read_json(path: Path) -> Any | None:
 def load_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises OSError where there is no regular file of a size that
     is read, and ValueError where its content is torn, or nested too deep."""
-    content = read_bytes(path, most_bytes=MOST_JSON_BYTES)
+    return _load_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
+
+
+def parse_json(content: bytes) -> Any | None:
+    """Return the value in the content of a JSON file that was read already; None where it is
+    torn."""
+    try:
+        return _load_json(content)
+    except ValueError:
+        return None
+
+
+def _load_json(content: bytes) -> Any:
     too_deep = f"it is nested more than {_MOST_DEPTH} levels deep"
     try:
         value = json.loads(content.decode())

@@ -6,7 +6,7 @@
                               agents read it
       submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
-      submitit/               submitit's pickle, result and logs
+      submitit/               submitit's pickle, its digest, result and logs
       launch/                 where the agents meet; one file per node about its agent; until the
                               verdict, a reserve of disk space for it
       attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
@@ -32,7 +32,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partialmethod
 from pathlib import Path
 from typing import TypeVar
@@ -209,10 +209,15 @@ class Run:
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
 
-    def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-        """Return what an agent starts its ranks by, secret arguments included; raises
-        msgspec.ValidationError."""
-        return decode_launch(files.read_json(self.spec_file), files.read_json(self.private_file))
+    def read_launch(
+        self, contents: Mapping[str, bytes] | None = None
+    ) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+        """Return what an agent starts its ranks by, secret arguments included; of the contents of
+        the two files, where they were read already. Raises msgspec.ValidationError."""
+        paths = (self.spec_file, self.private_file)
+        if not contents:
+            return decode_launch(*map(files.read_json, paths))
+        return decode_launch(*(files.parse_json(contents.get(path.name, b"")) for path in paths))
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
@@ -73,6 +74,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """The working directory of the ranks."""
     environment: dict[str, str] = {}
     """Variables that say where things are."""
+    own_folders: list[str] = []
+    """Folders of the snapshot, which must be the user's own where the job starts."""
     array_size: int | None = None
     """Number of runs; None: one run, and no array."""
     max_parallel: int | None = None
@@ -90,6 +93,11 @@ class Target(Struct, frozen=True, kw_only=True):
     def submitit_folder(self) -> Path:
         """The folder of submitit's pickles, results and logs."""
         return self.folder / "submitit"
+
+    def make_folders(self) -> None:
+        """Make the two folders where they are not there, private to the user."""
+        for folder in (self.folder, self.submitit_folder):
+            folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
 class Condition(Struct, frozen=True, kw_only=True):

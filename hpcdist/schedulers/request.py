@@ -14,6 +14,7 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
+from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import Target
 
@@ -174,6 +175,8 @@ def render(
         settings=cluster.environment | target.environment,
         python=cluster.python or sys.executable,
         submitit_folder=str(target.submitit_folder),
+        own_folders=target.own_folders,
+        seal=PLACEHOLDER,
         **values,
     )
 

@@ -4,15 +4,17 @@ submitit pickles what every node of a job executes, names the pickle after the j
 there. Rendering, calling the scheduler and watching jobs is hpcdist's. What is used here beyond
 submitit's documented interface, and may change with it (tried with 1.5.4; setup.cfg wants no other
 minor version):
-`Executor._internal_process_submissions`, `DelayedSubmission.dump`, `JobPaths`, the variables and
-the module of its local controller, and `core.submission.submitit_main`.
+`Executor._internal_process_submissions`, `DelayedSubmission.dump` and `load`, `JobPaths`, the
+variables and the module of its local controller, and `core.submission.submitit_main`.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +23,12 @@ from typing import Any
 
 from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment
+
+from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.ownership import is_own
+from hpcdist.runs.run import Run
+from hpcdist.runs.seal import BrokenSealError, check_folder, read_task, seal_tasks
+from hpcdist.runs.verdict import Verdict
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
 
@@ -38,15 +46,15 @@ class ScriptExecutor(core.Executor):
         *,
         job_class: type[core.Job[Any]],
         num_tasks: int,
-        send: Callable[[], str],
+        send: Callable[[str], str],
         take_back: Callable[[Sequence[str]], object],
         array_from: int | None = None,
         has_own_names: bool = False,
     ) -> None:
-        """`send` gives the script to the scheduler and returns the job's id, of an array its own;
-        `take_back` ends jobs by submitit's ids; `array_from` is the number of an array's first
-        element, None where there is no array. With `has_own_names`, others may submit to the same
-        folder at this moment."""
+        """`send` gives the script, with the seal that it is called with (`hpcdist.runs.seal`), to
+        the scheduler and returns the job's id, of an array its own; `take_back` ends jobs by
+        submitit's ids; `array_from` is the number of an array's first element, None where there is
+        no array. With `has_own_names`, others may submit to the same folder at this moment."""
         super().__init__(folder)
         self.job_class = job_class
         self._num_tasks = num_tasks
@@ -72,7 +80,9 @@ class ScriptExecutor(core.Executor):
         self.pickles = [_unnamed_pickle(folder, place, self._prefix) for place in places]
         for delayed, path in zip(delayed_submissions, self.pickles, strict=True):
             delayed.dump(path)
-        job_id = self._send()
+        # A folder that others submit to at this moment is not hpcdist's, and has no seal.
+        seal = "" if self._prefix else seal_tasks(self.pickles, folder)
+        job_id = self._send(seal)
         ids = [job_id if first is None else f"{job_id}_{place}" for place in places]
         tasks = list(range(self._num_tasks))
         jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
@@ -123,7 +133,7 @@ def _unnamed_pickle(folder: Path, place: int, prefix: str = "") -> Path:
     return folder / f"{prefix}task-{place}.pkl"
 
 
-def adopt_pickle(folder: Path) -> None:
+def _adopt_pickle(folder: Path) -> None:
     """Within a job: give its pickle the name that submitit looks for, where nobody has yet.
 
     submitit names the pickle once the scheduler has told the job's id. sbatch may give up before
@@ -132,14 +142,52 @@ def adopt_pickle(folder: Path) -> None:
     its rename replaces the link.
     """
     job = JobEnvironment()
-    unnamed = _unnamed_pickle(folder, int(job.array_task_id or 0))
+    unnamed = _unnamed_pickle(folder, _own_place())
     if unnamed.exists():
         with suppress(FileExistsError):  # the submitter, or the agent of another node
             os.symlink(unnamed.name, utils.JobPaths(folder, job_id=job.job_id).submitted_pickle)
 
 
-def run_pickle() -> None:
-    """Run submitit's main, in a process without numpy.
+def _own_place() -> int:
+    return int(JobEnvironment().array_task_id or 0)
+
+
+def run_pickle(*, adopts: bool = False) -> None:
+    """Run submitit's main on the folder that sys.argv names, if what is there is what was submitted
+    by the seal behind it; with `adopts` where the job may have no id yet, as far as submitit knows.
+    """
+    folder = Path(sys.argv[1])
+    # A job that waited while hpcdist was replaced has no seal.
+    seal = sys.argv.pop(2) if len(sys.argv) > 2 else None
+    try:
+        check_folder(folder.parent)
+        check_folder(folder)
+        if adopts:
+            _adopt_pickle(folder)
+        _run_sealed(seal)
+    except BrokenSealError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        _write_refusal(Run(folder.parent), error)
+        sys.exit(EXIT_FAILED)
+
+
+def _write_refusal(run: Run, error: BrokenSealError) -> None:
+    """Write the verdict on a run of the user's own that was refused; others' stay as they are."""
+    if is_own(run.path) and run.spec_file.exists():
+        verdict = Verdict(
+            kind="launch",
+            state="failed",
+            message=error.message,
+            exit_code_of_run=EXIT_FAILED,
+            time_s=time.time(),
+        )
+        with suppress(OSError):
+            run.write_verdict(verdict)
+
+
+def _run_sealed(seal: str | None) -> None:
+    """Run submitit's main, in a process without numpy, on a pickle that is loaded as it was read
+    when it was checked.
 
     submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
     needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and
@@ -154,4 +202,11 @@ def run_pickle() -> None:
     finally:
         if not is_there:
             del sys.modules["numpy"]
+
+    def load(path: Path) -> object:
+        listed_as = _unnamed_pickle(path.parent, _own_place()).name
+        content = read_task(path, listed_as=listed_as, seal=seal)
+        return pickle.loads(content)  # noqa: S301 - it is the user's own, as it was submitted
+
+    utils.DelayedSubmission.load = load  # type: ignore[method-assign, assignment]
     submission.submitit_main()

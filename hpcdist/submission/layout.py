@@ -198,6 +198,6 @@ class SummaryJob:
         Raises SchedulerError.
         """
         target = self.target(job_ids)
-        target.submitit_folder.mkdir(parents=True, exist_ok=True)
+        target.make_folders()
         task = make_task([str(run.path) for run in runs], str(self._folder))
         return self._scheduler.submit_task(self._job, target, task, self.script(target))

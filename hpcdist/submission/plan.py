@@ -19,6 +19,7 @@ from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import seal_run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -70,6 +71,7 @@ class PlannedRun:
             folder=run.path,
             cwd=cwd,
             environment=environment,
+            own_folders=self.workspace.own_folders(run.path.parent),
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,
@@ -78,7 +80,7 @@ class PlannedRun:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
         job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
-        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
+        agents = [AgentTask(str(run.path), self.scheduler.name, seal_run(run)) for run in runs]
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
     def prepare(self) -> None:

@@ -135,7 +135,7 @@ class Submission:
         runs = [self.runs[index] for index in job.points]
         behind = None if job.behind is None else self.jobs[job.behind].job_id
         target = job.target_behind(behind)
-        target.submitit_folder.mkdir(parents=True, exist_ok=True)
+        target.make_folders()
         try:
             planned = planned or self.planned.runs[job.points[0]]
             self._note(planned.hand_over(target, runs))

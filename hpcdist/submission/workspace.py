@@ -76,6 +76,13 @@ class Workspace:
         within = os.path.relpath(self.snapshot.cwd, self.snapshot.root)
         return str(folder / within), variables
 
+    def own_folders(self, runs: Path) -> list[str]:
+        """Return the folders that nobody else may have made when the job starts in a snapshot."""
+        if self.snapshot is None:
+            return []
+        folder = self.snapshot.folder(runs)
+        return [str(folder.parent), str(folder)]
+
     def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
         """Return the snapshot as it stands in spec.json."""
         if self.snapshot is None:

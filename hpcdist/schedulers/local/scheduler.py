@@ -33,6 +33,7 @@ from hpcdist.machine.process import (
     works_in,
 )
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers.base import (
@@ -93,11 +94,10 @@ class LocalScheduler(Scheduler):
         from hpcdist.schedulers.submitting import ScriptExecutor, start_local_controller
 
         (run,) = runs
-        files.write_whole(target.script_file, script)
-        target.submitit_folder.mkdir(parents=True, exist_ok=True)
         started: list[ProcessId] = []
 
-        def start() -> str:
+        def start(seal: str) -> str:
+            files.write_whole(target.script_file, script.replace(PLACEHOLDER, seal))
             process = start_local_controller(
                 shlex.join(["/bin/bash", str(target.script_file)]),
                 target.submitit_folder,

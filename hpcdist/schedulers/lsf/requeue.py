@@ -17,6 +17,7 @@ from hpcdist.base.errors import SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
@@ -92,11 +93,11 @@ def _is_ending() -> bool:
 
 def _submit_anew(run: Run) -> None:
     """Submit the same run as another job, by the same script."""
-    submission = run.read_submission() or Submission()
+    submission, script = _own_submission(run)
     name, folder = str(submission.job_name), Path(str(submission.folder))
     index = own_index()
     called = f"{name}[{index}]" if index else name
-    script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
+    script = _ONLY_ONCE.sub("", script)
     environment = {
         key: value for key, value in submission_environment().items() if not means_first_host(key)
     }
@@ -109,6 +110,18 @@ def _submit_anew(run: Run) -> None:
     os.symlink(pickles[0], folder / "submitit" / pickles[1])
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(msgspec.structs.replace(submission, job_id=new_id, former_job_ids=former))
+
+
+def _own_submission(run: Run) -> tuple[Submission, str]:
+    """Return the run's submission and script; RequeueRefusedError where they may be somebody
+    else's by now."""
+    try:
+        check_folder(run.path)
+        submission = run.read_submission() or Submission()
+        check_folder(Path(str(submission.folder)))
+        return submission, read_own(Path(str(submission.folder)) / "script.sh").decode()
+    except BrokenSealError as error:
+        raise RequeueRefusedError(error.message) from None
 
 
 def _others() -> list[ListedJob]:

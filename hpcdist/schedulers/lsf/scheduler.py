@@ -13,6 +13,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
@@ -148,8 +149,10 @@ def _send(
 
     said: list[str] = []
 
-    def send() -> str:
-        job_id, lines = submit_script(script, target.name, environment=submission_environment())
+    def send(seal: str) -> str:
+        sealed = script.replace(PLACEHOLDER, seal)
+        files.write_whole(target.script_file, sealed)
+        job_id, lines = submit_script(sealed, target.name, environment=submission_environment())
         said.extend(lines)
         return job_id
 
@@ -161,7 +164,6 @@ def _send(
         take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
         array_from=None if target.array_size is None else 1,
     )
-    files.write_whole(target.script_file, script)
     return [lsf_id(one) for one in executor.submit_all(tasks)], said
 
 

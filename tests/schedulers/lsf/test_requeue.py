@@ -1,14 +1,17 @@
 """Starting a job again from within, where brequeue refuses or LSF does not answer."""
 
 import json
+import os
 
 import pytest
+from another_user import NOBODY, needs_root
 
 from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.lsf import requeue
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
+from hpcdist.schedulers.requeue import RequeueRefusedError
 
 NAME = "train-1"
 SCRIPT = f"#!/bin/bash\n#BSUB -J {NAME}\n#BSUB -W 01:00\n#BSUB -w done(5) -ti\ntrue\n"
@@ -26,6 +29,7 @@ def run(tmp_path, monkeypatch):
     run.submission_file.write_text(json.dumps(submission))
     monkeypatch.setenv("LSB_JOBID", "7")
     monkeypatch.setenv("LSB_JOBINDEX", "0")
+    run.path.chmod(0o700)
     return run
 
 
@@ -124,3 +128,14 @@ def test_the_loss_of_the_first_host_is_lsfs_to_judge(commands, node, stat, seque
     list_jobs(commands, job("7", stat))
     verdict = without_rank("agent_lost", "lost", time_s=0.0, node=node)
     assert LsfRequeuer().decide(verdict).sequel == sequel
+
+
+@needs_root
+@pytest.mark.parametrize("what", ["", "script.sh", "submission.json"])
+def test_a_script_that_may_be_somebody_elses_by_now_is_not_submitted(run, commands, what):
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.add("bsub", f"echo '{SUBMITTED}'")
+    os.chown(run.path / what, NOBODY, NOBODY)
+    with pytest.raises(RequeueRefusedError, match="belongs to nobody, and the job is root's"):
+        LsfRequeuer().requeue(run)
+    assert bsub_calls(commands) == []

@@ -33,4 +33,4 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.task import main
 main()
-' "$logs"
+' "$logs" SEAL-OF-THIS-JOB

@@ -38,4 +38,4 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.task import main
 main()
-' /scratch/ann/runs/RUN/submitit
+' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB
