@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
+import threading
 import time
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from hpcdist.agent.forkserver import open_store
 from hpcdist.agent.node import (
     AgentFile,
     CannotLaunchError,
@@ -35,6 +38,9 @@ from hpcdist.runs.verdict import ErrorReport, Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
+
+_stores: list[object] = []
+"""Serve while they live."""
 
 
 class DebugRank(NamedTuple):
@@ -66,12 +72,17 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process
     )
     run.write_submission(submission)
-    order = _order(run, node)
+    try:
+        listener = listen(_ADDRESS, job.launch.port_range)
+    except NoFreePortError as error:
+        raise JobError(str(error), hint="name a wider range with launch.port_range") from None
+    order = _order(run, node, listener.getsockname()[1])
     os.environ.update(node.environment(os.environ))
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     fill_in_defaults()
+    serve_store(listener)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 
 
@@ -100,13 +111,18 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     return verdict
 
 
-def _order(run: Run, node: OwnNode) -> RankOrder:
-    # Rank 0 of 1 serves its own store, so the port is only found here, not held.
-    try:
-        with listen(_ADDRESS, node.job.launch.port_range) as listener:
-            port = listener.getsockname()[1]
-    except NoFreePortError as error:
-        raise JobError(str(error), hint="name a wider range with launch.port_range") from None
+def serve_store(listener: socket.socket) -> None:
+    """Serve the rank's store from a thread, once the rank asks for it: the store that torch opens
+    by itself listens on all addresses, and asks nobody for a password."""
+
+    def serve() -> None:
+        select.select([listener], [], [])
+        _stores.append(open_store(listener, _ADDRESS))
+
+    threading.Thread(target=serve, name="hpcdist-store", daemon=True).start()
+
+
+def _order(run: Run, node: OwnNode, port: int) -> RankOrder:
     (order,) = rank_orders(
         run,
         node,
@@ -122,5 +138,4 @@ def _order(run: Run, node: OwnNode) -> RankOrder:
         ),
     )
     order.environment["TORCHELASTIC_MAX_RESTARTS"] = "0"
-    del order.environment["TORCHELASTIC_USE_AGENT_STORE"]
     return order

@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
@@ -48,6 +48,9 @@ from hpcdist.machine.process import (
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
 
 _LEAVING_GRACE_S = 3.0
 """Time that a rank which is leaving by itself has at least to end in order, where others are being
@@ -296,14 +299,22 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     die_with_parent(parent_pid)
     if "torch" not in sys.modules:
         select.select([listener], [], [])
+    signal.set_wakeup_fd(-1)
+    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
+    use_all_descriptors()  # every rank holds connections, and strangers may hold some
+    store = open_store(listener, address)
+    while store is not None:
+        signal.pause()
+    os._exit(0)
+
+
+def open_store(listener: socket.socket, address: str) -> TCPStore:
+    """Return the store of an attempt, which serves in threads while it lives: it needs torch."""
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
 
-    signal.set_wakeup_fd(-1)
-    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
-    use_all_descriptors()  # every rank holds connections, and strangers may hold some
-    store = TCPStore(
+    return TCPStore(
         address,
         listener.getsockname()[1],
         world_size=None,
@@ -312,9 +323,6 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
-    while store is not None:
-        signal.pause()
-    os._exit(0)
 
 
 def _outlive_agent_briefly(agent_pid: int) -> None:
