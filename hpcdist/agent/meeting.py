@@ -273,9 +273,14 @@ def join_meeting(
                 try:
                     return _join(place, address, node_rank=node_rank, source=source)
                 except (OSError, StrangerError, ChannelClosedError) as error:
-                    troubles.append(f"{address} port {place.port}: {error}")
-        except (OSError, ValueError) as error:  # it is not there yet, is damaged, or is not ours
-            troubles.append(f"{run.meeting_file}: {error}")
+                    reason = getattr(error, "strerror", None) or error
+                    troubles.append(f"at {address} port {place.port}: {reason}")
+        except FileNotFoundError:
+            troubles.append(f"there is no {run.meeting_file} yet")
+        except OSError as error:  # it is not ours
+            troubles.append(str(error))
+        except ValueError as error:
+            troubles.append(f"{run.meeting_file} is damaged: {error}")
         if time.monotonic() >= deadline:
             raise NotReachedError(
                 f"could not reach the agent of node 0 within {timeout_s:g} s; {'; '.join(troubles)}"

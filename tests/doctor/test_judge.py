@@ -66,7 +66,7 @@ def test_what_is_proven_passes():
 
 
 def test_a_node_that_cannot_reach_the_first_is_a_matter_of_ports():
-    message = "node 1 (host n1) could not reach the agent of node 0 within 60 s"
+    message = "node 1 (host n1): could not reach the agent of node 0 within 60 s"
     found = states(
         verdict=launch_failed(message),
         nodes=[node(0), node(1, address=None, master_addr=None, interface=None)],
