@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from hpcdist.base.text import one_line
+from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.options import json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.sweep import list_unfinished
 from hpcdist.schedulers.base import Condition
 
 _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
@@ -29,6 +30,9 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
+    if num_unfinished := len(list_unfinished(runs, listed)):
+        folders = number_of(num_unfinished, "folder")
+        note(f"{folders} of submissions that made no run, or not yet: see hpcdist gc")
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:

@@ -1,6 +1,7 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, and snapshots that no other run needs. Everything else of a run stays: its
+Freed are checkpoints, snapshots that no other run needs, and what submissions that were killed left
+before there was a run. Everything else of a run stays: its
 verdict, logs and events are small, and are what there is to know about it.
 """
 
@@ -10,7 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,16 @@ from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs import snapshot_store as stored
-from hpcdist.runs.run import Run, created_ns
+from hpcdist.runs.run import Run, created_ns, is_of_unfinished
 from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.sweep import list_unfinished
 from hpcdist.runs.verdict import State
 
-What = Literal["checkpoints", "snapshot", "unfinished snapshot"]
+What = Literal["checkpoints", "snapshot", "unfinished snapshot", "unfinished run"]
 
 DAY_S = 86400.0
+_SUBMITTING_S = 3600.0
+"""So long a submission may take at most to make a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,21 @@ def find_garbage(
         found.append(_candidate("snapshot", folder.name, folder, kept_because=why))
     # Copies that submissions left unfinished when they were killed.
     unfinished = stored.list_unfinished(runs)
-    return found + [_candidate("unfinished snapshot", path.name, path) for path in unfinished]
+    found += [_candidate("unfinished snapshot", path.name, path) for path in unfinished]
+    return found + [_unfinished_run(path) for path in list_unfinished(runs, all_of_them)]
+
+
+def _unfinished_run(folder: Path) -> Candidate:
+    """Return what a submission left that was killed before it wrote spec.json."""
+    found = _candidate("unfinished run", folder.name, folder)
+    age_s = time.time() - folder.lstat().st_mtime
+    odd = next((place for place in found.tree.entries if not is_of_unfinished(place)), None)
+    why = found.kept_because
+    if age_s < _SUBMITTING_S:
+        why = f"its submission may go on: it began only {show_age(age_s)} ago"
+    elif odd is not None:
+        why = f"it holds {odd}, which is of no submission"
+    return replace(found, kept_because=why)
 
 
 def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Candidate | None:
@@ -132,7 +150,7 @@ def remove(candidate: Candidate) -> str | None:
     try:
         if candidate.what == "snapshot":
             return stored.remove(candidate.tree)
-        if candidate.what == "unfinished snapshot":
+        if candidate.what in {"unfinished snapshot", "unfinished run"}:
             return stored.remove_unfinished(candidate.tree)
         left = remove_listed(candidate.tree)
     except OSError as error:

@@ -66,6 +66,9 @@ _LOG_FILE = re.compile(rf"rank{_NUMBERED}\.log")
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+_OF_UNFINISHED = re.compile(
+    rf"(?:{'|'.join(_FOLDERS)})|launch/(?:reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
+)
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
@@ -381,6 +384,17 @@ def is_run(path: str | Path) -> bool:
         return True
     is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
     return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a folder of this name may have been made for a run, or a sweep."""
+    return _ID.fullmatch(name) is not None
+
+
+def is_of_unfinished(place: str) -> bool:
+    """Return whether the folder of an unfinished run or sweep may hold this, which nobody misses;
+    `.` is the folder itself."""
+    return place == "." or _OF_UNFINISHED.fullmatch(place) is not None
 
 
 def find_run(runs: Path, name: str) -> Run:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.base.ownership import owner_id
-from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
+from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, is_run_name
 from hpcdist.runs.spec import SweepSpec
 
 _SWEEP_FILE = "sweep.json"
@@ -83,6 +84,32 @@ def is_sweep(path: Path) -> bool:
 def all_sweeps(runs: Path) -> list[Path]:
     """Return the folders of the sweeps in a folder of runs."""
     return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
+
+
+def list_unfinished(runs: Path, finished: Sequence[Run]) -> list[Path]:
+    """Return the folders of submissions that ended before there was a run: those without spec.json,
+    and sweeps without runs and jobs. `finished` are all runs in the folder."""
+    known = {run.id for run in finished}
+    try:
+        with os.scandir(runs) as listed:
+            entries = files.first_entries(listed, runs)
+    except OSError:
+        return []
+    return sorted(
+        Path(entry.path)
+        for entry in entries
+        if entry.name not in known and is_run_name(entry.name)
+        if entry.is_dir(follow_symlinks=False) and _is_unfinished(Path(entry.path), known)
+    )
+
+
+def _is_unfinished(folder: Path, known: Collection[str]) -> bool:
+    if os.path.lexists(folder / "spec.json"):
+        return False
+    if not is_sweep(folder):
+        return True
+    has_runs = any(name.startswith(f"{folder.name}-") for name in known)
+    return not has_runs and not Sweep(folder).read().jobs
 
 
 def find_runs(runs: Path, name: str) -> list[Run]:
