@@ -92,10 +92,15 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, to_json(value))
 
 
+_C1 = re.compile("[\x7f-\x9f]")
+"""Control characters that JSON does not escape."""
+
+
 def to_json(value: Any) -> str:
-    """Return a value as readable JSON and a newline; names that are not UTF-8 are escaped."""
+    """Return a value as readable JSON and a newline. Names that are not UTF-8 are escaped, as is
+    what a terminal would act on."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return as_utf8(text)
+    return as_utf8(_C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def open_regular(path: str | Path, *, most_bytes: float, flags: int = 0) -> FileIO:

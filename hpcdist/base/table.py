@@ -21,6 +21,7 @@ from hpcdist.base.text import (
     format_mean_sd,
     format_number,
     format_percent,
+    harmless,
     shown,
 )
 
@@ -206,12 +207,12 @@ class Table(Struct, Generic[Row], frozen=True):
         from rich.text import Text
 
         if self.caption:
-            yield Text(self.caption)
+            yield Text(harmless(self.caption))
         lines = _Lines(self)
         fits = lines.width <= options.max_width
         yield from lines.segments(console) if fits else [lines.folded(options.max_width)]
         if self.footnote:
-            yield Text(self.footnote)
+            yield Text(harmless(self.footnote))
 
 
 class _Lines:

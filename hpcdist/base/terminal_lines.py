@@ -34,8 +34,8 @@ _TOKEN = re.compile(
     r"|(?P<text>[^\x00-\x08\n-\x0c\x0e-\x1f\x7f-\x9f]+)"  # with tabs and carriage returns
     r"|\x1b\[(?P<arguments>[0-?]*)[ -/]*(?P<command>[@-~])"
     r"|(?P<back>\x08)"
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles and links
-    r"|\x1b[PX^_][^\x1b]*\x1b\\"
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # titles, links, the clipboard
+    r"|\x1b[PX^_][^\x1b\n]*\x1b\\"
     r"|\x1b[ -/]*[0-Z\\-~]"
     r"|.",
     re.DOTALL,
@@ -43,7 +43,7 @@ _TOKEN = re.compile(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _STYLE = re.compile(r"[0-9;:]{0,48}")
 _UNFINISHED = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)", re.DOTALL
+    r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[PX^_][^\x1b\n]*\x1b?|[ -/]*)", re.DOTALL
 )
 
 _FIRST_BYTES = 1 << 16

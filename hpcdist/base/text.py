@@ -20,6 +20,11 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
+def harmless(text: str) -> str:
+    """Return text, which may have several lines, with control characters escaped."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
 def as_utf8(text: str) -> str:
     """Return text that any encoder takes: undecodable bytes of file names are escaped."""
     return text.encode(errors="backslashreplace").decode()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import click
 
 from hpcdist.cli.options import json_option, named_runs, runs_option
-from hpcdist.cli.printing import print_json
+from hpcdist.cli.printing import print_json, say
 from hpcdist.runs.run import Run, check_own
 
 
@@ -50,4 +49,4 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     for run in named_list:
         had_ended = before[run.id] == after[run.id]
         words = f" had ended already: {before[run.id]}" if had_ended else f": {after[run.id]}"
-        print(f"run {run.id}{words}", file=sys.stderr)
+        say(f"run {run.id}{words}")

@@ -12,7 +12,7 @@ import click
 
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError, SchedulerError, UserError
-from hpcdist.base.text import one_line
+from hpcdist.base.text import harmless, one_line
 from hpcdist.cli.options import json_option, with_options
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
@@ -153,7 +153,7 @@ def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
 
 def _give(text: str, path: Path | None) -> None:
     if path is None:
-        print(text, end="")
+        print(harmless(text), end="")
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -17,17 +18,23 @@ from hpcdist.runs.run import Run, find_run
 @run_argument
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
+@click.option("--raw", is_flag=True, help="Print every byte as it was printed, one rank by one.")
 @runs_option
-def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
+def logs(*, run_name: str, rank: int | None, follow: bool, raw: bool, runs: Path) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
+
+    Lines are as a terminal would show them in the end, with their colours. What else acts on a
+    terminal, such as its title or the clipboard, is left out; --raw gives all.
 
     \b
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
     from hpcdist.monitor.screen import Screen
-    from hpcdist.monitor.tail import whole_log
+    from hpcdist.monitor.tail import whole_bytes, whole_log
 
+    if follow and raw:
+        raise click.UsageError("--follow and --raw contradict each other")
     run = find_run(runs, run_name)
     if follow:
         _follow(run, rank)
@@ -42,6 +49,11 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
             )
         note(f"the ranks of run {run.id} have not printed anything")
         note(*(f"the job's own log is {path}" for path in run.job_logs()))
+        return
+    if raw:
+        for _, path in files:
+            for chunk in whole_bytes(path):
+                sys.stdout.buffer.write(chunk)
         return
     with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
         for number, path in files:

@@ -20,8 +20,9 @@ def print_json(value: Any) -> None:
 def print_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, file: TextIO | None = None
 ) -> None:
-    """Print rows beneath their header, columns aligned; the last column has no limit."""
-    lines = [header, *rows]
+    """Print rows beneath their header, columns aligned; the last column has no limit. Nothing in a
+    cell acts on the terminal."""
+    lines = [header, *(list(map(one_line, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
@@ -38,7 +39,7 @@ def say(text: str) -> None:
     """Print a line on stderr, even if the terminal has gone, which may be why the command was
     interrupted."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(one_line(text), file=sys.stderr, flush=True)
 
 
 def local_time(time_s: float | None) -> str:

@@ -25,6 +25,8 @@ _QUIET_S = 60.0
 _QUIET_WINDOWS = 3
 _SLOW = 1.5
 _SHOWN_RANKS = 3
+_MOST = 1e15
+"""Of seconds, steps and samples."""
 _STOPPED = ("T", "t")
 """As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 
@@ -71,7 +73,8 @@ class _Rank:
 
     def __init__(self, path: Path) -> None:
         self._tail = EventTail(path)
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, int | None] = {}
+        self._loss: float | None = None
         self._total_steps: int | None = None
         self._windows: deque[_Window] = deque(maxlen=_WINDOWS)
         self.world_size: int | None = None
@@ -99,13 +102,16 @@ class _Rank:
         match event["event"]:
             case "start":
                 self.world_size = round(_number(event, "world_size")) or 1
-                self.host, self.pid = event.get("host"), round(_number(event, "pid")) or None
+                self.host, self.pid = _text(event, "host"), round(_number(event, "pid")) or None
             case "setup":
                 self._total_steps = round(_number(event, "total_steps")) or None
             case "resume":
-                self._last = {"epoch": event.get("epoch"), "step": event.get("step")}
-            case "steps" if isinstance(event.get("step"), int):
-                self._last = dict(event)
+                self._last = {key: _whole(event, key) for key in ("epoch", "step")}
+                self._loss = None
+            case "steps" if _whole(event, "step") is not None:
+                self._last = {key: _whole(event, key) for key in ("epoch", "step")}
+                loss = event.get("loss")  # null where it is no number any more
+                self._loss = loss if isinstance(loss, int | float) else None
                 waited_s = ("phases_s", "exposed_communication")  # has more than a sum in schema 1
                 window = _Window(
                     wall_s=_number(event, "wall_s"),
@@ -116,7 +122,7 @@ class _Rank:
                 )
                 self._windows.append(window)
             case "end":
-                self.end_status = event.get("status") or "done"
+                self.end_status = _text(event, "status") or "done"
 
     def progress(self, attempt: int, *, samples_per_s: float | None) -> Progress:
         """Return the progress of the run, going by this rank."""
@@ -128,7 +134,7 @@ class _Rank:
             epoch=self._last.get("epoch"),
             step=step,
             total_steps=self._total_steps,
-            loss=self._last.get("loss"),
+            loss=self._loss,
             samples_per_s=samples_per_s,
             remaining_s=remaining_s,
         )
@@ -152,10 +158,21 @@ class _Rank:
 
 
 def _number(event: Any, *keys: str) -> float:
-    """Return a number within an event; 0 where there is none, as in what another version wrote."""
+    """Return a number within an event; 0 where there is none, as in what another version wrote, or
+    one that nothing counts or takes."""
     for key in keys:
         event = event.get(key) if isinstance(event, Mapping) else None
-    return event if isinstance(event, int | float) else 0
+    return event if isinstance(event, int | float) and abs(event) <= _MOST else 0
+
+
+def _whole(event: Mapping[str, Any], key: str) -> int | None:
+    value = event.get(key)
+    return value if isinstance(value, int) and 0 <= value <= _MOST else None
+
+
+def _text(event: Mapping[str, Any], key: str) -> str | None:
+    value = event.get(key)
+    return value if isinstance(value, str) else None
 
 
 class LiveProgress:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
+from hpcdist.base.text import one_line
 from hpcdist.monitor.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Screen:
         self._log.flush()
 
     def say(self, text: str) -> None:
-        """Show a line that is not of a rank."""
+        """Show a line that is not of a rank; nothing in it acts on the terminal."""
+        text = one_line(text.expandtabs())
         if self.is_live:
             self._terminal().print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -96,6 +96,11 @@ def whole_log(path: Path) -> Iterator[str]:
     yield from terminal.finish()
 
 
+def whole_bytes(path: Path) -> Iterator[bytes]:
+    """Give the bytes of a log as they are now, piece by piece."""
+    return _Growth(path).chunks()
+
+
 class _Growth:
     """The bytes that are added to a file."""
 

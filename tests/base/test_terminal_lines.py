@@ -1,6 +1,7 @@
 """What programs print, progress bars above all, as the lines that a terminal would show."""
 
 import io
+import re
 
 import pytest
 from tqdm import tqdm
@@ -52,6 +53,52 @@ def test_lines_are_those_that_a_terminal_shows_in_the_end(written, shown):
     live = TerminalLines(hold=9)
     pieces = [line for byte in data for line in live.feed(bytes([byte]))]
     assert [*pieces, *live.finish()] == shown
+
+
+ACTING = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;:]*m)")
+SEQUENCES = {
+    "clipboard": "\x1b]52;c;ZXZpbA==\x07",
+    "clipboard, ended by ST": "\x1b]52;c;ZXZpbA==\x1b\\",
+    "long clipboard": "\x1b]52;c;" + "A" * 5_000 + "\x07",
+    "title": "\x1b]0;evil\x07",
+    "title that never ends": "\x1b]0;evil",
+    "link": "\x1b]8;;http://evil\x1b\\here\x1b]8;;\x1b\\",
+    "question for the terminal": "\x1b[6n\x1b[c\x1bZ",
+    "device control": "\x1bP$qm\x1b\\",
+    "device control that never ends": "\x1bP+q544e",
+    "private message": "\x1b^evil\x1b\\",
+    "application command": "\x1b_Gi=1;AAAA\x1b\\",
+    "8-bit controls": "\x9b2J\x9d0;evil\x9c\x90q\x9c\x85\x8d",
+    "alone": "\x1b",
+    "twice": "\x1b\x1b]0;evil\x07",
+    "within another": "\x1b[\x1b]0;evil\x07m",
+    "colour with a command in it": "\x1b[31\x1b]0;evil\x07m",
+    "reset": "\x1bc\x1b[!p\x1b[?1049h\x1b[?2004l",
+    "bell, and deletion": "\a\x7f\x00",
+}
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
+def test_no_sequence_but_colours_is_left_however_it_is_split(sequence):
+    data = f"before {sequence} after\nlast\n".encode()
+    for size in (1, 3, 7, 256, len(data)):
+        live = TerminalLines()
+        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
+        lines, drawn = [], []
+        for piece in pieces:
+            lines += live.feed(piece)
+            drawn += live.open_lines()
+        lines += live.finish()
+        assert not ACTING.search("".join([*lines, *drawn])), (size, lines)
+        assert "last" in lines[-1]
+        assert lines[0].startswith("before ")
+
+
+def test_a_title_that_never_ends_hides_no_line_below_it():
+    assert lines_of("\x1b]0;title\nError: it failed\nmore\x07\n")[1:] == [
+        "Error: it failed",
+        "more",
+    ]
 
 
 def test_colours_stay_with_their_letters_and_end_with_the_line():

@@ -3,6 +3,7 @@ every other run is there as ever."""
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -88,6 +89,19 @@ def every(damage):
     return hurt
 
 
+def odd_events(run, **fields):
+    """Write events whose fields are not as they should be, of a run that goes on."""
+    run.verdict_file.unlink()
+    events = [
+        {"event": "start", "time_s": 1.0, "world_size": 1e300, "host": 5, "pid": 1e300},
+        {"event": "setup", "time_s": 1.0, "total_steps": 1e308},
+        {"event": "steps", "time_s": 1.0, **fields},
+        {"event": "end", "time_s": 1.0, "status": [1]},
+    ]
+    run.event_file(0).write_text("".join(json.dumps(event) + "\n" for event in events[:3]))
+    run.event_file(1).write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
 DAMAGES = {
     "deep spec": lambda run: replace(run.spec_file, DEEP),
     "spec of 900 levels": lambda run: replace(
@@ -134,6 +148,10 @@ DAMAGES = {
     "sparse files": every(as_sparse),
     "a world of 10^18 ranks": lambda run: replace(
         run.event_file(0), '{"event": "start", "time_s": 1.0, "world_size": 1000000000000000000}\n'
+    ),
+    "odd events": lambda run: odd_events(run, epoch="x", step=3, loss="y", wall_s="z"),
+    "events beyond all time": lambda run: odd_events(
+        run, step=1, steps=1, wall_s=1e308, samples=1e308, loss=1e308, epoch=10**30
     ),
     "10^9 nodes": lambda run: replace(
         run.spec_file,
@@ -206,3 +224,66 @@ def test_a_run_that_is_removed_while_it_is_read_breaks_no_verb(runs, capsys, mon
             assert main(verb) == 0, (verb, number)
             shutil.rmtree(going.path, ignore_errors=True)
             assert "Traceback" not in capsys.readouterr().err
+
+
+EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b]0;t\x1b\\\x1b[2J\x9b2J\x9d0;t\x9c\x1bPq\x1b\\\r\x08\x7f\x85\x1b"
+ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def write_evil_run(runs, *, verdict):
+    run = write_run(runs, f"evil{EVIL}-20260101-000001-bbbb")
+    evil = {"name": EVIL, "workload": EVIL, "description": EVIL}
+    job = json.loads(run.spec_file.read_text())["job"] | evil | {"strategy": EVIL}
+    spec = {"created_s": 1.7e9, "job": job, "host": EVIL, "user": EVIL, "versions": {"torch": EVIL}}
+    if not verdict:
+        spec["sweep"] = {"id": EVIL, "index": 0, "label": EVIL, "variant": EVIL, "comparison": EVIL}
+    files.write_json(run.spec_file, spec)
+    files.write_json(run.submission_file, {"scheduler": "local", "job_id": EVIL, "job_name": EVIL})
+    agent = {"node": 0, "host": EVIL, "address": EVIL, "master_addr": EVIL, "interface": EVIL}
+    files.write_json(run.agent_file(0), agent)
+    ended = Verdict(
+        kind="agent_lost",
+        state="failed",
+        message=EVIL,
+        exit_code_of_run=1,
+        rank=0,
+        host=EVIL,
+        exception=EVIL,
+        traceback=EVIL,
+        remark=EVIL,
+        victims=[1],
+    )
+    run.write_attempt_verdict(ended)
+    run.verdict_file.unlink()
+    if verdict:
+        run.write_verdict(ended)
+    events = [
+        {"event": "start", "schema": 2, "rank": 0, "world_size": 1, "host": EVIL, "device": EVIL},
+        {"event": "note", "text": EVIL, "message": EVIL},
+        {"event": EVIL},
+        {"event": "end", "status": EVIL, "exception": EVIL},
+    ]
+    lines = [json.dumps({"time_s": 1.0} | event) + "\n" for event in events]
+    run.event_file(0).write_text("".join(lines))
+    (run.events_folder / f"x{EVIL}").touch()
+    run.log_file(0).write_text(f"hello {EVIL}\n")
+    (run.submitit_folder / f"x{EVIL}.log").write_text(EVIL)
+    return run
+
+
+def test_logs_give_every_byte_only_where_that_is_asked(runs, capfdbinary):
+    run = write_evil_run(runs, verdict=True)
+    assert main(["logs", "evil", "--raw"]) == 0
+    assert capfdbinary.readouterr().out == run.log_file(0).read_bytes()
+    assert main(["logs", "evil", "--raw", "--follow"]) == 2
+    assert b"--follow and --raw contradict each other" in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize("verdict", [True, False], ids=["ended", "goes on"])
+def test_no_text_of_a_run_acts_on_the_terminal(runs, capsys, verdict):
+    write_evil_run(runs, verdict=verdict)
+    verbs = [["evil" if word == "hurt" else word for word in verb] for verb in VERBS]
+    for verb in (*verbs, ["summary", "--details"], ["runs", "--all"], ["logs", "evil", "--follow"]):
+        main(verb)
+        out, err = capsys.readouterr()
+        assert not ACTING.search(out + err), (verb, out, err)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hpcdist.base import table
 from hpcdist.base.table import escape_markdown
-from hpcdist.base.text import shown
+from hpcdist.base.text import harmless, shown
 from hpcdist.summary.report.report import Report
 
 WIDTH_WITHOUT_TERMINAL = 120
@@ -51,8 +51,9 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """Print a text as it is, also brackets, which rich would take for markup."""
-    console.print(Text(text, style=style))
+    """Print a text as it is, also brackets, which rich would take for markup; nothing in it acts on
+    the terminal."""
+    console.print(Text(harmless(text), style=style))
 
 
 def say_each(console: Console, texts: Iterable[str]) -> None:
