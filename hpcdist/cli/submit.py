@@ -31,6 +31,7 @@ from hpcdist.cli.options import (
     sweep_points,
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
+from hpcdist.runs.folder import group_note
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
@@ -145,8 +146,15 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    note(*planned.notes)
+    _note_plan(planned, options)
     return planned
+
+
+def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> None:
+    """Print what the user should know of a plan, and of where its runs go."""
+    note(*planned.notes)
+    if said := group_note(options.runs):
+        note(said)
 
 
 def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
@@ -182,7 +190,7 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
             allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        note(*planned.notes)
+        _note_plan(planned, options)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
@@ -203,7 +211,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
         cluster=cluster,
         snapshot=snapshot_from_options(options),
     )
-    note(*planned.notes)
+    _note_plan(planned, options)
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = debug(planned, runs=options.runs, command=sys.argv)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
+from hpcdist.base.ownership import doors
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import NotEndedError, Request, collect, run_trial
+from hpcdist.runs.folder import how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.layout import planned_scripts
@@ -109,8 +112,11 @@ def _profile(cluster: LoadedProfile) -> Finding:
 def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
     """Find out whether runs can be made there, privately, and with room; `is_shared` where other
     machines must see it. A folder that is not there is made."""
+    if refused := refused_doors(runs):
+        listed = "; ".join(map(str, refused))
+        return failed("runs folder", f"{runs} is not private: {listed}", how_to_close(refused[0]))
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         problem = _try_to_write(runs)
         free = shutil.disk_usage(runs).free
     except OSError as error:
@@ -119,17 +125,28 @@ def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
             f"{runs}: {error.strerror}",
             "name a folder that you can write, with --runs or HPCDIST_RUNS",
         )
+    return _judge_folder(runs, problem, free, is_shared=is_shared)
+
+
+def _judge_folder(runs: Path, problem: str, free: int, *, is_shared: bool) -> Finding:
     kind, mount = file_system(runs)
     where = f"{runs}, on {kind} at {mount}, {free / 1e9:,.1f} GB free"
     if problem:
         return failed("runs folder", f"{where}: {problem}", _SHARED)
     if free < _LEAST_BYTES:
         return failed("runs folder", f"{where}: too little", "free some space, or name another")
+    open_to = [str(door) for door in doors(runs)]
     is_temporary = os.path.realpath(runs).startswith(_TEMPORARY)
     if is_shared and (is_temporary or kind in _LOCAL_KINDS):
         return warned("runs folder", f"{where}: other machines may not see it", _SHARED)
     if free < _FEW_BYTES:
         return warned("runs folder", where, "checkpoints need more; `hpcdist runs` lists old runs")
+    if open_to:
+        return warned(
+            "runs folder",
+            f"{where}; a run could be exchanged there: {'; '.join(open_to)}",
+            "jobs check that nothing was; better is a folder that only you can write",
+        )
     return passed("runs folder", f"{where}, writable and private")
 
 

@@ -483,7 +483,7 @@ def make_unique_folder(runs: Path, job_slug: str) -> Path:
         tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
         path = runs / f"{job_slug}-{stamp}-{tail}"
         try:
-            runs.mkdir(parents=True, exist_ok=True)
+            runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             path.mkdir(mode=files.PRIVATE_FOLDER)
         except FileExistsError:
             if not runs.is_dir():

@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError, RunDirectoryError
+from hpcdist.base.ownership import doors, is_own
 from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.runs.run import cannot_write
 from hpcdist.runs.snapshot import (
@@ -62,6 +63,7 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
     folder = plan.folder(runs)
     try:
         folder.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        _check_own(folder)
         with suppress(FileNotFoundError):
             os.utime(manifest_file(folder))  # it is used from now on
         if manifest_file(folder).exists() and folder.is_dir():
@@ -71,6 +73,18 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
     except OSError as error:
         raise cannot_write(runs, error) from None
     return folder
+
+
+def _check_own(folder: Path) -> None:
+    """Raise RunDirectoryError where others made the folder of the snapshots, or can write it: a job
+    would run what they put there."""
+    for place in (folder.parent, folder):
+        open_to = [door for door in doors(place) if door.path == place]
+        if os.path.lexists(place) and (open_to or not is_own(place)):
+            raise RunDirectoryError(
+                f"{open_to[0] if open_to else place}: no job is run from a snapshot there",
+                hint="name another folder with --runs or HPCDIST_RUNS, or use --no-snapshot",
+            )
 
 
 def manifest_file(folder: Path) -> Path:

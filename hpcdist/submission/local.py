@@ -11,6 +11,7 @@ import msgspec
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.layout import single_job
@@ -64,6 +65,7 @@ class LocalSweep:
 
     def __init__(self, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> None:
         """Store the snapshots, and make the sweep's folder in `runs`."""
+        make_runs_folder(runs)
         self._submission = Submission(planned.stored(runs), runs, command)
         self._submission.write_sweep()
         self.planned = self._submission.planned

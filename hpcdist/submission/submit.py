@@ -22,6 +22,7 @@ from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.machine.command import call_command
+from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, cannot_write, make_unique_folder, slug
 from hpcdist.runs.spec import (
     GitState,
@@ -55,6 +56,7 @@ def submit(
     scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
     says so.
     """
+    make_runs_folder(runs)
     submission = Submission(planned.stored(runs), runs, command)
     try:
         submission.make_runs(dependencies)
@@ -219,6 +221,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     """
     from hpcdist.agent.debug import begin, run_here
 
+    make_runs_folder(runs)
     planned = planned.stored(runs)
     submission = Submission(PlannedSubmission.of_run(planned), runs, command)
     (run,) = submission.runs

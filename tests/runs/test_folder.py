@@ -1,0 +1,160 @@
+"""The folder of the runs: private where hpcdist makes it, refused where strangers may write it."""
+
+import grp
+import os
+import stat
+import subprocess
+
+import pytest
+from another_user import NOBODY, as_nobody, needs_root
+from submitting import submit_run
+
+from hpcdist.base.errors import RunDirectoryError
+from hpcdist.doctor.examine import examine_folder
+from hpcdist.job import load_job
+from hpcdist.runs.folder import group_note, make_runs_folder
+from hpcdist.runs.run import Run
+from hpcdist.submission.workspace import SnapshotRequest
+
+GROUP = grp.getgrgid(NOBODY).gr_name
+
+
+@pytest.fixture
+def script(reachable):
+    (reachable / "train.py").write_text("")
+    return load_job("train.py")
+
+
+def own(path):
+    path.mkdir(parents=True)
+    return path
+
+
+def test_it_is_made_private_whatever_the_umask_is(reachable):
+    before = os.umask(0)
+    try:
+        make_runs_folder(reachable / "runs")
+        Run.create(reachable / "others", "x")
+    finally:
+        os.umask(before)
+    for name in ("runs", "others"):
+        assert stat.S_IMODE((reachable / name).stat().st_mode) == 0o700
+    assert group_note(reachable / "runs") is None
+
+
+def world_writable(runs):
+    own(runs).chmod(0o777)
+    return f"{runs} can be written by everyone", f"chmod o-w {runs}"
+
+
+def foreign(runs):
+    os.chown(own(runs), NOBODY, NOBODY)
+    return f"{runs} belongs to nobody", "that is your own"
+
+
+def foreign_and_sticky(runs):
+    foreign(runs)
+    runs.chmod(0o1777)
+    return f"{runs} belongs to nobody", "that is your own"
+
+
+def below_a_world_writable_folder(runs):
+    runs.parent.mkdir()
+    runs.parent.chmod(0o777)
+    return f"{runs.parent} can be written by everyone", f"chmod o-w {runs.parent}"
+
+
+def link_of_another_user(runs):
+    own(runs.with_name("elsewhere"))
+    runs.parent.chmod(0o1777)
+    as_nobody(runs.symlink_to, runs.with_name("elsewhere"))
+    return f"{runs} belongs to nobody", "that is your own"
+
+
+def link_into_a_world_writable_folder(runs):
+    target = own(runs.with_name("scratch") / "deep" / "runs")
+    target.parent.chmod(0o777)
+    runs.symlink_to(target)
+    return f"{target.parent} can be written by everyone", f"chmod o-w {target.parent}"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "make",
+    [
+        world_writable,
+        foreign,
+        foreign_and_sticky,
+        below_a_world_writable_folder,
+        link_of_another_user,
+        link_into_a_world_writable_folder,
+    ],
+)
+def test_nothing_is_submitted_where_strangers_may_exchange_it(reachable, script, make):
+    runs = reachable / "project" / "runs"
+    said, how = make(runs)
+    before = sorted(reachable.rglob("*"))
+    with pytest.raises(RunDirectoryError) as caught:
+        submit_run(script, runs)
+    assert caught.value.message.startswith(said)
+    assert how in caught.value.hint
+    assert caught.value.exit_code == 2
+    assert sorted(reachable.rglob("*")) == before
+    finding = examine_folder(runs, is_shared=False)
+    assert (finding.state, how in finding.advice) == ("FAIL", True)
+    assert f"{runs} is not private: {said}" in finding.detail
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["runs", "project"])
+def test_a_folder_that_a_projects_group_may_write_is_noted_once_and_used(reachable, which):
+    runs = own(reachable / "project" / "runs")
+    folder = runs if which == "runs" else runs.parent
+    os.chown(folder, 0, NOBODY)
+    folder.chmod(0o2770)
+    make_runs_folder(runs)
+    said = group_note(runs)
+    assert said.startswith(f"{folder} can be written by the group {GROUP}: a run could be")
+    finding = examine_folder(runs, is_shared=False)
+    assert finding.state == "warn"
+    assert f"can be written by the group {GROUP}" in finding.detail
+    assert "private" not in finding.detail
+
+
+@needs_root
+def test_a_folder_above_that_belongs_to_the_leader_of_a_project_is_noted(reachable):
+    runs = own(reachable / "project" / "runs")
+    os.chown(runs.parent, NOBODY, NOBODY)
+    make_runs_folder(runs)
+    assert group_note(runs).startswith(f"{runs.parent} belongs to nobody: a run could be exchanged")
+
+
+def test_a_sticky_folder_of_roots_above_is_no_door(reachable):
+    runs = own(reachable / "runs")  # in /tmp
+    make_runs_folder(runs)
+    assert group_note(runs) is None
+    assert examine_folder(runs, is_shared=False).detail.endswith("writable and private")
+
+
+@needs_root
+def test_a_group_that_has_the_user_alone_is_no_door(reachable):
+    runs = own(reachable / "runs")
+    runs.chmod(0o770)  # of root, group root: as a umask of 002 makes it
+    assert group_note(runs) is None
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["foreign", "writable", "link"])
+def test_no_snapshot_is_stored_where_others_made_the_folder(reachable, script, how):
+    subprocess.run(["git", "init", "-q"], check=True)
+    runs = own(reachable / "runs")
+    folder = runs / ".snapshots"
+    if how == "link":
+        os.chown(own(reachable / "elsewhere"), NOBODY, NOBODY)
+        folder.symlink_to(reachable / "elsewhere")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777) if how == "writable" else os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(RunDirectoryError, match="no job is run from a snapshot there"):
+        submit_run(script, runs, snapshot=SnapshotRequest(wanted=True, runs=runs))
+    assert os.listdir(runs) == [".snapshots"]
