@@ -43,7 +43,7 @@ from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.cpus import cpu_quota
-from hpcdist.machine.network import NoSuchInterfaceError, interface_of, require_interface
+from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.run import Run
@@ -168,7 +168,7 @@ class Member:
         return self._is_over()
 
     def _use_address(self, *, master_addr: str, own_address: str) -> None:
-        interface = self._node.plan.interface or interface_of(own_address)
+        interface = self._node.interface_of(own_address)
         self._announce(address=own_address, master_addr=master_addr, interface=interface)
 
     def _tell_facts(self, *, master_addr: str, own_address: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
-from hpcdist.machine.network import offered_addresses
+from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
@@ -133,6 +133,12 @@ class OwnNode:
             return [_LOOPBACK]
         offered = offered_addresses(self.place.host, self.plan.interface)
         return [address.ip for address in offered]
+
+    def interface_of(self, address: str) -> str | None:
+        """Return the interface for the ranks, where the node has this address: as the plan says, or
+        else the address's own. A node that is alone has loopback, which nobody else reaches."""
+        named = self.plan.interface if self.num_nodes > 1 else None
+        return named or interface_of(address)
 
 
 class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -70,7 +70,8 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     environment: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every struct its own
     """Environment variables for every job."""
     interface: str | None = None
-    """Network interface for gloo and NCCL; unset: the one by which node 0 is reached."""
+    """Network interface for gloo and NCCL between nodes; unset: the one by which node 0 is
+    reached."""
     directives: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Further options for the scheduler, such as --exclusive, one per item; of LSF's -R the
     sections are merged with hpcdist's own."""

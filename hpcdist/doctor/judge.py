@@ -183,7 +183,7 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
         return _unproven(name, evidence)
     chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
-        why = "as the profile says" if cluster.interface else "by it node 0 is reached"
+        why = "as the profile says" if cluster.interface in chosen else "by it node 0 is reached"
         return passed(name, f"{' and '.join(map(str, chosen))}, {why}")
     return passed(name, f"node 0 offers {', '.join(offers)}") if offers else None
 

@@ -59,6 +59,18 @@ def test_the_store_listens_on_one_address_where_one_does(reached, expected):
     assert store_listens_on(nodes, chosen) == expected
 
 
+def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_says():
+    def interface(num_nodes, named, address):
+        plan = LaunchPlan(
+            nodes=[NodePlan()] * num_nodes, device="cpu", backend="gloo", interface=named
+        )
+        return OwnNode(None, plan, JobPlace(node_rank=0, host="h")).interface_of(address)
+
+    assert interface(1, "ib0", "127.0.0.1") == "lo"
+    assert interface(2, "ib0", "127.0.0.1") == "ib0"
+    assert interface(2, None, "127.0.0.1") == "lo"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
