@@ -82,7 +82,8 @@ _NOTES = """
 - `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
 - `directives`: options that hpcdist sets itself are refused, with the name of the key to use: `--partition` is the key
   partition.
-- A value that looks secret (a token, a password, an API key) is refused, because it would appear in the script and in the
+- A value that looks secret, by its name (a token, a password, an API key) or by itself (`ghp_...`, `Bearer ...`, a private key, a
+  URL with a password), is refused in every key, because it would appear in the script and in the
   run directory. Export it in the shell that submits, or read it in `setup`:
   `export HF_TOKEN=$(cat ~/.hf-token)`.
 """
