@@ -108,8 +108,9 @@ class Coordinator:
     claim_attempt: Callable[[], int]
     is_overtaken: Callable[[], bool]
     """Return True where a newer attempt has begun elsewhere."""
-    note_restart: Callable[[Verdict], None]
-    """Take why an attempt failed, before the next one starts."""
+    note_restart: Callable[[Verdict], str | None]
+    """Take why an attempt failed, before the next one starts; return why that cannot be noted: then
+    none starts."""
     finish: Callable[[Verdict], None]
     now: Callable[[], float]
     """Return monotonic seconds."""
@@ -379,13 +380,16 @@ class Coordinator:
             # or the signal that ended a rank was for all.
             verdict = self._cancelled
         elif self._may_restart(verdict):
-            if self._notice is None:
-                self.note_restart(verdict)
+            if self._notice is not None:
+                sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
+                verdict = self._numbered(failure.stopped(self._notice, sentence))
+            elif (reason := self.note_restart(verdict)) is None:
                 self.restarts += 1
                 self._start_attempt()
                 return
-            sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
-            verdict = self._numbered(failure.stopped(self._notice, sentence))
+            else:
+                sentence = f"{verdict.message}; it is not started again: {reason}"
+                verdict = msgspec.structs.replace(verdict, message=sentence)
         self.stage = Stage.FINISHED
         self.deadline = None
         self._broadcast(messages.Close())

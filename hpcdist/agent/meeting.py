@@ -38,7 +38,7 @@ from hpcdist.agent.messages import (
     Welcome,
 )
 from hpcdist.agent.node import DisagreementError, OwnNode
-from hpcdist.agent.outcome.lives import Attempts
+from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import network_key
@@ -202,7 +202,7 @@ class Leader:
             open_store=open_store,
             claim_attempt=attempts.claim,
             is_overtaken=attempts.is_overtaken,
-            note_restart=run.write_attempt_verdict,
+            note_restart=lambda verdict: note_restart(run, verdict),
             finish=finish,
             now=time.monotonic,
             unix_now=time.time,

@@ -1,9 +1,9 @@
 """Runs whose disk is full: why they ended is known all the same, and which disk it was."""
 
-import contextlib
 import errno
 
 import pytest
+from full_disks import fill
 
 from hpcdist.agent.outcome.shortage import full_disk
 
@@ -24,13 +24,6 @@ def disk(small_disk, tmp_path):
     folder = small_disk(1500)
     (tmp_path / "runs").symlink_to(folder)
     return folder
-
-
-def brim(folder):
-    """Leave no byte on a disk but what the run holds back."""
-    with open(folder / "of-others", "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
 
 
 @pytest.mark.parametrize(
@@ -65,9 +58,17 @@ def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(
         assert "Traceback" in verdict.traceback
 
 
+def test_a_run_that_is_to_restart_on_its_full_disk_has_the_cause(launch, write_script, disk):
+    launched = launch(write_script(f"{FILL}\nfill()\n"), max_restarts=1)
+    verdict = launched.verdict()
+    assert f"failed first: {NO_ROOM}; the disk {disk} is full: " in verdict.message
+    assert f"; it is not started again: the disk {disk} is full: " in verdict.message
+    assert verdict.restarts == 0
+
+
 def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_script, disk):
     launched = launch(write_script("print(1)"), agents=[])
-    brim(disk)
+    fill(disk)
     launched.start_agent(0)
     verdict = launched.verdict()
     assert f"the agent of node 0 (host {verdict.host}) failed: the disk {disk} is full: " in (

@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+from full_disks import fill
 
 from hpcdist.agent.outcome import lives
 from hpcdist.agent.outcome.lives import Patience, note_lost_attempt
@@ -138,6 +139,17 @@ def test_a_requeue_that_fails_is_told_in_the_final_verdict(run, scheduler):
     verdict = run.read_verdict()
     assert verdict.exit_code_of_run == 75
     assert "stopped at step 5 by SIGTERM; it could not be requeued: " in verdict.message
+
+
+def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small_disk):
+    disk = small_disk(300)
+    run = Run.create(disk, "job")
+    lives.begin_attempt(run, TRAINING, life=0)
+    fill(disk)
+    conclude(run, TRAINING, STOPPED, scheduler := Scheduler())
+    assert scheduler.requeued == 0
+    message = f"{STOPPED.message}; it could not be requeued: the disk {disk} is full: 0 bytes of "
+    assert run.read_verdict().message.startswith(message)
 
 
 def test_of_several_agents_one_requeues(run):

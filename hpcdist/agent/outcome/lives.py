@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome.shortage import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
@@ -89,6 +90,16 @@ def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
     attempt = run.claim_attempt()
     run.write_beginning(attempt, beginning)
     return attempt
+
+
+def note_restart(run: Run, verdict: Verdict) -> str | None:
+    """Write the verdict on an attempt after which another is to follow; return why it cannot be
+    written."""
+    try:
+        run.write_attempt_verdict(verdict)
+    except OSError as error:
+        return full_disk(error, [run.path]) or f"its verdict cannot be written: {error.strerror}"
+    return None
 
 
 def beginnings(run: Run) -> dict[int, Beginning]:
@@ -290,10 +301,17 @@ def conclude(
     elif run.claim_end_of_life(requeuer.life()):
         if begin_attempt is not None:
             explained = msgspec.structs.replace(explained, attempt=begin_attempt())
-        run.write_attempt_verdict(explained)
-        if decision.sequel == "requeue":
+        if _note_end_of_life(run, explained) and decision.sequel == "requeue":
             _requeue(run, explained, requeuer, patience, has_a_say)
     return explained
+
+
+def _note_end_of_life(run: Run, verdict: Verdict) -> bool:
+    """Write the verdict on the last attempt; where that cannot be, it is the run's, and False."""
+    reason = note_restart(run, verdict)
+    if reason is not None:
+        run.write_verdict(_not_requeued(verdict, reason))
+    return reason is None
 
 
 def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
@@ -333,8 +351,8 @@ def _requeue(
             run.write_verdict(_not_requeued(verdict, error))
 
 
-def _not_requeued(verdict: Verdict, error: Exception) -> Verdict:
-    message = f"{verdict.message}; it could not be requeued: {error}"
+def _not_requeued(verdict: Verdict, reason: Exception | str) -> Verdict:
+    message = f"{verdict.message}; it could not be requeued: {reason}"
     return msgspec.structs.replace(verdict, message=message)
 
 

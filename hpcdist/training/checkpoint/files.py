@@ -10,11 +10,10 @@ step-00000120.pt.damaged       was found damaged, and is never looked at again
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
 import re
 import shutil
-import stat
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import load_json, open_regular
 
 TRAINING = "training.pt"
 """In a checkpoint in parts: what is no tensor of the model or the optimizer."""
@@ -105,7 +105,7 @@ def is_sealed(path: Path) -> bool:
     not: then one that is intact can be loaded."""
     if is_in_parts(path):
         return True
-    with _open_regular(path) as file:
+    with _open(path) as file:
         return _read_seal(file) is not None
 
 
@@ -115,7 +115,7 @@ def is_intact(path: Path) -> bool:
     try:
         if is_in_parts(path):
             return _has_all_parts(path)
-        with _open_regular(path) as file:
+        with _open(path) as file:
             seal = _read_seal(file)
             return _is_sound_archive(file) if seal is None else _digest_sealed(file) == seal
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
@@ -125,7 +125,7 @@ def is_intact(path: Path) -> bool:
 
 
 def _has_all_parts(folder: Path) -> bool:
-    parts = json.loads((folder / COMPLETE).read_bytes())["parts"]
+    parts = load_json(folder / COMPLETE)["parts"]
     if not {TRAINING, *(part.name for part in folder.glob("*.distcp"))} <= parts.keys():
         return False
     return all(describe(folder / name) == expected for name, expected in parts.items())
@@ -175,22 +175,17 @@ def num_bytes(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.iterdir() if path.is_dir() else [path]))
 
 
+def _open(path: Path) -> BinaryIO:
+    return open_regular(path, most_bytes=math.inf)
+
+
 def describe(part: Path) -> list[int]:
     """Return the size of a file and its CRC-32, as zip files have it."""
     crc = 0
-    with _open_regular(part) as file:
+    with _open(part) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
     return [part.stat().st_size, crc]
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it, and no pipe by that name, which would block its reader for ever."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path} is no regular file")
-    return file
 
 
 def set_aside_damaged(path: Path) -> None:
