@@ -21,6 +21,7 @@ import msgspec
 
 from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.base.files import read_bytes, shipped_folder
+from hpcdist.base.ownership import doors, owner_of
 from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
@@ -32,6 +33,9 @@ from hpcdist.job.spec import Section
 FILE_NAME = "hpcdist.yaml"
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"
+
+_RUN_KEYS = ("setup", "python", "environment", "directives", "lsf.launcher")
+"""Keys whose values are executed as the user, or decide what is."""
 
 
 class _Contents(Section, frozen=True, kw_only=True):
@@ -63,6 +67,8 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The files that were read, the project's first."""
     known: list[str] = []
     """The names of all profiles in them."""
+    notes: list[str] = []
+    """What the user should know of who can change the files."""
 
 
 NO_PROFILE = LoadedProfile(
@@ -206,9 +212,11 @@ def _loaded(
 ) -> LoadedProfile:
     values: dict[str, Any] = {}
     origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
+    notes: list[str] = []
     for file in reversed(files):  # the project's file comes last, and wins
         if name is not None and name in file.clusters:
             found = _profile_values(file, name)
+            notes += _notes_on_writers(file, found)
             values |= found
             origins |= dict.fromkeys(found, file.shown)
     given = {key: flag.value for key, flag in flags.items()}
@@ -219,7 +227,31 @@ def _loaded(
         origins=origins | {key: flag.name for key, flag in flags.items()},
         files=[file.shown for file in files],
         known=_profile_names(files),
+        notes=notes,
     )
+
+
+def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str]:
+    """Return who else can change what is executed, where somebody can.
+
+    Raises ProfileError where that is everybody.
+    """
+    given = {**values, **{f"lsf.{key}": value for key, value in values.get("lsf", {}).items()}}
+    keys = [key for key in _RUN_KEYS if given.get(key)]
+    if not keys or not (found := doors(file.path)):
+        return []
+    what = " and ".join(keys)
+    for door in found:
+        if door.who == "everyone":
+            raise ProfileError(
+                f"{file.shown} has {what}, and {door}: it would be run as you",
+                hint=f"close it with: chmod o-w {door.path}, or have your own {FILE_NAME} in a "
+                "folder that only you can write",
+            )
+    owner = owner_of(file.path)
+    others = [str(door) for door in found if (door.path, door.who) != (file.path, "owner")]
+    also = f"; {' and '.join(others)}" if others else ""
+    return [f"{what} from {file.path}, which belongs to {owner}, will be run as you{also}"]
 
 
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:

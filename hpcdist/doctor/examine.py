@@ -98,6 +98,9 @@ def _profile(cluster: LoadedProfile) -> Finding:
         )
     if cluster.name is None:
         return passed("profile", "none: the site's defaults")
+    if cluster.notes:
+        advice = "use it if you trust them, or have your own hpcdist.yaml"
+        return warned("profile", f"{cluster.name}: {'; '.join(cluster.notes)}", advice)
     own: dict[str, list[str]] = {}
     for key, origin in cluster.origins.items():
         if origin != DEFAULT_ORIGIN:

@@ -43,7 +43,7 @@ class PlannedRun:
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
-        notes = list(self.loaded.notes)
+        notes = [*self.loaded.notes, *self.cluster.notes]
         if self.cluster.name is None and self.cluster.known:
             files, names = " and ".join(self.cluster.files), ", ".join(self.cluster.known)
             notes.append(

@@ -1,8 +1,10 @@
 """Which profile counts, where its values come from, and what is refused in which words."""
 
+import grp
 import os
 
 import pytest
+from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.load import list_profiles, load_profile
@@ -117,6 +119,56 @@ def test_a_file_that_another_user_put_into_a_folder_for_everyone_is_refused(prof
     assert load_profile().profile.setup == ["evil"]  # of a colleague, in a folder of the group
     profiles.project_folder.chmod(0o1777)
     assert "belongs to another user (number 12345)" in error_of().message
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "key",
+    [
+        "setup: [a]",
+        "python: python3",
+        "environment: {A: b}",
+        "directives: [--x]",
+        "lsf: {launcher: 'ssh {host} {command}'}",
+    ],
+)
+def test_what_a_colleague_may_have_written_is_executed_with_a_note_that_names_the_owner(
+    profiles, key
+):
+    path = profiles.project(of_one(f"{{{key}}}"))
+    assert load_profile().notes == []
+    os.chown(path, NOBODY, NOBODY)
+    path.chmod(0o664)
+    (note,) = load_profile().notes
+    name = "lsf.launcher" if "lsf" in key else key.partition(":")[0]
+    assert note == (
+        f"{name} from {path}, which belongs to nobody, will be run as you; {path} can be written "
+        f"by the group {grp.getgrgid(NOBODY).gr_name}"
+    )
+
+
+@needs_root
+def test_an_own_profile_in_a_folder_of_a_group_is_noted_where_something_is_executed(profiles):
+    path = profiles.project(of_one("{setup: [a], partition: p}"))
+    os.chown(path.parent, 0, NOBODY)
+    path.parent.chmod(0o770)
+    (note,) = load_profile().notes
+    assert note.startswith(f"setup from {path}, which belongs to root, will be run as you; ")
+    assert f"{path.parent} can be written by the group" in note
+    profiles.project(of_one("{partition: p}"))
+    assert load_profile().notes == []
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_everyone_may_have_written_is_not_executed(profiles, what):
+    path = profiles.project(of_one("{setup: [a]}"))
+    (path if what == "file" else path.parent).chmod(0o777)
+    error = error_of()
+    assert "has setup, and " in error.message
+    assert "can be written by everyone: it would be run as you" in error.message
+    assert "chmod o-w" in error.hint
+    profiles.project(of_one("{partition: p}"))
+    assert load_profile().profile.partition == "p"
 
 
 def test_setup_may_be_one_text_of_several_lines_and_empty_keys_are_empty(profiles):
