@@ -6,8 +6,10 @@ was cut short only the name is known, which was planned before.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -15,9 +17,11 @@ import msgspec
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
 from hpcdist.runs.spec import Submission, SweepPlace
 from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import Condition, Target
+from hpcdist.schedulers.requeue import RequeueRefusedError
 
 _STARTING_S = 120.0
 _SETTLE_S = 5.0
@@ -69,6 +73,33 @@ class JobIndex(Generic[_Job]):
         return self._by_name.get((place.job_name or run.id, task))
 
 
+def find_jobs(
+    runs: Sequence[Run], ask: Callable[[Collection[str]], Iterable[_Job]]
+) -> list[tuple[Run, Submission | None, _Job | None]]:
+    """Return each run with its submission and its job, by one question: `ask` is given ids, or none
+    for all jobs of the user.
+
+    Raises SchedulerError where the scheduler does not answer.
+    """
+    submissions = [run.read_submission() for run in runs]
+    ids = {str(one.job_id) for one in submissions if one}
+    # Where one is known by its name only, all jobs of the user are asked for.
+    known = JobIndex(ask(() if None in submissions else sorted(ids)))
+    pairs = zip(runs, submissions, strict=True)
+    return [(run, submission, known.find(run, submission)) for run, submission in pairs]
+
+
+def was_killed(run: Run, exit_code: int | None) -> bool:
+    """Return whether a job ended by a signal that may have meant a requeue, and none came."""
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    return (
+        attempt is not None
+        and attempt.kind == "preempted"
+        # 1 where an LSF queue would start a job again for the run's own code.
+        and exit_code in {None, attempt.exit_code_of_run, 1}
+    )
+
+
 def job_key(submission: Submission) -> tuple[str, str]:
     return str(submission.job_id), str(submission.job_name)
 
@@ -109,6 +140,33 @@ def note_jobs(
     except BaseException:
         take_back()
         raise
+
+
+def own_submission(run: Run) -> tuple[Submission, str]:
+    """Return the run's submission and script; RequeueRefusedError where they may be somebody
+    else's by now."""
+    try:
+        check_folder(run.path)
+        submission = run.read_submission() or Submission()
+        check_folder(Path(str(submission.folder)))
+        return submission, read_own(Path(str(submission.folder)) / "script.sh").decode()
+    except BrokenSealError as error:
+        raise RequeueRefusedError(error.message) from None
+
+
+def note_successor(
+    run: Run, submission: Submission, job_id: str, *, pickles: tuple[str, str]
+) -> None:
+    """Note within a job that the run goes on as another, whose agents execute the same pickle.
+
+    `submission` is what `own_submission` returned; `pickles` are the ids of this job and of the
+    other as submitit has them.
+    """
+    # The pickle may come after the job's start: submitit waits a minute for it.
+    own, new = (f"{one}_submitted.pkl" for one in pickles)
+    os.symlink(own, Path(str(submission.folder)) / "submitit" / new)
+    former = [*submission.former_job_ids, str(submission.job_id)]
+    run.write_submission(msgspec.structs.replace(submission, job_id=job_id, former_job_ids=former))
 
 
 def end_jobs(

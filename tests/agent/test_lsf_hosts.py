@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -12,13 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base import files
-from hpcdist.schedulers.lsf.hosts import (
-    Host,
-    exit_code_for_lsf,
-    host_script,
-    job_hosts,
-    launch_command,
-)
+from hpcdist.schedulers.hosts import Host, Job, host_script, launch_command, read_hosts
+from hpcdist.schedulers.lsf.hosts import exit_code_for_lsf
 
 LIMIT_S = 60
 
@@ -36,7 +32,7 @@ for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: received.append(number))
 place = {"cwd": os.getcwd(), "pid": os.getpid(), "environment": dict(os.environ)}
 print(json.dumps(place), flush=True)
-task = os.environ["HPCDIST_LSF_TASK"]
+task = os.environ["HPCDIST_JOB_TASK"]
 while not os.path.exists(f"end-{task}"):
     while received:
         print(json.dumps({"received": received.pop(0)}), flush=True)
@@ -45,7 +41,7 @@ sys.exit(int(open(f"end-{task}").read()))
 """
 
 
-class Job:
+class LsfJob:
     """A job of LSF's as its script has become: the process that starts the command everywhere."""
 
     def __init__(self, folder, hosts, options=(), **environment):
@@ -56,7 +52,8 @@ class Job:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.schedulers.lsf import hosts; hosts._KILLED_END_S = 0; hosts.main()"
+        code = "from hpcdist.schedulers import hosts; hosts._KILLED_END_S = 0;"
+        code += "from hpcdist.schedulers.lsf.hosts import main; main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(
@@ -103,7 +100,7 @@ def start(tmp_path):
     jobs = []
 
     def start_job(hosts="hostA 8 hostB 8 ", **options):
-        jobs.append(Job(tmp_path, hosts, **options))
+        jobs.append(LsfJob(tmp_path, hosts, **options))
         return jobs[-1]
 
     yield start_job
@@ -117,15 +114,15 @@ def start(tmp_path):
 
 
 def test_hosts_are_counted_once_each_and_in_order():
-    assert job_hosts("hostB 2 hostA 4 ") == [
+    assert read_hosts("hostB 2 hostA 4 ") == [
         Host(name="hostB", slots=2),
         Host(name="hostA", slots=4),
     ]
-    assert job_hosts("hostA 1 hostB 1 hostA 2") == [
+    assert read_hosts("hostA 1 hostB 1 hostA 2") == [
         Host(name="hostA", slots=3),
         Host(name="hostB", slots=1),
     ]
-    assert job_hosts("") == []
+    assert read_hosts("") == []
 
 
 def test_every_host_gets_directory_and_environment(start):
@@ -136,7 +133,7 @@ def test_every_host_gets_directory_and_environment(start):
     assert there["environment"]["VALUE"] == here["environment"]["VALUE"] == value
     assert there["environment"]["WHERE"] == "hostB"  # it came through the launcher
     assert "WHERE" not in here["environment"]
-    assert [one["environment"]["HPCDIST_LSF_TASK"] for one in (here, there)] == ["0", "1"]
+    assert [one["environment"]["HPCDIST_JOB_TASK"] for one in (here, there)] == ["0", "1"]
     # Of this host alone, and what may be nobody else's, nothing is written down.
     assert "CUDA_VISIBLE_DEVICES" not in there["environment"]
     script = job.logs / "7_host.sh"
@@ -235,10 +232,10 @@ def test_a_kill_ends_the_tasks_that_it_does_not_reach(start):
 
 
 def test_a_start_counts_those_before_it(start):
-    assert start("hostA 1 ").started(0)["environment"]["HPCDIST_LSF_LIFE"] == "0"
+    assert start("hostA 1 ").started(0)["environment"]["HPCDIST_JOB_LIFE"] == "0"
     job = start("hostA 1 ")
     lives = [
-        line["environment"]["HPCDIST_LSF_LIFE"] for line in job.wait_for(lambda: job.lines()[1:])
+        line["environment"]["HPCDIST_JOB_LIFE"] for line in job.wait_for(lambda: job.lines()[1:])
     ]
     assert lives == ["1"]
 
@@ -278,6 +275,7 @@ def test_a_host_script_is_plain_sh():
         {"A": "b c", "BASH_FUNC_module%%": "() { :; }"},
         "/a b",
         ["x", "y z"],
+        Job("LSF", [], re.compile("LSB_.*")),
         logs="/l/7",
     )
     assert "BASH_FUNC" not in text

@@ -28,7 +28,7 @@ DOWN = re.compile(
 )
 """Complaints of commands where LSF is there and its daemons do not answer."""
 _FORMATS = re.compile(r"LSB_B[A-Z]+_FORMAT")
-_OF_A_JOB = re.compile(r"LSB_\w+|LS_JOBPID|LS_SUBCWD|LS_EXEC_T|HPCDIST_LSF_\w+|SUBMITIT_\w+")
+_OF_A_JOB = re.compile(r"LSB_\w+|LS_JOBPID|LS_SUBCWD|LS_EXEC_T|HPCDIST_JOB_\w+|SUBMITIT_\w+")
 """Variables of a job that the caller may be part of: they would be taken for the new job's."""
 _KEPT = re.compile(r"LSB_SUB_\w+|LSB_BJOBS_\w+|LSB_BSUB_\w+|LSB_DEFAULT\w*|LSB_NTRIES")
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")

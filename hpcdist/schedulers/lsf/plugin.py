@@ -27,6 +27,12 @@ from hpcdist.job import Flag
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.hosts import (
+    HOSTS_VARIABLE,
+    TASK_VARIABLE,
+    TASKS_PER_NODE_VARIABLE,
+    read_hosts,
+)
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs
 from hpcdist.schedulers.lsf.commands import (
     bkill,
@@ -36,12 +42,6 @@ from hpcdist.schedulers.lsf.commands import (
     own_id,
     own_index,
     submission_environment,
-)
-from hpcdist.schedulers.lsf.hosts import (
-    HOSTS_VARIABLE,
-    TASK_VARIABLE,
-    TASKS_PER_NODE_VARIABLE,
-    job_hosts,
 )
 from hpcdist.schedulers.lsf.request import FunctionTasks, job_script
 from hpcdist.schedulers.submitting import ScriptExecutor
@@ -156,7 +156,7 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def hostnames(self) -> list[str]:
-        found = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
+        found = read_hosts(os.environ.get(HOSTS_VARIABLE, ""))
         return [host.name for host in found] or [self.hostname]
 
     @property

@@ -7,19 +7,15 @@ requeues: then what could be saved is saved, and LSF alone knows whether the job
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
-
-import msgspec
 
 from hpcdist.base.errors import SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
-from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.hosts import means_first_host
+from hpcdist.schedulers.jobs import note_successor, own_submission
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import (
     DOWN,
@@ -29,7 +25,6 @@ from hpcdist.schedulers.lsf.commands import (
     own_index,
     submission_environment,
 )
-from hpcdist.schedulers.lsf.hosts import means_first_host
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
@@ -93,8 +88,8 @@ def _is_ending() -> bool:
 
 def _submit_anew(run: Run) -> None:
     """Submit the same run as another job, by the same script."""
-    submission, script = _own_submission(run)
-    name, folder = str(submission.job_name), Path(str(submission.folder))
+    submission, script = own_submission(run)
+    name = str(submission.job_name)
     index = own_index()
     called = f"{name}[{index}]" if index else name
     script = _ONLY_ONCE.sub("", script)
@@ -105,23 +100,8 @@ def _submit_anew(run: Run) -> None:
         script, name, options=["-J", called], environment=environment, ask=_others
     )
     new_id = f"{job_id}[{index}]" if index else job_id
-    # The pickle may come after the job's start: submitit waits a minute for it.
-    pickles = [one.replace("[", "_").rstrip("]") + "_submitted.pkl" for one in (own_id(), new_id)]
-    os.symlink(pickles[0], folder / "submitit" / pickles[1])
-    former = [*submission.former_job_ids, str(submission.job_id)]
-    run.write_submission(msgspec.structs.replace(submission, job_id=new_id, former_job_ids=former))
-
-
-def _own_submission(run: Run) -> tuple[Submission, str]:
-    """Return the run's submission and script; RequeueRefusedError where they may be somebody
-    else's by now."""
-    try:
-        check_folder(run.path)
-        submission = run.read_submission() or Submission()
-        check_folder(Path(str(submission.folder)))
-        return submission, read_own(Path(str(submission.folder)) / "script.sh").decode()
-    except BrokenSealError as error:
-        raise RequeueRefusedError(error.message) from None
+    own, new = (one.replace("[", "_").rstrip("]") for one in (own_id(), new_id))
+    note_successor(run, submission, new_id, pickles=(own, new))
 
 
 def _others() -> list[ListedJob]:

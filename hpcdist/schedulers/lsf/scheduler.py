@@ -6,8 +6,6 @@ import os
 import shutil
 from collections.abc import Collection, Sequence
 
-import msgspec
-
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
@@ -24,11 +22,11 @@ from hpcdist.schedulers.base import (
     Target,
     Task,
 )
-from hpcdist.schedulers.jobs import JobIndex, end_jobs, note_jobs, unsubmitted
+from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
+from hpcdist.schedulers.jobs import end_jobs, find_jobs, note_jobs, unsubmitted, was_killed
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.doctor import LsfDoctor
-from hpcdist.schedulers.lsf.hosts import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
 from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 from hpcdist.schedulers.lsf.site import (
@@ -101,16 +99,16 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
         return max_array_size()
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        return {run.id: _condition(run, sent, job) for run, sent, job in _find_jobs(runs)}
+        return {run.id: _condition(run, sent, job) for run, sent, job in find_jobs(runs, ask_jobs)}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         submitted = [run for run in runs if run.read_submission()]
         if not submitted or shutil.which("bjobs") is None:
             return {}
-        return {run.id: job.accounting() for run, _, job in _find_jobs(submitted) if job}
+        return {run.id: job.accounting() for run, _, job in find_jobs(submitted, ask_jobs) if job}
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        found = _find_jobs(runs)  # nothing may be half done where LSF does not answer
+        found = find_jobs(runs, ask_jobs)  # nothing may be half done where LSF does not answer
         job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
         end_jobs(
             runs,
@@ -121,12 +119,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
         )
 
     def place(self) -> JobPlace:
-        place = super().place()
-        hosts = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
-        if not hosts:
-            return place
-        host = hosts[min(place.node_rank, len(hosts) - 1)]
-        return msgspec.structs.replace(place, num_nodes=len(hosts), host=host.name, cpus=host.slots)
+        return place_on_hosts(super().place())
 
     def life(self) -> int:
         """Return the count of the run: LSB_RESTART does not say how often, and not every LSF sets
@@ -167,37 +160,13 @@ def _send(
     return [lsf_id(one) for one in executor.submit_all(tasks)], said
 
 
-def _find_jobs(runs: Sequence[Run]) -> list[tuple[Run, Submission | None, ListedJob | None]]:
-    """Return each run with its submission and its job, by one question.
-
-    Raises SchedulerError where LSF does not answer.
-    """
-    submissions = [run.read_submission() for run in runs]
-    ids = {str(one.job_id) for one in submissions if one}
-    # Where one is known by its name only, all jobs of the user are asked for.
-    known = JobIndex(ask_jobs(() if None in submissions else sorted(ids)))
-    pairs = zip(runs, submissions, strict=True)
-    return [(run, submission, known.find(run, submission)) for run, submission in pairs]
-
-
 def _condition(run: Run, submission: Submission | None, job: ListedJob | None) -> Condition:
     if job is not None:
         condition = job.condition()
-        was_killed = condition.state == "failed" and _was_killed(run, job.exit_code)
-        return _KILLED if was_killed else condition
+        is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
+        return _KILLED if is_killed else condition
     if submission is None:  # submitted a moment ago, or its submission was killed
         return unsubmitted(run, "LSF")
-    if _was_killed(run, None):
+    if was_killed(run, None):
         return _KILLED
     return Condition(state="lost", reason="LSF has forgotten its job")
-
-
-def _was_killed(run: Run, exit_code: int | None) -> bool:
-    """Return whether it ended by a signal of LSF's that may have meant a requeue, and none came."""
-    attempt = run.read_attempt_verdict(run.newest_attempt())
-    return (
-        attempt is not None
-        and attempt.kind == "preempted"
-        # 1 where the queue would start a job again for the run's own code.
-        and exit_code in {None, attempt.exit_code_of_run, 1}
-    )

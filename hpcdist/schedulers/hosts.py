@@ -1,0 +1,375 @@
+"""Starting one command on every host of a job, for schedulers that start its script on the first
+host only, and being for the scheduler what the job is.
+
+A program of the scheduler's runs in the script's place: it starts the command on the first host by
+itself, and on the others through the site's launcher, passes signals on, and ends as the first
+host's command ends. It imports little: it stands between the scheduler and every job's start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from hpcdist.base.polling import poll
+from hpcdist.base.secrets import looks_secret
+from hpcdist.cluster.requirement import fill
+from hpcdist.machine.process import die_with_parent
+from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.base import JobPlace
+
+HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
+"""The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
+LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
+"""Number of starts of the job before this one."""
+TASK_VARIABLE = "HPCDIST_JOB_TASK"
+"""Number of the command's copy, counted over all hosts."""
+TASKS_PER_NODE_VARIABLE = "HPCDIST_JOB_TASKS_PER_NODE"
+
+_SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
+"""Signals that come before a job is ended."""
+_PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
+"""Signals by which LSF suspends or resumes a parallel job -> those that stop any process."""
+_KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
+_NO_SUCH_COMMAND = 127  # as a shell says it
+_POLL_S = 0.05
+_OTHERS_END_S = 60.0
+"""Time that the other hosts have to end after the first, before they are ended."""
+_KILLED_END_S = 5.0
+"""The same for tasks that need not end together, when the scheduler has ended the job."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_ONE_HOST = re.compile(
+    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
+    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
+)
+"""Variables that mean the first host, or its shell, alone."""
+
+
+class Host(NamedTuple):
+    name: str
+    slots: int
+
+
+def read_hosts(text: str) -> list[Host]:
+    """Return the hosts of "hostA 8 hostB 8 ", in their order; one that is named twice has the slots
+    of both."""
+    words = text.split()
+    slots: dict[str, int] = {}
+    for name, number in zip(words[0::2], words[1::2], strict=False):
+        slots[name] = slots.get(name, 0) + int(number)
+    return [Host(name, number) for name, number in slots.items()]
+
+
+def place_on_hosts(place: JobPlace) -> JobPlace:
+    """Return the place of an agent that was started in this way, with what is known of its host."""
+    import msgspec
+
+    hosts = read_hosts(os.environ.get(HOSTS_VARIABLE, ""))
+    if not hosts:
+        return place
+    host = hosts[min(place.node_rank, len(hosts) - 1)]
+    return msgspec.structs.replace(place, num_nodes=len(hosts), host=host.name, cpus=host.slots)
+
+
+def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    """Return the options of such a program, which its script's template gives."""
+    parser = argparse.ArgumentParser(prog=program)
+    parser.add_argument("--logs", required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--tasks-per-node", type=int, default=1)
+    parser.add_argument("--launcher", required=True)
+    parser.add_argument("--wait-for-all", action="store_true")
+    parser.add_argument(  # the end of the name of its file
+        "--separate-stderr", dest="errors", action="store_const", const=".err", default=""
+    )
+    parser.add_argument("command", nargs="+")
+    return parser.parse_args(arguments)
+
+
+class Job(NamedTuple):
+    """What the programs of schedulers differ in."""
+
+    scheduler: str
+    """The name in sentences."""
+    hosts: Sequence[Host]
+    of_first_task: re.Pattern[str]
+    """Variables of what the scheduler has started on the first host."""
+    is_launched_by_shell: bool = True
+    """What the launcher is given goes through a shell on the host."""
+    tells_secrets: bool = False
+    """The launcher brings no environment along: secrets stand in the hosts' private script."""
+    task_variables: Sequence[str] = ()
+    """Further variables that are to be the number of the task."""
+
+
+def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
+    """Start the command on all hosts, and wait; return the exit code."""
+    hosts = job.hosts
+    os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
+    os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
+    job_files = f"{options.logs}/{options.job}"
+    notes = Path(f"{job_files}.notes")
+    notes.unlink(missing_ok=True)
+    os.environ[NOTES_VARIABLE] = str(notes)
+    if len(hosts) != options.nodes:
+        sentence = (
+            f"{job.scheduler} gave the job {len(hosts)} hosts, and {options.nodes} were asked for"
+        )
+        print(f"hpcdist: {sentence}")
+        for node in range(len(hosts), options.nodes):
+            write_note(Note(node=node, host="none", said=sentence))
+    received: list[int] = []
+    for signum in (*_SIGNALS, *_PAUSES):
+        signal.signal(signum, lambda number, _: received.append(number))
+    script = Path(f"{job_files}_host.sh")
+    script.touch(mode=0o600)
+    script.write_text(
+        host_script(
+            os.environ,
+            os.getcwd(),
+            options.command,
+            job,
+            logs=job_files,
+            errors=options.errors,
+        )
+    )
+    started = _StartedCommand(options, job, hosts[: options.nodes], script)
+    poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
+    started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
+    code = started.exit_code()
+    try:
+        Path(f"{job_files}_exit_code").write_text(f"{code}\n")
+    except OSError as error:  # a full disk must not become the job's exit code
+        print(f"hpcdist: {error.filename}: {error.strerror}; the exit code is {code}")
+    return code
+
+
+def count_start(logs: str, job: str, index: str) -> int:
+    """Return how often the job was started before; one that was submitted anew goes on counting."""
+    with Path(logs, f"starts-{index or 0}").open("a+") as file:
+        file.seek(0)
+        before = len(file.readlines())
+        file.write(f"{job}\n")
+    return before
+
+
+# The script for a host.
+
+
+def host_script(
+    environment: Mapping[str, str],
+    cwd: str,
+    command: Sequence[str],
+    job: Job,
+    *,
+    logs: str,
+    errors: str = "",
+) -> str:
+    """Return what the launcher starts: a script that makes the directory and the environment its
+    own, and is given the number of its task.
+
+    A launcher may bring neither along, and may go through a login shell of whatever kind: so it is
+    given a path and a number, and nothing that needs quoting. `errors` is the end of the name of
+    the file for standard error, where it has one of its own. Variables that look secret are left
+    out, unless `job` says that nothing else brings them.
+    """
+    exported = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(environment.items())
+        if _NAME.fullmatch(name)
+        and not means_first_host(name)
+        and not job.of_first_task.fullmatch(name)
+        and (job.tells_secrets or not looks_secret(name, value))
+    ]
+    log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
+    lines = [
+        f"cd {shlex.quote(cwd)} || exit 1",
+        *exported,
+        *(f'export {name}="$1"' for name in (TASK_VARIABLE, *job.task_variables)),
+        f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),
+        f"exec {shlex.join(command)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def means_first_host(name: str) -> bool:
+    """Return whether a variable of the first host, such as TMPDIR, would be wrong on others."""
+    return bool(_OF_ONE_HOST.fullmatch(name))
+
+
+def launch_command(
+    template: str, command: Sequence[str], *, host: str, is_by_shell: bool = True
+) -> list[str]:
+    """Return the words of a launcher's command line.
+
+    rsh, ssh and blaunch go through a shell on the host: what is not plain is quoted for it.
+    """
+    quoted = [shlex.quote(word) if is_by_shell else word for word in command]
+    words: list[str] = []
+    for word in shlex.split(template):
+        if word == "{command}":
+            words += quoted
+        else:
+            words.append(fill(word, command=" ".join(quoted), host=host))
+    return words
+
+
+# The copies of the command.
+
+
+class _Launcher(NamedTuple):
+    """A process that starts the command on another host, and lasts as long as it does."""
+
+    host: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    """File with the output of the launcher and of the command."""
+    begin: int
+    """Length of the log before; a former start of the job may have written to it."""
+
+    def describe_end(self) -> str:
+        """Return how it ended, with the last line of what was said."""
+        words = self.process.args
+        name = shlex.join(words[:1] if isinstance(words, list) else [])
+        said = self.log.read_bytes()[self.begin :].decode(errors="replace").strip()
+        last = f": {said.splitlines()[-1]}" if said else ""
+        return f"{name} ended with exit code {self.process.returncode}{last}"
+
+
+class _StartedCommand:
+    """The command's copies: those on this host, and the launchers of the others."""
+
+    def __init__(
+        self, options: argparse.Namespace, job: Job, hosts: Sequence[Host], script: Path
+    ) -> None:
+        self._options = options
+        self._job = job
+        self._there: list[subprocess.Popen[bytes]] = []
+        self._launchers: dict[int, _Launcher] = {}
+        """Task -> launcher, as far as none has been found to have ended."""
+        self._is_incomplete = False
+        self._is_killed = False
+        per_node = options.tasks_per_node
+        commands = [["/bin/sh", str(script), str(n)] for n in range(per_node * len(hosts))]
+        self._here = [_spawn(command) for command in commands[:per_node]]
+        for task, command in enumerate(commands[per_node:], per_node):
+            self._launch(hosts[task // per_node].name, task, command)
+
+    def _launch(self, host: str, task: int, command: Sequence[str]) -> None:
+        template = self._options.launcher
+        end = self._options.errors or ".out"
+        log = Path(f"{self._options.logs}/{self._options.job}_{task}_log{end}")
+        try:
+            with log.open("ab") as said:
+                begin = said.tell()
+                words = launch_command(
+                    template, command, host=host, is_by_shell=self._job.is_launched_by_shell
+                )
+                process = _spawn(words, deaf_to=_SIGNALS, said=said)
+        except OSError as error:
+            self._is_incomplete = True
+            self._note(task, host, f"{template} cannot be run: {error.strerror}")
+            return
+        self._launchers[task] = _Launcher(host, process, log, begin)
+        self._there.append(process)
+
+    def _note(self, task: int, host: str, sentence: str) -> None:
+        write_note(Note(node=task // self._options.tasks_per_node, host=host, said=sentence))
+
+    def attend(self, received: list[int]) -> bool:
+        """Pass signals on to the copies on this host, and return whether all is over.
+
+        That is when the first host's command has ended, and where all are to be waited for, the
+        others too, unless the scheduler has ended the job: LSF does not tell the other hosts. Until
+        then the first host's command is told of launchers that ended with an error.
+        """
+        while received:
+            self._pass_on(received.pop(0))
+        if self._here[0].poll() is not None and (
+            self._is_killed
+            or not self._options.wait_for_all
+            or all(one.poll() is not None for one in self._here + self._there)
+        ):
+            return True
+        for task, launcher in list(self._launchers.items()):
+            if launcher.process.poll() is not None:
+                del self._launchers[task]
+            if launcher.process.returncode:
+                self._note(task, launcher.host, launcher.describe_end())
+        return False
+
+    def _pass_on(self, number: int) -> None:
+        self._is_killed |= number in _KILLS
+        if number not in _PAUSES:
+            for process in self._here:
+                process.send_signal(number)  # nothing to one that has ended
+            return
+        # What runs on this host is stopped, or goes on: its processes have sessions of their own.
+        # On other hosts ranks go on to their next exchange with those of this one.
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process().children(recursive=True):
+                child.send_signal(_PAUSES[number])
+
+    def exit_code(self) -> int:
+        """Return that of the first host's command, as a shell would tell it; where all have to end
+        well, that of the first that did not."""
+        codes = [one.returncode or 0 for one in self._here + self._there]
+        codes += [_NO_SUCH_COMMAND] if self._is_incomplete else []
+        counted = codes if self._options.wait_for_all else codes[:1]
+        code = next(filter(None, counted), 0)
+        return 128 - code if code < 0 else code
+
+    def end_others(self, limit_s: float) -> None:
+        """Wait for the other hosts, and end them where they do not end."""
+        processes = self._there + self._here[1:]
+        poll(
+            lambda: all(one.poll() is not None for one in processes) or None,
+            interval_s=_POLL_S,
+            limit_s=limit_s,
+        )
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _spawn(
+    words: Sequence[str],
+    *,
+    deaf_to: Sequence[signal.Signals] = (),
+    said: BinaryIO | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that it gets the signals from here, and once;
+    where this process is killed, it is too.
+
+    A launcher that is ended by a signal takes its host's ranks along before they have saved: it is
+    to be deaf to what the scheduler sends, wherever that finds it.
+    """
+    parent = os.getpid()
+
+    def become_child() -> None:
+        die_with_parent(parent)
+        for signum in deaf_to:
+            signal.signal(signum, signal.SIG_IGN)
+
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+        preexec_fn=become_child,  # noqa: PLW1509 - there are no threads here
+    )
