@@ -14,7 +14,7 @@ BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
 
-.PHONY: demo test foreign lint package constraints clean slurm browser
+.PHONY: demo test foreign lint package fuzz constraints clean slurm browser
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -37,6 +37,11 @@ lint: $(VENV)/dev-installed
 package: $(VENV)/test-installed
 	$(PYTEST) tests/test_packaging.py
 	$(BIN)/python -m pip check
+
+# Damaged inputs of every kind: prints how many were read and refused, and the seed; those that failed are in fuzz-failures.
+FUZZ_NUMBER ?= 10000
+fuzz: $(VENV)/test-installed
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/fuzz/long.py --number $(FUZZ_NUMBER) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 # After the whole suite has passed.
 constraints: $(VENV)/test-installed

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
@@ -111,8 +114,9 @@ class SubmittedRun:
     def _num_function_ranks(self) -> int:
         from hpcdist.job.spec import FunctionJob, job_from_dict
 
-        spec = self._run.read_spec()
-        job = None if spec is None else job_from_dict(spec.job)
+        spec, job = self._run.read_spec(), None
+        with suppress(msgspec.ValidationError):  # damaged, or of another version
+            job = None if spec is None else job_from_dict(spec.job)
         if not isinstance(job, FunctionJob):
             raise UserError(
                 f"run {self.id} is not of a function, and returns nothing",

@@ -19,7 +19,7 @@ ENERGY = "energy_j"
 
 # The bounds keep every figure that is computed from damaged files finite.
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=10**18)]
 
 
 class Spread(Struct, frozen=True, kw_only=True, gc=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -175,7 +176,8 @@ def read_json(path: Path) -> Any | None:
 
 def load_json(path: Path) -> Any:
     """Return the value in a JSON file. Raises OSError where there is no regular file of a size that
-    is read, and ValueError where its content is torn, or nested too deep."""
+    is read, and ValueError where its content is torn, or nested too deep. Infinity and the like,
+    which no figure can be made of, are None."""
     return _load_json(read_bytes(path, most_bytes=MOST_JSON_BYTES))
 
 
@@ -191,7 +193,7 @@ def parse_json(content: bytes) -> Any | None:
 def _load_json(content: bytes) -> Any:
     too_deep = f"it is nested more than {_MOST_DEPTH} levels deep"
     try:
-        value = json.loads(content.decode())
+        value = json.loads(content.decode(), parse_float=_finite, parse_constant=_finite)
     except UnicodeDecodeError:
         raise ValueError("it is no UTF-8 text") from None
     except json.JSONDecodeError as error:
@@ -203,6 +205,11 @@ def _load_json(content: bytes) -> Any:
         raise ValueError(too_deep)
     has_surrogates = b"\\u" in content and _SURROGATE_ESCAPE.search(content)
     return _as_text(value) if has_surrogates else value
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def why_unreadable(path: Path) -> str | None:

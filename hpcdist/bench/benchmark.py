@@ -31,7 +31,7 @@ _MOST_PICTURES = 3
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=1e12)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=10**18)]
 PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 ResultT = TypeVar("ResultT", bound=Struct)

@@ -539,4 +539,7 @@ def job_to_dict(job: JobSpec) -> dict[str, Any]:
 
 def job_from_dict(value: dict[str, Any]) -> JobSpec:
     """Return the job that `job_to_dict` turned into a dict; raises msgspec.ValidationError."""
-    return msgspec.convert(value, JOB_TYPES[value["workload"]])
+    workload = value.get("workload")
+    if not isinstance(workload, str) or workload not in JOB_TYPES:
+        raise msgspec.ValidationError(f"{workload!r} is no workload - at `$.job.workload`")
+    return msgspec.convert(value, JOB_TYPES[workload])

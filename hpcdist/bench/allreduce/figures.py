@@ -48,7 +48,7 @@ class SizeFigures(Struct, frozen=True, kw_only=True):
 class Collective(SizeFigures, frozen=True, kw_only=True, tag_field="event", tag="collective"):
     """The event of all-reduces of one size over all ranks."""
 
-    ranks: Annotated[int, Meta(ge=1)] = 1
+    ranks: Annotated[int, Meta(ge=1, le=10**9)] = 1
     dtype: str | None = None
 
 

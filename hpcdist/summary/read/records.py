@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from hpcdist.agent.usage import NodeBegin, UsageWindow
-from hpcdist.bench.benchmark import Count, Seconds
+from hpcdist.bench.benchmark import Count, PositiveCount, Seconds
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.verdict import Verdict
@@ -31,15 +31,15 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
 
     time_s: Seconds | None = None
     schema: int = SCHEMA_VERSION
-    node: int | None = None
+    node: Count | None = None
     host: str | None = None
-    world_size: int | None = None
-    local_world_size: int | None = None
-    num_nodes: int | None = None
-    num_gpus: int | None = None
+    world_size: Count | None = None
+    local_world_size: Count | None = None
+    num_nodes: Count | None = None
+    num_gpus: Count | None = None
     device: str | None = None
     cpus: list[int] | None = None
-    num_cpus: int | None = None
+    num_cpus: Count | None = None
     backend: str | None = None
 
 
@@ -75,7 +75,7 @@ class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", 
     after_s: Seconds = 0.0
     """From its last step until it was written: a rank may have hung, and ended then."""
     step_time_s: Totals
-    epoch: int | None = None
+    epoch: Count | None = None
     loss: float | None = None
 
 
@@ -218,8 +218,8 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 class JobResources(Struct, frozen=True, kw_only=True):
     """The resources that the job requested."""
 
-    nodes: int
-    gpus: int
+    nodes: PositiveCount
+    gpus: PositiveCount
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):

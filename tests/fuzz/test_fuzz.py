@@ -1,0 +1,28 @@
+"""Damaged inputs of every kind end in values or in a refusal, and in nothing else.
+
+Each input follows from the seed, the kind and its number: `make fuzz` reads many more, and says
+which.
+"""
+
+import warnings
+
+import pytest
+from fuzz_kinds import KINDS
+from fuzzing import fuzz
+
+NUMBER = 250
+SEED = 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_inputs_are_read_or_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    samples = KINDS[kind](tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PIL's, on what is odd in a picture
+        result = fuzz(kind, samples, number=NUMBER, seed=SEED, most_failures=3)
+    assert not result.failures, "\n".join(
+        f"input {failure.number} of seed {SEED}: {failure.error}" for failure in result.failures
+    )
+    assert result.inputs == NUMBER
+    assert result.refused > 0

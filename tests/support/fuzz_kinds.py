@@ -1,0 +1,466 @@
+"""Inputs of each kind that hpcdist reads, and the readers of each."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fuzzing import Sample
+
+from hpcdist.agent import messages
+from hpcdist.agent.agreement import RankCheck
+from hpcdist.agent.node import Meeting
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError, JobError, ProfileError
+from hpcdist.base.text import one_line
+from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
+from hpcdist.runs.events import SCHEMA_VERSION, read_events
+from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission, SweepPlace
+from hpcdist.runs.verdict import Beginning, RankEnd, Verdict
+from hpcdist.schedulers.base import Condition
+
+FAILED = Verdict(
+    kind="exception",
+    state="failed",
+    message="rank 1 raised ValueError: x",
+    exit_code_of_run=1,
+    rank=1,
+    exception="ValueError",
+    traceback='File "a.py", line 1\nValueError: x',
+    victims=[0],
+    time_s=1.7e9,
+    log="logs/rank-00001.log",
+)
+
+
+_MEMORY = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
+
+# A run directory.
+
+
+def _make_run(runs: Path, name: str) -> Run:
+    run = Run(runs / name)
+    for folder in (run.events_folder, run.logs_folder, run.attempts_folder / "00000"):
+        folder.mkdir(parents=True)
+    job = TrainJob(name="ddp", resources=Resources(nodes=1, gpus=2))
+    spec = RunSpec(
+        id=name,
+        created_s=1.7e9,
+        scheduler="local",
+        job=job_to_dict(job),
+        plan=LaunchPlan(nodes=[NodePlan(rank_cpus=[[0], [1]])], device="cpu", backend="gloo"),
+        versions={"torch": "2.15.0"},
+        sweep=SweepPlace(id="s", index=0, num_points=2, point={"nodes": 1}, label="nodes=1"),
+    )
+    run.write_spec(spec)
+    run.write_submission(Submission(scheduler="local", job_id="1", submitted_s=1.7e9))
+    run.write_verdict(FAILED)
+    run.write_beginning(0, Beginning(life=0, time_s=1.7e9))
+    for rank in range(2):
+        run.event_file(rank).write_bytes(_events(rank))
+    return run
+
+
+def _events(rank: int) -> bytes:
+    place = {"rank": rank, "node": 0, "host": "a", "world_size": 2, "local_world_size": 2}
+    start = {"event": "start", "time_s": 0.0, "schema": SCHEMA_VERSION, **place, "num_nodes": 1}
+    window = {"event": "steps", "epoch": 0, "steps": 10, "samples": 100, "wall_s": 1.0, "loss": 1.0}
+    totals = {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}
+    window |= {"step_time_s": totals, "phases_s": {"forward": 0.5}, "histogram": {"-24": [10]}}
+    events: list[dict[str, Any]] = [
+        start | {"device": "cpu", "backend": "gloo"},
+        {"event": "memory", "time_s": 0.1, "step": 1, **dict.fromkeys(_MEMORY, 400)},
+        *(
+            window | {"number": index, "time_s": index + 1.0, "step": 10 * (index + 1)}
+            for index in range(7)
+        ),
+        {"event": "evaluate", "time_s": 8.0, "epoch": 0, "step": 70, "loss": 0.5, "accuracy": 0.9},
+        {"event": "checkpoint", "time_s": 8.5, "step": 70, "save_time_s": 0.2},
+        {"event": "end", "time_s": 9.0, "status": "done", "by": "rank", "step": 70},
+    ]
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+def run_directory(folder: Path) -> list[Sample]:
+    """A file of a run, beside another run of which nothing may be lost."""
+    from hpcdist.summary import summarize, to_json
+    from hpcdist.summary.report import report, text
+
+    runs = folder / "runs"
+    run, other = _make_run(runs, "damaged"), _make_run(runs, "intact")
+    rate = summarize([other], {}).runs[0].samples_per_s
+
+    def look(path: Path) -> Callable[[bytes], bool]:
+        original = path.read_bytes()
+
+        def read(content: bytes) -> bool:
+            path.write_bytes(content)
+            try:
+                names = [each.id for each in all_runs(runs)]
+                assert "intact" in names
+                described = _describe(run)
+                result = summarize([run, other], {})
+                figures = {each.run: each for each in result.runs}
+                assert figures["intact"].samples_per_s == rate
+                files.to_json(to_json(result))
+                text.to_markdown(report.make_report(result))
+            finally:
+                path.write_bytes(original)
+            return not described["damage"] and not result.skipped
+
+        return read
+
+    paths = [
+        *(run.spec_file, run.submission_file, run.verdict_file),
+        *(run.event_file(0), run.event_file(0), run.event_file(1)),
+        run.attempts_folder / "00000" / "begin.json",
+    ]
+    return [Sample(path.read_bytes(), look(path)) for path in paths]
+
+
+def _describe(run: Run) -> dict[str, Any]:
+    from hpcdist.cli.runs import _row, describe_run
+
+    described = describe_run(run, Condition(state="unknown"))
+    files.to_json(described)
+    assert all(isinstance(cell, str) for cell in _row(described))
+    one_line(f"{described['job']} {described['damage']} {described['message']}")
+    return described
+
+
+def events(folder: Path) -> list[Sample]:
+    from hpcdist.summary.read.collect import read_rank
+    from hpcdist.summary.read.event_file import decode_file
+
+    path = folder / "rank-00000.jsonl"
+
+    def read(content: bytes) -> bool:
+        path.write_bytes(content)
+        whole = read_events(path)
+        decode_file(path)
+        record = read_rank(path, rank=0, attempt=0)
+        return not whole.torn_lines and not record.faults
+
+    return [Sample(_events(0), read)]
+
+
+def verdict(folder: Path) -> list[Sample]:
+    from hpcdist.monitor.follow import end_sentence
+
+    run = Run(folder)
+    for name in ("launch", "attempts"):
+        (folder / name).mkdir()
+    run.write_verdict(FAILED)
+    content = run.verdict_file.read_bytes()
+
+    def read(content: bytes) -> bool:
+        run.verdict_file.write_bytes(content)
+        found = run.read_verdict()
+        if found is None:
+            return False
+        end_sentence(run, found)
+        files.to_json(msgspec.to_builtins(found))
+        return True
+
+    return [Sample(content, read)]
+
+
+def spec(folder: Path) -> list[Sample]:
+    """What agents start their ranks by, and what all others read of it."""
+    run = _make_run(folder, "run")
+
+    def read(content: bytes) -> bool:
+        run.spec_file.write_bytes(content)
+        _describe(run)
+        try:
+            job, plan, _ = run.read_launch()
+        except msgspec.ValidationError:
+            return False
+        assert job.resources.nodes >= 1
+        msgspec.json.encode(plan)
+        return True
+
+    return [Sample(run.spec_file.read_bytes(), read)]
+
+
+# What the user writes.
+
+_JOB = b"""\
+workload: train
+strategy: ddp
+resources: {nodes: 2, gpus: 1}
+data: {name: digits, transform: [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]}
+train:
+  epochs: 2
+  lr: 1e-3
+  precision: bf16-mixed
+launch: {port_range: [20000, 20100], hang_timeout_s: 60}
+"""
+_COMPARISON = b"""\
+allreduce: {sizes: [1024, 4096], dtype: float32}
+workload: allreduce
+resources:
+  nodes: 1
+  time_limit_min: 5.5
+record: {enabled: yes please}
+"""
+_PROFILE = b"""\
+default: jura
+clusters:
+  jura:
+    scheduler: slurm
+    partition: gpu
+    setup:
+      - module load cuda
+      - export A=1
+    environment: {NCCL_DEBUG: INFO, B: "2"}
+    directives: [--exclusive, "--comment=x"]
+  alps:
+    scheduler: lsf
+    lsf: {gpu: "num={gpus}:mode=shared", options: [-ti]}
+"""
+
+
+def _is_refused(error: HpcdistError) -> bool:
+    assert one_line(error.message)
+    return False
+
+
+def job_file(folder: Path) -> list[Sample]:
+    from hpcdist.job.load import load_job
+
+    path = folder / "job.yaml"
+
+    def read(content: bytes) -> bool:
+        path.write_bytes(content)
+        try:
+            load_job(str(path))
+        except JobError as error:
+            return _is_refused(error)
+        return True
+
+    allreduce = _COMPARISON.replace(b"record: {enabled: yes please}\n", b"")
+    return [Sample(_JOB, read), Sample(allreduce, read)]
+
+
+def profile(folder: Path) -> list[Sample]:
+    from hpcdist.cluster.load import list_profiles, load_profile
+
+    def read(content: bytes) -> bool:
+        before = os.getcwd()
+        (folder / "hpcdist.yaml").write_bytes(content)
+        os.chdir(folder)
+        try:
+            load_profile("jura")
+            list_profiles()
+        except ProfileError as error:
+            return _is_refused(error)
+        finally:
+            os.chdir(before)
+        return True
+
+    return [Sample(_PROFILE, read)]
+
+
+# What is kept: never another value than before.
+
+
+def cache(folder: Path) -> list[Sample]:
+    from hpcdist.summary.read.cache import Fingerprint, SummaryCache
+
+    run = Run(folder / "runs" / "a")
+    run.path.mkdir(parents=True)
+    fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
+    measured = msgspec.msgpack.encode({"samples_per_s": 100.0, "steps": list(range(50))})
+    SummaryCache(folder / "cache").keep([(run, fingerprint, measured)])
+    (path,) = (folder / "cache").iterdir()
+    content = path.read_bytes()
+
+    def read(content: bytes) -> bool:
+        path.write_bytes(content)
+        found = SummaryCache(folder / "cache").find(run, fingerprint)
+        assert found is None or bytes(found) == measured
+        return found is not None
+
+    return [Sample(content, read)]
+
+
+def checkpoint(folder: Path) -> list[Sample]:
+    """A sealed one, and one as older versions wrote them."""
+    import torch
+
+    from hpcdist.training.checkpoint import checkpoint as checkpoints
+
+    weights = torch.arange(64, dtype=torch.float32)
+    state = {"format": checkpoints.FORMAT, "model": {"w": weights}, "step": 7, "name": "ddp"}
+    path = folder / "step-000007.pt"
+    checkpoints.write(path, state)
+    sealed = path.read_bytes()
+    older = io.BytesIO()
+    torch.save(state, older)
+
+    def read(content: bytes) -> bool:
+        path.write_bytes(content)
+        if checkpoints.newest_intact([path], lambda *_: None) is None:
+            return False
+        try:
+            loaded = checkpoints.load(path)
+        except HpcdistError:
+            return False
+        assert loaded["model"]["w"].equal(weights)
+        assert (loaded["step"], loaded["name"]) == (7, "ddp")
+        return True
+
+    return [Sample(sealed, read), Sample(older.getvalue(), read)]
+
+
+# Data.
+
+
+def image(_folder: Path) -> list[Sample]:
+    import numpy as np
+    from PIL import Image
+
+    from hpcdist.data.images.decoding import DECODERS, UnreadableImageError, make_decoder
+
+    decoders = [make_decoder(name, size) for name in DECODERS for size in (None, 16)]
+
+    def read(content: bytes) -> bool:
+        refused = 0
+        for decoder in decoders:
+            try:
+                pixels = decoder(content)
+                assert pixels.ndim == 3
+                assert pixels.shape[2] == 3
+            except UnreadableImageError:
+                refused += 1
+        return refused < len(decoders)
+
+    def encoded(form: str, mode: str = "RGB") -> bytes:
+        out = io.BytesIO()
+        pixels = (np.arange(40 * 30 * 3) % 251).astype("uint8").reshape(30, 40, 3)
+        Image.fromarray(pixels).convert(mode).save(out, form)
+        return out.getvalue()
+
+    forms = ("JPEG", "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+    return [Sample(encoded(form), read) for form in forms] + [Sample(encoded("PNG", "P"), read)]
+
+
+def idx(folder: Path) -> list[Sample]:
+    from hpcdist.data.catalog import check_data, load_data
+
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    contents = {}
+    for part, number in (("train", 6), ("t10k", 4)):
+        pixels = bytes(index % 256 for index in range(number * 16))
+        contents[f"{part}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, number, 4, 4) + pixels
+        labels = bytes(index % 10 for index in range(number))
+        contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, number) + labels
+    data = Data(name="mnist", root=str(folder))
+
+    def look(name: str, *, is_packed: bool) -> Callable[[bytes], bool]:
+        def read(content: bytes) -> bool:
+            for other, right in contents.items():
+                (raw / f"{other}.gz").unlink(missing_ok=True)
+                (raw / other).write_bytes(right)
+            (raw / name).unlink()
+            (raw / (f"{name}.gz" if is_packed else name)).write_bytes(content)
+            try:
+                sizes = check_data(data)
+                loaded = load_data(data)
+            except JobError:
+                return False
+            assert (len(loaded.train), len(loaded.test)) == (sizes.train, sizes.test)
+            assert int(loaded.train.labels.max()) < loaded.num_classes
+            return True
+
+        return read
+
+    plain = [Sample(content, look(name, is_packed=False)) for name, content in contents.items()]
+    packed = [
+        Sample(gzip.compress(content, mtime=0), look(name, is_packed=True))
+        for name, content in contents.items()
+    ]
+    return plain + packed
+
+
+# Messages.
+
+
+def message(_folder: Path) -> list[Sample]:
+    end = RankEnd(rank=1, local_rank=1, node=0, host="a", time_s=1.0, message="x", traceback="y")
+    check = RankCheck(rank=0, host="a", environment={"RANK": "0"})
+    meeting = Meeting(
+        attempt=0,
+        restart_count=0,
+        master_addr="10.0.0.1",
+        master_port=20000,
+        device="cpu",
+        backend="gloo",
+    )
+    by_decoder: list[tuple[Any, list[messages.Message]]] = [
+        (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
+        (messages.ANSWER, [messages.Welcome(time_s=1.0), messages.Refusal(version="0.2.0")]),
+        (
+            messages.TO_COORDINATOR,
+            [
+                messages.Ended(attempt=0, end=end),
+                messages.Failed(sentence="x"),
+                messages.Checked(attempt=0, check=check),
+                messages.Reached(attempt=0, boundary=3),
+            ],
+        ),
+        (messages.TO_AGENT, [messages.Start(meeting=meeting), messages.End(attempt=0, grace_s=1)]),
+        (messages.FROM_RANK, [messages.Leaving(pid=3, code=0, limit_s=1.0)]),
+    ]
+
+    def look(decoder: Any) -> Callable[[bytes], bool]:
+        def read(content: bytes) -> bool:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(content) + 65536)
+                theirs.settimeout(0)
+                sent = theirs.send(content) if content else 0
+                theirs.shutdown(socket.SHUT_WR)
+                channel: messages.Channel[Any] = messages.Channel(ours, decoder)
+                received = []
+                try:
+                    while sent:
+                        received += channel.receive()
+                except messages.ChannelClosedError:
+                    pass
+                assert all(isinstance(each, messages.Message) for each in received)
+                return bool(received)
+
+        return read
+
+    return [
+        Sample(messages.encode(each), look(decoder))
+        for decoder, several in by_decoder
+        for each in several
+    ]
+
+
+KINDS: dict[str, Callable[[Path], list[Sample]]] = {
+    "run directory": run_directory,
+    "events": events,
+    "verdict": verdict,
+    "spec": spec,
+    "job file": job_file,
+    "profile": profile,
+    "cache": cache,
+    "checkpoint": checkpoint,
+    "image": image,
+    "idx": idx,
+    "message": message,
+}
