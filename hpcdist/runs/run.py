@@ -26,7 +26,6 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
@@ -448,7 +447,7 @@ def check_own(path: Path) -> None:
 def created_ns(run: Run) -> tuple[int, str]:
     """Return when a run was made, to sort by; from the directory where spec.json does not say."""
     created_s = (run.read_spec() or RunSpec()).created_s
-    if created_s is not None and math.isfinite(created_s):
+    if created_s is not None:
         return int(created_s * 1e9), run.id
     try:
         return run.path.stat().st_mtime_ns, run.id

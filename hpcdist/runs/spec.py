@@ -18,6 +18,7 @@ from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.machine.process import ProcessId
+from hpcdist.runs.verdict import UnixTime
 
 SPEC_VERSION = 1
 
@@ -160,7 +161,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = SPEC_VERSION
     id: str | None = None
-    created_s: float | None = None
+    created_s: UnixTime | None = None
     """Unix time."""
     scheduler: str | None = None
     cluster: UsedCluster = UsedCluster()
@@ -247,7 +248,7 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = SPEC_VERSION
     id: str | None = None
-    created_s: float | None = None
+    created_s: UnixTime | None = None
     """Unix time."""
     job: str | None = None
     """Name of the job, or of the comparison."""
@@ -274,7 +275,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the job; an element of an array has its place there in it."""
     job_name: str | None = None
     """An id alone may be another job's by now."""
-    submitted_s: float = 0.0
+    submitted_s: UnixTime = 0.0
     """Unix time; 0 where it is not known."""
     folder: str | None = None
     """Holds the script, and submitit's files."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
 
+UnixTime = Annotated[float, Meta(ge=0, le=1e12)]
+"""A time that the figures made of it can be computed with: a damaged file may hold any number."""
 State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
 """Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
 verdict."""
@@ -35,7 +37,7 @@ class Beginning(Struct, frozen=True, kw_only=True):
     """Number of the scheduler's starts of the job before."""
     progress: int = 0
     """Progress of the run until then."""
-    time_s: float | None = None
+    time_s: UnixTime | None = None
     """Unix time."""
 
 
@@ -47,7 +49,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     node: int
     """Node rank."""
     host: str
-    time_s: float
+    time_s: UnixTime
     """Unix time of the end, in the clock of node 0."""
     exit_code: int | None = None
     """None where a signal ended it."""
@@ -91,7 +93,7 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     text: str
     """The exception's message, or what sys.exit was given."""
     traceback: str | None
-    time_s: float
+    time_s: UnixTime
     free_bytes: int | None = None
     """Memory of the host that was left to the rank, where that was too little."""
     full_disk: str | None = None
@@ -125,7 +127,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Ranks that failed on their own, later."""
     attempt: int = 0
     restarts: int = 0
-    time_s: float | None = None
+    time_s: UnixTime | None = None
     """Unix time of the first failure, or of the end."""
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""

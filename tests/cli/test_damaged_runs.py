@@ -16,6 +16,21 @@ from hpcdist.runs.verdict import Verdict
 
 DEEP = '{"created_s": 1, "job": ' + "[" * 5_000 + "]" * 5_000 + "}"
 SURROGATE = r'{"created_s": 1, "job": {"name": "\ud800", "\ud801": 1}, "\ud802": "\ud803"}'
+STEPS = (
+    '{"event": "steps", "time_s": 3.0, "step": %s, "steps": %s, "samples": %s, "wall_s": 1.0,'
+    ' "epoch": %s, "loss": %s,'
+    ' "step_time_s": {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}, "phases_s": {}}\n'
+)
+IMPOSSIBLE = (
+    '{"event": "start", "time_s": 1.0, "world_size": 1, "rank": 0, "host": {}, "pid": -1e308,'
+    ' "local_world_size": 1, "num_nodes": 1, "schema": 2, "node": 0, "device": "cpu"}\n'
+    + STEPS % (10, 10, 100, 0, 1.0)
+    + '{"event": "evaluate", "time_s": 4.0, "step": 10, "epoch": 0, "accuracy": -1e308}\n'
+    + STEPS % (1, 1, 10**250, '"0"', "{}")
+    + STEPS % (-5, -5, 1, -1e308, 1e308)
+    + STEPS % (10**250, 1, 1, 0, '"x"')
+    + '{"event": "end", "time_s": 4.0, "status": {"x": {}}}\n'
+)
 VERBS = (
     ["runs"],
     ["runs", "--json"],
@@ -49,6 +64,14 @@ def write_run(folder, name):
 def replace(path, content=""):
     path.unlink(missing_ok=True)
     path.write_text(content)
+
+
+def write(path, content):
+    path.write_text(content)
+
+
+def change(path, **fields):
+    replace(path, json.dumps(json.loads(path.read_text()) | fields))
 
 
 def as_pipe(path):
@@ -153,6 +176,20 @@ DAMAGES = {
     "events beyond all time": lambda run: odd_events(
         run, step=1, steps=1, wall_s=1e308, samples=1e308, loss=1e308, epoch=10**30
     ),
+    "times that no clock shows": lambda run: [
+        replace(run.spec_file, '{"created_s": -1e308, "job": {"name": "x"}}'),
+        replace(run.submission_file, '{"scheduler": "local", "submitted_s": 1e308}'),
+        change(run.verdict_file, time_s=float("-inf")),
+        write(run.attempts_folder / "00000/begin.json", '{"life": 0, "time_s": Infinity}'),
+    ],
+    "numbers that nobody measures": lambda run: [
+        change(run.spec_file, job={"workload": "train", "checkpoint": {"every_steps": -1e308}}),
+        replace(run.event_file(0), IMPOSSIBLE),
+    ],
+    "numbers that nobody measures, of a run that goes on": lambda run: [
+        run.verdict_file.unlink(),
+        replace(run.event_file(0), IMPOSSIBLE),
+    ],
     "10^9 nodes": lambda run: replace(
         run.spec_file,
         '{"created_s": 1e400, "job": {"name": "x", "workload": "train",'

@@ -163,7 +163,7 @@ def _checkpoints(case: Case, share: float) -> str | None:
     """A failure must not cost more than is won, so that a tenth as often has to do."""
     for unit in ("steps", "epochs"):
         every = case.job.get(f"checkpoint.every_{unit}")
-        if every:
+        if isinstance(every, int) and every > 0:
             wanted = every * math.ceil(min(share / _SAVING_SHARE, _SELDOMER))
             digit = 10 ** max(0, len(str(wanted)) - 2)  # nobody saves every 1,237 steps
             end = max((getattr(run, unit) or 0 for run in case.runs), default=0)

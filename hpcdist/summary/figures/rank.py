@@ -84,7 +84,6 @@ def measure_rank(record: RankRecord) -> RankFigures:
             Tested(test.time_s, test.step, test.epoch, test.accuracy)
             for test in record.evaluations
             if test.time_s is not None and test.accuracy is not None
-            if math.isfinite(test.accuracy)
         ],
         first_step=_first_step(record),
         last_step=_last_step(record),

@@ -15,6 +15,7 @@ from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.verdict import Verdict
 
+Accuracy = Annotated[float, Meta(ge=-1e12, le=1e12)]
 SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
 if TYPE_CHECKING:
     Bucket = int
@@ -95,7 +96,7 @@ class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="eval
     step: Count | None = None
     epoch: Count | None = None
     loss: float | None = None
-    accuracy: float | None = None
+    accuracy: Accuracy | None = None
 
 
 class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
