@@ -22,11 +22,15 @@ class CommandTimeoutError(SchedulerError):
 
 
 def run_command(
-    argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return what it wrote. Raises CommandFailedError, CommandTimeoutError, or
     SchedulerError where there is no such command."""
-    done = call_command(argv, timeout_s=timeout_s, environment=environment)
+    done = call_command(argv, timeout_s=timeout_s, environment=environment, text=text)
     if done.returncode != 0:
         raise failure_of(done)
     return done
@@ -41,12 +45,10 @@ def call_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
     try:
-        return subprocess.run(
+        done = subprocess.run(
             argv,
-            input=text,
+            input=text.encode(errors="surrogateescape"),  # names of files keep their bytes
             capture_output=True,
-            text=True,
-            errors="replace",
             timeout=timeout_s,
             env=None if environment is None else dict(environment),
             check=False,
@@ -61,6 +63,8 @@ def call_command(
             f"{argv[0]} cannot be run: {error.strerror}",
             hint="go to a login node of the cluster, or run on this machine with --local",
         ) from None
+    out, err = (written.decode(errors="replace") for written in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:

@@ -15,10 +15,12 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from hpcdist.base.ownership import is_own, owner_of
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
@@ -83,7 +85,8 @@ def place_on_hosts(place: JobPlace) -> JobPlace:
 
 
 def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
-    """Return the options of such a program, which its script's template gives."""
+    """Return the options of such a program, which its script's template gives; end it where the
+    folder that they name is somebody else's."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("--logs", required=True)
     parser.add_argument("--job", required=True)
@@ -95,7 +98,18 @@ def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
         "--separate-stderr", dest="errors", action="store_const", const=".err", default=""
     )
     parser.add_argument("command", nargs="+")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.wait_for_all:
+        _check_own(Path(options.logs))
+    return options
+
+
+def _check_own(logs: Path) -> None:
+    """End the job where somebody else has put another folder in the place of the run's: what is
+    written there now is executed on all hosts."""
+    for folder in (logs.parent, logs):
+        if not is_own(folder):
+            sys.exit(f"hpcdist: {folder} belongs to {owner_of(folder)}: nothing of it was run")
 
 
 class Job(NamedTuple):

@@ -1,7 +1,9 @@
 """Jobs that wait while others exchange their files: nothing is loaded but what was submitted."""
 
+import hashlib
 import os
 import pickle
+import shlex
 import shutil
 import subprocess
 
@@ -11,12 +13,16 @@ from submitting import submit_run
 
 from hpcdist.agent.agent import run_agent
 from hpcdist.base import files
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import load_job
 from hpcdist.runs import seal as sealing
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_run, read_task, seal_run
 from hpcdist.schedulers import submitting
-from hpcdist.schedulers.base import JobPlace
+from hpcdist.schedulers.base import JobPlace, Target
+from hpcdist.schedulers.local.scheduler import scheduler as local
+from hpcdist.schedulers.lsf import hosts
+from hpcdist.schedulers.slurm.submitting import Sbatch
 
 
 @pytest.fixture
@@ -139,6 +145,16 @@ def test_a_pickle_of_somebody_elses_is_not_read(tasks, has_seal):
 # Whole jobs.
 
 
+def test_every_script_has_the_seal_and_looks_at_the_folders_of_the_snapshot():
+    scripts = sorted(files.shipped_folder("templates").glob("*.sh.j2"))
+    texts = {path.name: path.read_text() for path in scripts}
+    del texts["own_folders.sh.j2"]
+    assert len(texts) >= 3
+    for name, text in texts.items():
+        assert "{{ seal }}" in text, name
+        assert text.index('{% include "own_folders.sh.j2" %}') < text.index("cd {{ cwd"), name
+
+
 class Pwn:
     """Whoever loads a pickle of it runs the attacker's code."""
 
@@ -178,6 +194,7 @@ def queued(reachable, monkeypatch):
             timeout=100,
         )
 
+    start.commands = waiting
     return run, start
 
 
@@ -211,3 +228,65 @@ def test_a_queued_job_whose_run_directory_is_exchanged_runs_no_code_of_others(
     assert not (reachable / "pwned").exists()
     assert not (reachable / "trained").exists()
     assert Run(away).read_verdict() is None  # whole, once it is back in its place
+
+
+def test_the_script_that_is_executed_here_is_not_read_from_where_it_could_be_exchanged(queued):
+    run, start = queued
+    (command,) = start.commands
+    assert shlex.split(command) == ["/bin/bash", "-c", run.script_file.read_text()]
+
+
+@needs_root
+@pytest.mark.parametrize("which", [".", "submitit"])
+def test_nothing_is_written_for_the_hosts_of_a_job_where_the_folder_is_somebody_elses(
+    run, monkeypatch, which
+):
+    os.chown(run.path / which, NOBODY, NOBODY)
+    before = sorted(run.path.rglob("*"))
+    options = {"--logs": run.submitit_folder, "--job": "7", "--nodes": 1, "--launcher": "x"}
+    words = [str(word) for option in options.items() for word in option]
+    monkeypatch.setattr("sys.argv", ["hosts", *words, "--", "true"])
+    with pytest.raises(SystemExit, match="belongs to nobody: nothing of it was run"):
+        hosts.main()
+    assert sorted(run.path.rglob("*")) == before
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["foreign", "link"])
+def test_no_program_is_started_in_a_snapshot_that_somebody_else_has_put_there(
+    reachable, write_script, how
+):
+    snapshot = reachable / ".snapshots"
+    if how == "foreign":
+        snapshot.mkdir()
+        os.chown(snapshot, NOBODY, NOBODY)
+    else:
+        snapshot.symlink_to(reachable)
+    job = load_job(write_script("")).job
+    target = Target(
+        name="job", folder=reachable / "job", cwd=str(snapshot), own_folders=[str(snapshot)]
+    )
+    script = local.render(job, target, local.plan(job, ClusterProfile()))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"hpcdist: {snapshot} is a link, or belongs to somebody else: nothing of it was run\n"
+    )
+
+
+def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
+    target = Target(name="job", folder=tmp_path / "job", cwd=str(tmp_path))
+    target.make_folders()
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(
+        f"#!/bin/sh\necho exchanged > {target.script_file}\ncat > {tmp_path}/sent\n"
+        "echo Submitted batch job 7\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    script = f"#!/bin/bash\ntrue {os.fsdecode(bytes([0xFC]))} {sealing.PLACEHOLDER}\n"
+    assert Sbatch(target, script).submit([os.getpid], num_nodes=1) == ["7"]
+    listing = (target.submitit_folder / "tasks.sha256").read_bytes()
+    seal = hashlib.sha256(listing).hexdigest()
+    assert (tmp_path / "sent").read_bytes() == b"#!/bin/bash\ntrue \xfc %s\n" % seal.encode()

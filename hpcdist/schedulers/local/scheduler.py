@@ -97,9 +97,11 @@ class LocalScheduler(Scheduler):
         started: list[ProcessId] = []
 
         def start(seal: str) -> str:
-            files.write_whole(target.script_file, script.replace(PLACEHOLDER, seal))
+            sealed = script.replace(PLACEHOLDER, seal)
+            files.write_whole(target.script_file, sealed)
+            # Not by its path, where others of a project's group could exchange it at this moment.
             process = start_local_controller(
-                shlex.join(["/bin/bash", str(target.script_file)]),
+                shlex.join(["/bin/bash", "-c", sealed]),
                 target.submitit_folder,
                 num_tasks=job.resources.nodes,
                 log=run.submitit_folder / "controller.log",

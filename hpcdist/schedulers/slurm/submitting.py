@@ -98,10 +98,12 @@ class Sbatch:
         files.write_whole(self._target.script_file, self._script)
 
     def _sbatch(self) -> str:
+        # Not by its path, where others of a project's group could exchange it at this moment.
         done = run_command(
-            ["sbatch", str(self._target.script_file)],
+            ["sbatch"],
             timeout_s=_SBATCH_TIMEOUT_S,
             environment=submission_environment(os.environ, self._script),
+            text=self._script,
         )
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
         job = _JOB.search(done.stdout)
@@ -136,7 +138,7 @@ class Step(Sbatch):
         environment = submission_environment(os.environ, self._script) | {"SLURM_JOB_ID": job_id}
         with (self._target.submitit_folder / f"{job_id}_0_log.out").open("ab") as log:
             process = subprocess.Popen(
-                ["/bin/bash", str(self._target.script_file)],
+                ["/bin/bash", "-c", self._script],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
