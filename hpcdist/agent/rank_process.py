@@ -194,7 +194,7 @@ def run_workload(
         except OSError as failure:
             where = report.full_disk or full_disk(failure, [error_file])
             tell(msgspec.structs.replace(report, full_disk=where))
-            _print(f"hpcdist: {error_file}: {failure.strerror}")
+            files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
     if slot is not None and code == 0 and is_rank:
         slot.finish()
@@ -227,7 +227,7 @@ def _on_exit(leaving: SystemExit) -> tuple[int, ErrorReport | None]:
         return 0, None
     if isinstance(leaving.code, int):
         return leaving.code & 0xFF, None
-    _print(leaving.code)
+    files.print_line(leaving.code, sys.stderr)
     text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
     return 1, ErrorReport(
         exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
@@ -312,18 +312,12 @@ def clean(text: str, most_letters: int) -> str:
     return as_utf8(text)
 
 
-def _print(text: Any) -> None:
-    """Print to stderr; the rank's log may be on a full disk, too."""
-    with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
-
-
 def _show(error: BaseException, *, is_of_user: bool) -> int:
     """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
     hpcdist says itself, its words are all there is to know. Returns the exit code."""
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
-        _print(f"error: {error.message}{hint}")
+        files.print_line(f"error: {error.message}{hint}", sys.stderr)
         return _EXIT_EXCEPTION
     trace = _own_frames(error.__traceback__)
     try:
@@ -331,7 +325,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     except SystemExit as leaving:  # a hook that ends the program says with which code
         return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
-        _print(traceback.format_exc())
+        files.print_line(traceback.format_exc(), sys.stderr)
     return _EXIT_EXCEPTION
 
 

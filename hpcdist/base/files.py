@@ -3,6 +3,7 @@ put there: regular ones only, of limited size. Find what ships."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import msgspec
 
@@ -47,6 +48,13 @@ def find_full(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def print_line(line: object, to: TextIO | None = None) -> None:
+    """Print a line, on stdout if nothing else is given: into a log, as a rule, which may be on a
+    full disk, and must not end the program for that."""
+    with contextlib.suppress(OSError):
+        print(line, file=to, flush=True)
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 
+from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.recorder import StepRecorder
@@ -57,7 +57,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     progress: ProgressSlot | None = None
     has_agent: bool = True
     """An agent watches this rank, and ends it where that must be; not so in debug mode."""
-    say: Callable[[str], None] = functools.partial(print, flush=True)
+    say: Callable[[str], None] = files.print_line
     """Print a line into the rank's log."""
 
     def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:

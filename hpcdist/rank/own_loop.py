@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.recorder import PHASES
 
@@ -122,7 +123,8 @@ def evaluate(
         _timer.wait()
     if accuracy is not None and not 0 <= float(accuracy) <= 1:
         # A percentage, perhaps: a training must not end for that.
-        print(f"warning: record.evaluate: accuracy is {float(accuracy):g}", file=sys.stderr)
+        line = f"warning: record.evaluate: accuracy is {float(accuracy):g}"
+        files.print_line(line, sys.stderr)
         context.note(
             "record.evaluate: accuracy must be a share from 0 to 1; what is not is left out"
         )
@@ -151,4 +153,4 @@ def finish() -> None:
     try:
         _timer.finish()
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
-        print(f"hpcdist: the last steps were not recorded: {error!r}", file=sys.stderr)
+        files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

@@ -67,8 +67,8 @@ class EventWriter:
                 self._open(self.path)
             os.write(self._file, line)
         except OSError as error:
-            with contextlib.suppress(OSError):  # the log may be on the same disk
-                print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
+            reason = f"hpcdist: recording stopped: {self.path}: {error.strerror}"
+            files.print_line(reason, sys.stderr)
             self.close()
 
     def number_window(self) -> int:

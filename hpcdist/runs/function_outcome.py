@@ -28,7 +28,7 @@ def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> 
         data = _pickled((kind, value))
     except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
         sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
-        print(f"hpcdist: this rank {kind} {sentence}", file=sys.stderr)
+        files.print_line(f"hpcdist: this rank {kind} {sentence}", sys.stderr)
         data = pickle.dumps(("lost", sentence))
     path = run.outcome_file(rank, attempt)
     path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)

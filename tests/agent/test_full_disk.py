@@ -11,7 +11,8 @@ FILL = """
 import os
 
 def fill():
-    with open(os.path.join(os.environ["HPCDIST_RUN_DIR"], "mine"), "wb", buffering=0) as file:
+    name = os.path.join(os.environ["HPCDIST_RUN_DIR"], "of-" + os.environ["RANK"])
+    with open(name, "wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
 """

@@ -82,8 +82,11 @@ def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(submit, write_scr
 def test_samples_may_be_counted_by_torch(submit, write_script):
     launched = submit(write_script(COUNTED))
     assert launched.verdict().kind == "done"
-    counted = [event["samples"] for event in launched.events(0) if "samples" in event]
-    assert sorted(counted) == [2, 8]
+    counted = {"steps": 0, "evaluate": 0}
+    for event in launched.events(0):
+        if event["event"] in counted:  # a slow machine may take several windows for the steps
+            counted[event["event"]] += event["samples"]
+    assert counted == {"steps": 8, "evaluate": 2}
 
 
 def test_outside_a_run_recording_does_nothing(write_script):

@@ -1,5 +1,8 @@
 import pytest
 import torch
+from full_disks import fill
+
+from hpcdist.runs.run import Run
 
 GRADIENTS = {"keep_gradients": True}
 
@@ -195,3 +198,12 @@ def _assert_close(found, expected):
 def _assert_same(found, expected):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_full_disk_ends_no_training_that_saves_nothing(train_ranks, make_job, small_disk):
+    disk = small_disk(400)
+    run = Run.create(disk, "test")
+    fill(disk)
+    done = train_ranks(make_job(checkpoint={"every_epochs": 0}), 2, run=run)
+    assert done.exit_codes == [0, 0]
+    assert done.log() == ""
