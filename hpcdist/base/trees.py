@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _SELF = "."
+_MOST_LEVELS = 100
+"""Of folders within each other that are listed: each holds a descriptor."""
 
 
 class Tree(NamedTuple):
@@ -24,8 +26,8 @@ class Tree(NamedTuple):
 
     path: Path
     entries: dict[str, tuple[int, int]]
-    """Path below the folder, which is `.` itself -> device and inode; without what other users own
-    and what is in that."""
+    """Path below the folder, which is `.` itself -> device and inode; without what other users own,
+    or other file systems have, and what is in that."""
     num_bytes: int
     """Bytes of all files, links not followed."""
 
@@ -35,7 +37,8 @@ class Tree(NamedTuple):
 
 
 def list_tree(path: Path) -> Tree:
-    """List a folder of this user's; OSError where it is none, is a link, or is another user's."""
+    """List a folder of this user's; OSError where it is none, is a link, is another user's, or is
+    too deep. What another file system has mounted in it is not of it."""
     entries: dict[str, tuple[int, int]] = {}
     num_bytes = 0
     with open_own_folder(path) as top:
@@ -71,9 +74,12 @@ def open_own_folder(path: Path) -> Iterator[int]:
 
 def _walk(folder: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what a folder holds, what is in a folder after it."""
+    if prefix.count("/") > _MOST_LEVELS:
+        raise OSError(errno.ELOOP, f"has more than {_MOST_LEVELS} folders within each other")
+    device = os.fstat(folder).st_dev
     for name in os.listdir(folder):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if status.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid() or status.st_dev != device:
             continue
         yield f"{prefix}{name}", status
         if stat.S_ISDIR(status.st_mode):

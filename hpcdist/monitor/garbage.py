@@ -121,7 +121,8 @@ def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Can
         return Candidate(what="checkpoints", name=run.id, tree=tree, kept_because=why)
     why = _why_checkpoints_kept(run, kept, runs)
     found = _candidate("checkpoints", run.id, run.checkpoints_folder, kept_because=why)
-    return found if found.num_bytes else None
+    is_unlisted = not found.tree.entries and os.path.isdir(found.path)
+    return found if found.num_bytes or is_unlisted else None
 
 
 def _why_not_looked_at(run: Run) -> str | None:

@@ -1,13 +1,15 @@
 """Freeing disk space where others can exchange folders: nothing goes but what was listed."""
 
 import os
+import stat
+import subprocess
 import time
 
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
 from click.testing import CliRunner
 
-from hpcdist.base import files
+from hpcdist.base import files, trees
 from hpcdist.cli.gc import gc
 from hpcdist.monitor.garbage import Rules, find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
@@ -90,6 +92,47 @@ def test_what_comes_into_a_folder_after_it_was_listed_stays(runs):
     assert "has come there since it was listed" in said
     assert sorted(os.listdir(run.checkpoints_folder)) == ["step-1", "step-2"]
     assert os.listdir(run.checkpoints_folder / "step-1") == ["new.pt"]
+
+
+def test_a_run_with_thousands_of_folders_within_each_other_stops_nothing(runs):
+    deep, fine = ended_run(runs, "deep"), ended_run(runs, "fine")
+    place = os.open(deep.checkpoints_folder, os.O_RDONLY)
+    for _ in range(1200):  # more levels than Python goes down, or descriptors are given
+        os.mkdir("d", dir_fd=place)
+        inner = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    found = {candidate.name: candidate for candidate in candidates(runs)}
+    assert "more than 100 folders within each other" in found["deep"].kept_because
+    assert remove(found["fine"]) is None
+    assert not os.listdir(fine.checkpoints_folder)
+    subprocess.run(["rm", "-r", str(deep.path)], check=True)  # pytest would not get to its end
+
+
+def test_what_is_mounted_in_checkpoints_is_left_alone(runs, monkeypatch):
+    """It has another device, which is all that a test that cannot mount anything has of it."""
+    run = ended_run(runs)
+    mounted = run.checkpoints_folder / "mounted"
+    mounted.mkdir()
+    (mounted / "file").write_text("precious")
+    inodes = {mounted.stat().st_ino, (mounted / "file").stat().st_ino}
+
+    def as_mounted(ask):
+        def answer(*arguments, **options):
+            fields = list(ask(*arguments, **options)[:10])
+            fields[stat.ST_DEV] += fields[stat.ST_INO] in inodes
+            return os.stat_result(fields)
+
+        return answer
+
+    with monkeypatch.context() as context:
+        for ask in (os.stat, os.fstat):
+            context.setattr(trees.os, ask.__name__, as_mounted(ask))
+        (found,) = candidates(runs)
+        assert "mounted" in remove(found)
+    assert (mounted / "file").exists()
+    assert not (run.checkpoints_folder / "step-1").exists()
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,18 @@ def test_a_checkpoint_in_parts_is_whole_if_all_its_parts_are_as_listed(tmp_path,
     assert not checkpoint_files.is_intact(folder)
 
 
+def test_an_old_checkpoint_that_is_a_link_to_another_runs_goes_and_the_other_runs_stays(tmp_path):
+    own, others = tmp_path / "own", tmp_path / "others"
+    name = checkpoint_files.file_name(1, ".dcp")
+    (others / name).mkdir(parents=True)
+    (others / name / checkpoint_files.COMPLETE).write_text("{}")
+    own.mkdir()
+    (own / name).symlink_to(others / name)
+    checkpoint_files.remove_old(own, keep=0)
+    assert os.listdir(own) == []
+    assert os.listdir(others / name) == [checkpoint_files.COMPLETE]
+
+
 def test_a_checkpoint_that_is_a_pipe_is_passed_over_and_does_not_block(tmp_path):
     path = tmp_path / checkpoint_files.file_name(1)
     os.mkfifo(path)

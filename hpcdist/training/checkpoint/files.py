@@ -205,7 +205,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():  # what a link leads to is another run's
         (path / COMPLETE).unlink(missing_ok=True)  # what is left by a kill is no checkpoint
         shutil.rmtree(path, ignore_errors=True)
     else:
