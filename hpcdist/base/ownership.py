@@ -11,6 +11,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -67,7 +68,13 @@ def owner_name(uid: int) -> str:
 def doors(path: Path) -> list[Door]:
     """Return the ways by which others can change what is at a path: first its own, then those of
     the folders above it, the nearest first, up to the root."""
-    found = [door for place in _way_to(path) for door in _doors_at(place)]
+    at = {Path(os.path.abspath(path)), Path(os.path.realpath(path))}
+    own = {0, os.geteuid()}
+    found = [
+        door
+        for place in _way_to(path)
+        for door in _doors_at(place, own if place in at else own | {_root_here()})
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -79,9 +86,9 @@ def _way_to(path: Path) -> Iterator[Path]:
             yield place
 
 
-def _doors_at(place: Path) -> Iterator[Door]:
+def _doors_at(place: Path, trusted: set[int]) -> Iterator[Door]:
     status = os.lstat(place)
-    if status.st_uid not in {0, os.geteuid()}:
+    if status.st_uid not in trusted:
         yield Door(place, "owner", owner_name(status.st_uid))
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return
@@ -91,14 +98,32 @@ def _doors_at(place: Path) -> Iterator[Door]:
         yield Door(place, "group", _group_name(status.st_gid))
 
 
+@cache
+def _root_here() -> int:
+    """Return the number that root's folders have here, and perhaps others' too."""
+    try:
+        mapped = Path("/proc/self/uid_map").read_text()
+        return root_in_namespace(mapped, Path("/proc/sys/kernel/overflowuid").read_text())
+    except OSError:
+        return 0
+
+
+def root_in_namespace(uid_map: str, overflow: str) -> int:
+    """Return the number that root's files have in a user namespace, such as a container's: where
+    root is none of its users, that of all strangers (man 7 user_namespaces)."""
+    is_mapped = any(line.split()[:1] == ["0"] for line in uid_map.splitlines())
+    return 0 if is_mapped else int(overflow)
+
+
 def _is_alone_in(gid: int) -> bool:
-    """Return whether a group is this user's private one, which many systems make for each: then a
-    umask of 002 opens nothing."""
+    """Return whether a group is root's, or this user's private one, which many systems make for
+    each: then a umask of 002 opens nothing."""
     try:
         group, own = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return gid == own.pw_gid and group.gr_name == own.pw_name and set(group.gr_mem) <= {own.pw_name}
+    is_private = gid == own.pw_gid and group.gr_name == own.pw_name
+    return (is_private or gid == 0) and set(group.gr_mem) <= {own.pw_name, "root"}
 
 
 def _group_name(gid: int) -> str:

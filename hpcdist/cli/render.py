@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def render(*, options: JobOptions, explain: bool) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
-    The script is all that is printed on stdout; RUN stands in it for the id that the run would get.
+    The script is all that is printed on stdout; RUN stands in it for the id that the run would get,
+    and SEAL-OF-THIS-JOB for the digest by which the job knows what was submitted.
     Nothing is executed or written. Of several, as for a sweep, each follows a line that counts
     them; JOBID-of-NAME stands for the id of the job of that name.
 

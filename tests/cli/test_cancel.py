@@ -9,6 +9,7 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 from click.testing import CliRunner
 
+from hpcdist.api import SubmittedRun
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.cli.cancel import cancel
@@ -16,6 +17,7 @@ from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, check_own, find_run
 from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep
+from hpcdist.schedulers.slurm.steps import cancel_step
 
 
 @pytest.fixture
@@ -71,6 +73,9 @@ def test_a_foreign_run_that_names_processes_of_the_caller_ends_none_of_them(runs
     assert isinstance(done.exception, RunDirectoryError)
     assert f"{run.path} belongs to nobody: a run is cancelled only by" in done.exception.message
     assert victim.poll() is None
+    with pytest.raises(RunDirectoryError, match="belongs to nobody"):
+        SubmittedRun(run).cancel()
+    assert victim.poll() is None
     assert not run.cancel_file.exists()
     assert run.read_verdict() is None
 
@@ -108,6 +113,17 @@ def test_a_process_of_another_user_is_none_of_the_runs(runs, start):
     own = start(runs / "ddp-1")
     assert works_in(own.pid, runs / "ddp-1")
     assert not works_in(theirs.pid, runs / "ddp-1")
+
+
+def test_a_copy_of_a_step_that_goes_on_ends_nothing_of_it(runs, start, reachable, monkeypatch):
+    victim = start(runs / "ddp-1" / "submitit")
+    copy = make_run(runs, "ddp-2", process=victim)
+    files.write_json(copy.submission_file, files.read_json(copy.submission_file) | {"step": True})
+    (reachable / "squeue").write_text("#!/bin/sh\n")
+    (reachable / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(reachable), prepend=os.pathsep)
+    cancel_step(copy)
+    assert victim.poll() is None
 
 
 @needs_root

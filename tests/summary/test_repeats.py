@@ -1,10 +1,12 @@
 """Repeats: the interval of their mean, and what cannot be told apart."""
 
 import io
+import os
 import re
 import shutil
 
 import pytest
+from another_user import NOBODY, needs_root
 
 from hpcdist.runs.run import Run
 from hpcdist.summary import print_summary, summarize
@@ -68,7 +70,15 @@ def test_runs_of_other_settings_are_no_repeats(add_run):
     assert other.repeats is None
 
 
-@pytest.mark.parametrize("how", ["copied", "linked", "copied into another folder"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "copied",
+        "linked",
+        "copied into another folder",
+        pytest.param("copied into a folder by another user", marks=needs_root),
+    ],
+)
 def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, how):
     made = [add_run(rate) for rate in (98.0, 102.0)]
     copy = tmp_path / "runs" / "best"
@@ -78,7 +88,9 @@ def test_a_copy_of_a_run_is_no_repeat_of_it_and_that_is_told(add_run, tmp_path, 
         if "folder" in how:
             copy = tmp_path / "archive" / made[0].id
         shutil.copytree(made[0].path, copy)
-    found = [*made, Run(copy)] if "folder" in how else [Run(copy), *made]
+    if "user" in how:
+        os.chown(copy, NOBODY, NOBODY)
+    found = [*made, Run(copy)] if how.endswith("folder") else [Run(copy), *made]
     summary = summarize(found, {})
     assert [run.run for run in summary.runs] == [run.id for run in made]
     assert summary.runs[0].repeats.num_runs == 2
