@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zipfile import ZipFile, is_zipfile
+from zipfile import BadZipFile, ZipFile, ZipInfo, is_zipfile
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.text import nearest, nearest_first
+from hpcdist.base.text import nearest, nearest_first, show_bytes
 
 if TYPE_CHECKING:
     from _typeshed.importlib import PathEntryFinderProtocol
@@ -172,6 +172,7 @@ _COMPILED = ".pyc"
 _BEGINNING_BYTES = 4096
 MOST_SOURCE_BYTES = 16_000_000
 """Size of a script, or a module, that is read."""
+_MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
 _OF_OTHERS = frozenset(
     (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
 )
@@ -215,6 +216,8 @@ def check_script(path: str, shown: str) -> None:
             f"zip file with a {_MAIN}.py",
         ) from None
     if main is not None:
+        if is_zipfile(path):
+            _check_archive(path, shown)
         check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
         return
     suffix = os.path.splitext(path)[1].lower()
@@ -229,6 +232,14 @@ def check_script(path: str, shown: str) -> None:
             raise JobError(f"{shown} is no Python script, but binary", hint=_other_hint(shown))
         hint = f"correct the script; or, if it is none, {_other_hint(shown)}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
+
+
+def _check_archive(path: str, shown: str) -> None:
+    try:
+        with ZipFile(path) as archive:
+            _sources_in(archive)
+    except (BadZipFile, NotImplementedError, OSError) as error:
+        raise JobError(f"{shown} is a damaged zip file: {error}", hint="make it anew") from None
 
 
 def check_module(spec: ModuleSpec, shown: str) -> None:
@@ -273,8 +284,20 @@ def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
         yield path, None
         return
     with tempfile.TemporaryDirectory(prefix="hpcdist-") as folder, ZipFile(archive) as held:
-        held.extractall(folder, [name for name in held.namelist() if name.endswith(SUFFIX)])
+        held.extractall(folder, _sources_in(held))
         yield Path(folder) / path.relative_to(archive), Path(folder)
+
+
+def _sources_in(archive: ZipFile) -> list[ZipInfo]:
+    """Return the Python files in a zip file; JobError where they unpack to too much."""
+    sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
+    if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
+        limit = show_bytes(_MOST_UNPACKED_BYTES)
+        raise JobError(
+            f"{archive.filename} unpacks to more than {limit} of Python files",
+            hint="give a script in a folder",
+        )
+    return sources
 
 
 def _begins_with(path: str, num_bytes: int) -> bytes | None:

@@ -99,7 +99,7 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
 def show_lost_agents(run: Run, screen: Screen) -> None:
     """Show the last words of the agents, and of the job around them: no rank could say why it
     ended."""
-    for path in [*sorted(run.logs_folder.glob("agent-*.log")), *run.job_logs()]:
+    for path in [*run.agent_logs(), *run.job_logs()]:
         _show_tail(run, path, screen)
 
 
@@ -108,7 +108,7 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: range, screen: Screen) -> No
     if verdict.kind == "agent_lost":
         show_lost_agents(run, screen)
     elif verdict.rank is not None:
-        log = run.path / (verdict.log or run.log_file(verdict.rank))
+        log = run.named_log(verdict.log) or run.log_file(verdict.rank)
         if verdict.rank not in ranks:
             _show_tail(run, log, screen)
         elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):

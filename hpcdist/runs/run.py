@@ -62,6 +62,9 @@ _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
 _EVENT_FILE = re.compile(rf"rank{_NUMBERED}\.jsonl")
 _USAGE_FILE = re.compile(rf"node{_NUMBERED}\.jsonl")
 _LOG_FILE = re.compile(rf"rank{_NUMBERED}\.log")
+_AGENT_FILE = re.compile(r"agent-.*\.json")
+_AGENT_LOG = re.compile(r"agent-.*\.log")
+_JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
@@ -170,7 +173,11 @@ class Run:
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
-        return sorted(self.launch_folder.glob("agent-*.json"))
+        return _matching(self.launch_folder, _AGENT_FILE)
+
+    def agent_logs(self) -> list[Path]:
+        """Return the logs of the agents of all nodes, in order."""
+        return _matching(self.logs_folder, _AGENT_LOG)
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
@@ -181,10 +188,18 @@ class Run:
 
         LSF's report, which repeats the script, is among them only where nothing else says anything.
         """
-        ends = ("log", "out", "err")
-        logs = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
+        logs = _matching(self.submitit_folder, _JOB_LOG)
         own = [path for path in logs if not path.name.endswith(_REPORT)]
-        return own if any(path.stat().st_size for path in own) else logs
+        return own if any(map(_has_content, own)) else logs
+
+    def named_log(self, name: str | None) -> Path | None:
+        """Return the log of a rank that a verdict names, where it is one of the run's directory:
+        else it could name any file."""
+        folder, _, file = (name or "").partition("/")
+        if folder != self.logs_folder.name or not _LOG_FILE.fullmatch(file):
+            return None
+        path = os.path.realpath(self.logs_folder / file)
+        return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
 
     def ask_to_cancel(self) -> None:
         """Tell the agents, before they are sent a signal, that the user wants the end."""
@@ -505,6 +520,21 @@ def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
 
 def _attempt_part(attempt: int) -> str:
     return f".attempt-{attempt}" if attempt else ""
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    try:
+        names = files.list_names(folder)
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if pattern.fullmatch(name)]
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:

@@ -6,6 +6,7 @@ here writes: `hpcdist.runs.snapshot_store` copies."""
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import stat
@@ -13,12 +14,14 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.files import open_regular
 from hpcdist.base.secrets import is_private_key, is_secret_file
 from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
@@ -289,9 +292,9 @@ def is_entry(folder: str, entry: Entry) -> bool:
         return False
 
 
-def open_file(path: str) -> BinaryIO:
-    """Open a file for reading; OSError where a link has taken its place."""
-    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0)
+def open_file(path: str) -> FileIO:
+    """Open a file for reading; OSError where a link, a pipe or the like has taken its place."""
+    return open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
 
 
 def read_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[str, int]:

@@ -36,6 +36,8 @@ from hpcdist.runs.snapshot import (
 
 _FILE = 0o400
 _EXECUTABLE = 0o500
+_MOST_MANIFEST_BYTES = 250_000_000
+"""Size of a manifest that is read, which has a line for each of a million files."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +96,9 @@ def manifest_file(folder: Path) -> Path:
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest; None where it is missing or damaged."""
     try:
-        return files.convert(files.read_json(manifest_file(folder)), Manifest)
-    except msgspec.ValidationError:
+        content = files.read_bytes(manifest_file(folder), most_bytes=_MOST_MANIFEST_BYTES)
+        return files.convert(files.parse_json(content), Manifest)
+    except (OSError, msgspec.ValidationError):
         return None
 
 

@@ -200,7 +200,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(value, dict):
             return None
         spec = _decode(value, cls)
-        if spec.sweep is not None and not spec.sweep.id:
+        if spec.sweep is not None and not _is_name(spec.sweep.id):
             return msgspec.structs.replace(spec, sweep=None)
         return spec
 
@@ -210,6 +210,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.sweep is None:
             del value["sweep"]
         return value
+
+
+def _is_name(name: str | None) -> bool:
+    """Return whether this can be the name of a folder beside the run, and is none elsewhere."""
+    return bool(name) and name not in {".", ".."} and "/" not in str(name)
 
 
 def decode_launch(value: object, private: object = None) -> tuple[JobSpec, LaunchPlan, RunSpec]:

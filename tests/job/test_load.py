@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 import pytest
@@ -229,6 +229,15 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
     assert message in error.message
     assert error.message.startswith(str(tmp_path / "a.yaml"))
     assert error.hint
+
+
+def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(monkeypatch):
+    monkeypatch.setattr("hpcdist.job.files._MOST_UNPACKED_BYTES", 1000)
+    with ZipFile("packed", "w", ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", "#" * 1001)
+    error = error_of("packed")
+    assert error.message.endswith("/packed unpacks to more than 1 kB of Python files")
+    assert error.hint == "give a script in a folder"
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def _processes(run: Run) -> list[ProcessId]:
 def _agents(run: Run) -> list[ProcessId]:
     found: list[ProcessId] = []
     with suppress(OSError):
-        for path in run.launch_folder.glob("agent-*.json"):
+        for path in run.agent_files():
             value = files.read_json(path)
             with suppress(msgspec.ValidationError):
                 found.append(files.convert(value, _AgentFile).process)

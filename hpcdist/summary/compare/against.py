@@ -247,7 +247,7 @@ def read_saved(path: Path) -> list[RunSummary]:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}", hint=BASELINE_HINT) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}", hint=BASELINE_HINT) from None
     runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
     try:

@@ -123,11 +123,10 @@ def _run(row: Row) -> PageRun:
 def _log(run: RunSummary) -> str:
     """Return the end of the log that the verdict names, if it is in the run's directory: one from
     elsewhere could name any file."""
-    if run.path is None or run.verdict is None or not run.verdict.log:
+    if run.path is None or run.verdict is None:
         return ""
-    folder = Path(run.path).resolve()
-    file = (folder / run.verdict.log).resolve()
-    if not file.is_relative_to(folder) or not file.is_file():
+    file = Run(Path(run.path)).named_log(run.verdict.log)
+    if file is None:
         return ""
     lines = []
     for line in last_lines(file, _LOG_LINES):

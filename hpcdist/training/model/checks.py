@@ -17,7 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import read_bytes
 from hpcdist.base.text import nearest_first
+from hpcdist.job.files import MOST_SOURCE_BYTES
 from hpcdist.job.spec import Model
 
 BUILT_IN_CLASSES = {"fashion_cnn": "FashionCNN", "mlp": "MLP"}
@@ -89,7 +91,7 @@ def check_own_model(name: str) -> None:
     if file is None:
         return
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(read_bytes(file, most_bytes=MOST_SOURCE_BYTES))
     except (OSError, SyntaxError, ValueError) as error:
         raise JobError(
             f"model.name is {name!r}, but {file} cannot be read: {error}",
@@ -218,7 +220,7 @@ def read_signature(file: Path, name: str) -> Signature | None:
     None where the source does not say it all: *args and **kwargs, decorators, base classes other
     than nn.Module, and names that are bound otherwise or more than once.
     """
-    tree = ast.parse(file.read_bytes())
+    tree = ast.parse(read_bytes(file, most_bytes=MOST_SOURCE_BYTES))
     bound = [node for node in ast.walk(tree) if _may_bind(node, name)]
     if len(bound) != 1 or bound[0] not in tree.body:
         return None
