@@ -26,6 +26,7 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import secrets
@@ -34,7 +35,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partialmethod
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -378,24 +379,28 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}",
             hint="name another folder with --runs or HPCDIST_RUNS",
         ) from None
-    runs_there = [
-        Run(Path(entry.path)) for entry in entries if files.is_folder(entry) and is_run(entry.path)
-    ]
-    return sorted(runs_there, key=created_ns)
+    by_age: list[tuple[tuple[int, str], Run]] = []
+    for entry in filter(files.is_folder, entries):
+        run = Run(Path(entry.path))
+        content = files.read_json(run.spec_file)
+        if is_run(run.path, content):
+            by_age.append((created_ns(run, RunSpec.decode(content)), run))
+    return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
 
 
-def is_run(path: str | Path) -> bool:
-    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote.
+def is_run(path: str | Path, content: Any = ...) -> bool:
+    """Return whether a folder is a run's: its spec.json, whose content may be given, is one that
+    hpcdist wrote.
 
     One that is damaged counts where the folder itself is as hpcdist makes it: by its name, or by
     what is in it.
     """
     file = os.path.join(path, "spec.json")
-    if not os.path.lexists(file):
-        return False
-    content = files.read_json(Path(file))
+    content = files.read_json(Path(file)) if content is ... else content
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
+    if content is None and not os.path.lexists(file):
+        return False
     is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
     return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
 
@@ -459,9 +464,9 @@ def check_own(path: Path) -> None:
         )
 
 
-def created_ns(run: Run) -> tuple[int, str]:
+def created_ns(run: Run, spec: RunSpec | None = None) -> tuple[int, str]:
     """Return when a run was made, to sort by; from the directory where spec.json does not say."""
-    created_s = (run.read_spec() or RunSpec()).created_s
+    created_s = (spec or run.read_spec() or RunSpec()).created_s
     if created_s is not None:
         return int(created_s * 1e9), run.id
     try:

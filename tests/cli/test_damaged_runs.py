@@ -102,10 +102,6 @@ def as_link_to_itself(path):
     path.symlink_to(path.name)
 
 
-def change(path, **keys):
-    files.write_json(path, json.loads(path.read_text()) | keys)
-
-
 def change_job(run, **keys):
     change(run.spec_file, job=json.loads(run.spec_file.read_text())["job"] | keys)
 

@@ -38,8 +38,9 @@ T = TypeVar("T")
 
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
-    spec = run.read_spec()
-    if spec is None or not is_run(run.path):
+    content = files.read_json(run.spec_file)
+    spec = RunSpec.decode(content)
+    if spec is None or not is_run(run.path, content):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = files.convert(spec.job, JobFacts)

@@ -40,7 +40,7 @@ def search_runs(folder: Path) -> Found:
     foreign: list[Run] = []
     top = os.path.realpath(folder)
     seen = {top}
-    for path in _other_entries(folder):
+    for path in _other_entries(folder, {run.id for run in runs}):
         below = [Run(Path(run)) for run in _walk(path, _DEEPEST, seen, top)]
         nested += below
         if not below:
@@ -106,13 +106,14 @@ def _search_name(runs: Path, name: str) -> Found:
     return search
 
 
-def _other_entries(folder: Path) -> list[str]:
+def _other_entries(folder: Path, runs: set[str]) -> list[str]:
+    """Return the paths of what is neither one of these runs nor a sweep."""
     try:
         names = sorted(files.list_names(folder))
     except OSError:
         return []
-    paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
-    return [path for path in paths if not is_run(path) and not is_sweep(Path(path))]
+    others = (name for name in names if not name.startswith(".") and name not in runs)
+    return [os.path.join(folder, name) for name in others if not is_sweep(folder / name)]
 
 
 def _walk(folder: str, depth: int, seen: set[str], top: str) -> Iterator[str]:
