@@ -34,7 +34,10 @@ def main():
             result = fuzz(kind, samples, number=options.number, seed=seed, first=options.first)
         took_s = time.process_time() - begin_s
         counts = (result.inputs, result.refused, len(result.failures))
-        print(f"{kind:<15}" + "".join(f"{count:>10,}" for count in counts) + f"{took_s:>8.1f}")
+        print(
+            f"{kind:<15}" + "".join(f"{count:>10,}" for count in counts) + f"{took_s:>8.1f}",
+            flush=True,
+        )
         for failure in result.failures:
             failed.mkdir(exist_ok=True)
             path = failed / f"{kind.replace(' ', '-')}-{seed}-{failure.number}"

@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from fuzzing import Sample
@@ -23,9 +23,19 @@ from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
-from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission, SweepPlace
+from hpcdist.runs.spec import (
+    LaunchPlan,
+    NodePlan,
+    RunSpec,
+    Submission,
+    SubmittedJob,
+    SweepPlace,
+    SweepSpec,
+)
+from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Beginning, RankEnd, Verdict
 from hpcdist.schedulers.base import Condition
+from hpcdist.summary.read.records import BENCHMARK_EVENTS
 
 FAILED = Verdict(
     kind="exception",
@@ -67,6 +77,7 @@ def _make_run(runs: Path, name: str) -> Run:
     run.write_beginning(0, Beginning(life=0, time_s=1.7e9))
     for rank in range(2):
         run.event_file(rank).write_bytes(_events(rank))
+    run.usage_file(0).write_bytes(_usage())
     return run
 
 
@@ -90,10 +101,45 @@ def _events(rank: int) -> bytes:
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
+def _usage() -> bytes:
+    spread = {"mean": 1.0, "min": 0.5, "max": 2.0}
+    gpu = {"uuid": "GPU-1", "name": "x", "memory_bytes": 10**10}
+    begin = {"event": "node", "begin_s": 1.7e9, "node": 0, "host": "a", "num_cpus": 2.0}
+    window = {"event": "usage", "time_s": 1.7e9 + 5, "wall_s": 5.0, "samples": 5}
+    window |= {"cpus_busy": spread, "memory_bytes": spread, "gpus": [{"utilization": spread}]}
+    events = [begin | {"gpus": [gpu]}, window, window | {"time_s": 1.7e9 + 10}]
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+def _benchmark_events() -> bytes:
+    """One of every kind of event that only benchmarks record, twice, beside a rank's others."""
+    first, *_, last = _events(0).splitlines(keepends=True)
+    kinds = [{"event": kind, **_filled(event)} for kind, event in BENCHMARK_EVENTS.items()]
+    return b"".join([first, *(msgspec.json.encode(each) + b"\n" for each in kinds * 2), last])
+
+
+def _filled(kind: Any) -> dict[str, Any]:
+    """Return a value for each field of a kind of event."""
+    return {field.encode_name: _value_of(field.type) for field in msgspec.structs.fields(kind)}
+
+
+def _value_of(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _filled(kind)
+    literals = get_args(kind) if get_origin(kind) is Literal else ()
+    for value in (1, 1.5, "x", [0, 1], ["a", "b"], [], {}, True, None, *literals):
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            continue
+        return value
+    raise TypeError(kind)
+
+
 def run_directory(folder: Path) -> list[Sample]:
     """A file of a run, beside another run of which nothing may be lost."""
     from hpcdist.summary import summarize, to_json
-    from hpcdist.summary.report import report, text
+    from hpcdist.summary.report import csv, report, text
 
     runs = folder / "runs"
     run, other = _make_run(runs, "damaged"), _make_run(runs, "intact")
@@ -113,6 +159,8 @@ def run_directory(folder: Path) -> list[Sample]:
                 assert figures["intact"].samples_per_s == rate
                 files.to_json(to_json(result))
                 text.to_markdown(report.make_report(result))
+                csv.to_csv(result)
+                csv.to_benchmarks_csv(result)
             finally:
                 path.write_bytes(original)
             return not described["damage"] and not result.skipped
@@ -122,9 +170,10 @@ def run_directory(folder: Path) -> list[Sample]:
     paths = [
         *(run.spec_file, run.submission_file, run.verdict_file),
         *(run.event_file(0), run.event_file(0), run.event_file(1)),
-        run.attempts_folder / "00000" / "begin.json",
+        *(run.attempts_folder / "00000" / "begin.json", run.usage_file(0)),
     ]
-    return [Sample(path.read_bytes(), look(path)) for path in paths]
+    samples = [Sample(path.read_bytes(), look(path)) for path in paths]
+    return [*samples, Sample(_benchmark_events(), look(run.event_file(0)))]
 
 
 def _describe(run: Run) -> dict[str, Any]:
@@ -151,6 +200,22 @@ def events(folder: Path) -> list[Sample]:
         return not whole.torn_lines and not record.faults
 
     return [Sample(_events(0), read)]
+
+
+def sweep(folder: Path) -> list[Sample]:
+    made = Sweep(folder / "runs" / "s")
+    made.path.mkdir(parents=True)
+    _make_run(folder / "runs", "s-000")
+    jobs = [SubmittedJob(name="s", job_id="7", runs=["s-000"])]
+    made.write(SweepSpec(id="s", created_s=1.7e9, job="ddp", num_points=1, jobs=jobs))
+
+    def read(content: bytes) -> bool:
+        made.file.write_bytes(content)
+        files.to_json(msgspec.to_builtins(made.read()))
+        assert [run.id for run in find_runs(folder / "runs", "s")] == ["s-000"]
+        return made.read() != SweepSpec()
+
+    return [Sample(made.file.read_bytes(), read)]
 
 
 def verdict(folder: Path) -> list[Sample]:
@@ -454,6 +519,7 @@ def message(_folder: Path) -> list[Sample]:
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
     "events": events,
+    "sweep": sweep,
     "verdict": verdict,
     "spec": spec,
     "job file": job_file,
