@@ -72,10 +72,16 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -
         raise
 
 
-def write_once(path: Path, content: str) -> bool:
-    """Write whole, unless the file is there already; True for the one writer that won."""
+def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool:
+    """Write whole, unless the file is there already; True for the one writer that won.
+
+    `reserve` is a file that is written over, and gone then: for a disk that is full.
+    """
+    if os.path.lexists(path):
+        return False
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    write_whole(aside, content)
+    if reserve is None or not _write_over(reserve, aside, content.encode(errors="surrogateescape")):
+        write_whole(aside, content)
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -84,6 +90,20 @@ def write_once(path: Path, content: str) -> bool:
         return _rename_once(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+    return True
+
+
+def _write_over(reserve: Path, aside: Path, data: bytes) -> bool:
+    """Write into a file that has its space already, as others would take what is freed. It becomes
+    `aside` before, which one caller can do; False where it is gone, or another did."""
+    try:
+        os.rename(reserve, aside)
+        with open(aside, "r+b") as file:
+            file.write(data)
+            file.truncate()
+    except OSError:  # such as a file system that never writes in place
+        aside.unlink(missing_ok=True)
+        return False
     return True
 
 

@@ -273,11 +273,11 @@ class Run:
     def write_verdict(self, verdict: Verdict) -> bool:
         """Write the verdict unless there is one; True for the one writer that won.
 
-        The run's reserve of disk space is given up for it: a run that filled its disk must be able
-        to say so.
+        It takes the place of the run's reserve of disk space: a run that filled its disk must be
+        able to say so.
         """
-        self._reserve_file.unlink(missing_ok=True)
-        return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
+        content = files.to_json(msgspec.to_builtins(verdict))
+        return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
     def describe_damage(self) -> str | None:
         """Say which of these files are there and cannot be read, and why; None where all can."""

@@ -1,10 +1,12 @@
 """Run directories: made unique and private, found by id, prefix, path or `last`."""
 
 import os
+import signal
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from full_disks import fill
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
@@ -192,6 +194,26 @@ def test_a_run_holds_back_space_for_its_verdict(tmp_path):
     assert run.write_verdict(verdict)
     assert not reserve.exists()
     assert run.read_verdict() == verdict
+
+
+def test_a_verdict_is_written_whatever_takes_the_room_that_others_free(small_disk):
+    disk = small_disk(2000)
+    runs = [Run.create(disk, "job") for _ in range(8)]
+    fill(disk)
+    pid = os.fork()
+    if pid == 0:
+        while True:  # as ranks that go on writing, and other users
+            fill(disk, mode="ab")
+    try:
+        for run in runs:
+            verdict = Verdict(kind="exit", state="failed", message="m" * 9000, exit_code_of_run=1)
+            assert run.write_verdict(verdict)
+            assert run.read_verdict() == verdict
+            assert not run.write_verdict(verdict)
+            assert [path.name for path in run.path.glob(".*")] == []
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_damaged_spec_is_read_field_by_field(tmp_path):
