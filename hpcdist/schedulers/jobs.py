@@ -64,9 +64,11 @@ class JobIndex(Generic[_Job]):
         self._by_name = {(job.name, job.task): job for job in jobs}
 
     def find(self, run: Run, submission: Submission | None) -> _Job | None:
-        """Return the run's job; None where the scheduler does not know it."""
+        """Return the run's job; None where the scheduler does not know it, or where it is that of
+        the run which this one was copied from."""
         if submission is not None:
-            return self._by_key.get(job_key(submission))
+            job = self._by_key.get(job_key(submission))
+            return None if job is None or _is_copied(run, submission) else job
         # Its name, and its number in an array, as they were planned.
         place = run.read_sweep_place() or SweepPlace()
         task = "" if place.task is None else str(place.task)
@@ -98,6 +100,16 @@ def was_killed(run: Run, exit_code: int | None) -> bool:
         # 1 where an LSF queue would start a job again for the run's own code.
         and exit_code in {None, attempt.exit_code_of_run, 1}
     )
+
+
+def _is_copied(run: Run, submission: Submission) -> bool:
+    """Return whether the folder that the submission names is there, and is neither the run's nor in
+    the folder of its sweep beside it: then the submission is of the run that is there."""
+    if submission.folder is None or not os.path.isdir(submission.folder):
+        return False  # by an older version, or moved since
+    folder, real = Path(submission.folder), Path(os.path.realpath(run.path))
+    places = (real, real.parent / folder.parent.name / folder.name)
+    return not any(os.path.isdir(place) and folder.samefile(place) for place in places)
 
 
 def job_key(submission: Submission) -> tuple[str, str]:

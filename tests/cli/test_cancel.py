@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace as Job
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.cli.cancel import cancel
 from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, check_own, find_run
-from hpcdist.runs.spec import SweepSpec
+from hpcdist.runs.spec import Submission, SweepSpec
 from hpcdist.runs.sweep import Sweep
+from hpcdist.schedulers.jobs import JobIndex
 from hpcdist.schedulers.slurm.steps import cancel_step
 
 
@@ -124,6 +126,29 @@ def test_a_copy_of_a_step_that_goes_on_ends_nothing_of_it(runs, start, reachable
     monkeypatch.setenv("PATH", str(reachable), prepend=os.pathsep)
     cancel_step(copy)
     assert victim.poll() is None
+
+
+@pytest.mark.parametrize("place", ["", "sweep-1/array-0"], ids=["a job of its own", "an array"])
+def test_a_copy_of_a_run_has_no_job_of_a_scheduler_and_ends_none(runs, place, reachable):
+    """Copied to another name, or with the whole folder of the runs."""
+    run = make_run(runs, "ddp-1")
+    folder = (runs / place) if place else run.path
+    folder.mkdir(parents=True, exist_ok=True)
+    submission = Submission(scheduler="slurm", job_id="7", job_name="j", folder=str(folder))
+    run.write_submission(submission)
+    (reachable / "link").symlink_to(run.path)
+    shutil.copytree(runs, reachable / "backup")
+    known = JobIndex([Job(job_id="7", name="j", task="")])
+    copies = [Run(reachable / "backup" / "ddp-1")]
+    if not place:
+        shutil.copytree(run.path, runs / "ddp-2")
+        copies.append(Run(runs / "ddp-2"))
+    for copy in copies:
+        assert known.find(copy, copy.read_submission()) is None
+    for same in (run, Run(reachable / "link")):
+        assert known.find(same, submission).job_id == "7"
+    runs.rename(reachable / "moved")
+    assert known.find(Run(reachable / "moved" / "ddp-1"), submission).job_id == "7"
 
 
 @needs_root
