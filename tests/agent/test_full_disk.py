@@ -82,9 +82,7 @@ def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_
     [
         pytest.param(OSError(errno.EDQUOT, "x", "/tmp"), "your quota on the disk ", id="a quota"),
         pytest.param(OSError(errno.ENOSPC, "x", "/proc/x"), "the disk /proc ", id="a named file"),
-        pytest.param(
-            RuntimeError("in worker 0: [Errno 28] No space left on device"), "the disk ", id="text"
-        ),
+        pytest.param(OSError(errno.ENOSPC, "x"), None, id="an unknown file, and there is room"),
         pytest.param(OSError(errno.EACCES, "x", "/tmp"), None, id="another error"),
         pytest.param(ValueError("full"), None, id="no error of a disk"),
     ],
@@ -92,3 +90,28 @@ def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_
 def test_the_disk_is_that_of_the_file_that_an_error_names(tmp_path, error, sentence):
     found = full_disk(error, [tmp_path])
     assert found is None if sentence is None else found.startswith(sentence)
+
+
+def test_the_fullest_disk_is_named_where_an_error_names_none(tmp_path, small_disk):
+    disk = small_disk(40)
+    fill(disk)
+    text = RuntimeError("in worker 0: [Errno 28] No space left on device")
+    assert full_disk(text, [tmp_path, disk / "x"]).startswith(
+        f"the disk {disk} is full: 0 bytes of"
+    )
+
+
+def test_a_disk_whose_inodes_are_used_up_is_named(small_disk):
+    disk = small_disk(400, inodes=2)
+    (disk / "file").touch()
+    with pytest.raises(OSError, match="No space left") as caught:
+        (disk / "other").touch()
+    assert full_disk(caught.value, []) == (
+        f"the disk {disk} can take no more files: its inodes are used up"
+    )
+
+
+def test_a_disk_whose_room_is_there_again_is_named_with_its_file(small_disk):
+    disk = small_disk(400)
+    error = OSError(errno.ENOSPC, "No space left on device", str(disk / "gone" / "x"))
+    assert full_disk(error, []) == f"no room was left on the disk {disk}"

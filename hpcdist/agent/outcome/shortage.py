@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -107,15 +106,18 @@ def shortage_sentence(shortage: Shortage) -> str:
 
 def full_disk(error: BaseException, places: Sequence[Path]) -> str | None:
     """Return a sentence on the disk that had no room, where an exception is about that: the disk of
-    the file that it names, or the fullest of those with `places`."""
+    the file that it names, or the fullest of those with `places`; None where none of these is
+    full."""
     found = files.find_full(error)
     try:
         number = found.errno if found else _full_in_text(str(error))
         if number is None:
             return None
-        named = found.filename if found else None
-        places = [Path(os.fsdecode(named))] if isinstance(named, str | bytes) else places
-        return _disk_sentence(number, places)
+        if found is not None and isinstance(found.filename, str | bytes):
+            mount = _mount_of(Path(os.fsdecode(found.filename)))
+            return _why_full(number, mount) or f"no room was left on the disk {mount}"
+        mounts = sorted({_mount_of(place) for place in places}, key=_free_bytes)
+        return next(filter(None, (_why_full(number, mount) for mount in mounts)), None)
     except Exception:  # noqa: BLE001 - __str__ is the user's code, and a disk may be gone
         return None
 
@@ -125,17 +127,23 @@ def _full_in_text(text: str) -> int | None:
     return next((number for number in files.FULL if os.strerror(number) in text), None)
 
 
-def _disk_sentence(number: int, places: Sequence[Path]) -> str:
-    mounts = {_mount_of(place) for place in places}
-    free_bytes, mount = min((shutil.disk_usage(mount).free, mount) for mount in mounts)
-    total_bytes = shutil.disk_usage(mount).total
+def _why_full(number: int, mount: str) -> str | None:
     if number == errno.EDQUOT:
         return f"your quota on the disk {mount} is used up"
-    if free_bytes > _MOST_OF_FULL * total_bytes:
-        return f"the disk {mount} takes no more files, or your quota there is used up"
+    disk, free_bytes = os.statvfs(mount), _free_bytes(mount)
+    total_bytes = disk.f_blocks * disk.f_frsize
+    if free_bytes <= _MOST_OF_FULL * total_bytes:
+        free = f"{show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free"
+        return f"the disk {mount} is full: {free}"
+    has_inodes = disk.f_favail or not disk.f_files
     return (
-        f"the disk {mount} is full: {show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free"
+        None if has_inodes else f"the disk {mount} can take no more files: its inodes are used up"
     )
+
+
+def _free_bytes(mount: str) -> int:
+    disk = os.statvfs(mount)
+    return disk.f_bavail * disk.f_frsize
 
 
 def _mount_of(place: Path) -> str:
