@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hpcdist.base.files import first_entries
 from hpcdist.base.text import show_age
 from hpcdist.machine.process import state_letter
 from hpcdist.monitor.tail import EventTail
@@ -233,7 +234,7 @@ class RunningRun:
         if attempt != self._attempt:
             self._attempt, self._ranks = attempt, {}
         with os.scandir(self._run.events_folder) as entries:
-            for entry in entries:
+            for entry in first_entries(entries, self._run.events_folder):
                 place = place_of_events(entry.name)
                 if place is None or place[1] != attempt:
                     continue
