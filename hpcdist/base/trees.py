@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,12 @@ def open_own_folder(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):  # removed at this moment
+            yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
 def _walk(folder: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what a folder holds, what is in a folder after it."""
     if prefix.count("/") > _MOST_LEVELS:
@@ -92,16 +98,16 @@ def _walk(folder: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _empty(folder: int, prefix: str, tree: Tree) -> str | None:
     first_left: str | None = None
-    for name in os.listdir(folder):
+    for name, status in _entries(folder):
         place = f"{prefix}{name}"
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if tree.entries.get(place) != _identity(status):
             first_left = first_left or place
         elif stat.S_ISDIR(status.st_mode):
             left = _remove_folder(folder, name, place, tree)
             first_left = first_left or left
         else:
-            os.unlink(name, dir_fd=folder)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
     return first_left
 
 

@@ -18,6 +18,7 @@ from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import NotEndedError, Request, collect, run_trial
 from hpcdist.runs.folder import how_to_close, refused_doors
+from hpcdist.runs.run import delete_folder
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.layout import planned_scripts
@@ -86,7 +87,7 @@ def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
     if any(one.state == "FAIL" for one in found):
         request.say(f"the job's run is kept: {run.path}")
     else:
-        shutil.rmtree(run.path, ignore_errors=True)
+        delete_folder(run.path)
 
 
 def _profile(cluster: LoadedProfile) -> Finding:

@@ -30,9 +30,9 @@ import operator
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.spec import (
     JobOutline,
@@ -147,7 +148,7 @@ class Run:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
         except OSError as error:
-            shutil.rmtree(self.path, ignore_errors=True)
+            delete_folder(self.path)
             raise cannot_write(self.path.parent, error) from None
 
     # Paths that depend on a rank or a node.
@@ -514,6 +515,18 @@ def make_unique_folder(runs: Path, job_slug: str) -> Path:
             raise cannot_write(runs, error) from None
         else:
             return path
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete the directory of a run or a sweep that is not needed; what cannot be deleted stays,
+    and so does another's that has taken its place, as who may write the folder of the runs can
+    arrange."""
+    with suppress(OSError):
+        tree = list_tree(folder)
+        contents = (files.read_json(folder / name) for name in ("spec.json", "sweep.json"))
+        if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
+            remove_listed(tree)
+            folder.rmdir()
 
 
 def _read(path: Path, kind: type[_Struct]) -> _Struct | None:

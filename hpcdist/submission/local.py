@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.layout import single_job
 from hpcdist.submission.plan import PlannedSubmission, plan_now
@@ -120,7 +119,7 @@ class LocalSweep:
             self._submission.make_run(index, planned, job)
             self._submission.hand_over(job, planned)
         except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)
+            delete_folder(run.path)
             raise
         self.started.append(run)
         return run, {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

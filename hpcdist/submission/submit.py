@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.machine.command import call_command
 from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.run import Run, cannot_write, make_unique_folder, slug
+from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
 from hpcdist.runs.spec import (
     GitState,
     JobSource,
@@ -186,9 +185,9 @@ class Submission:
         theirs = {name for job in self.jobs for name in job.runs}.union(self._unclear)
         for run in self.runs:
             if run.id not in theirs:
-                shutil.rmtree(run.path, ignore_errors=True)
+                delete_folder(run.path)
         if not theirs and self.places.sweep is not None:
-            shutil.rmtree(self.places.path, ignore_errors=True)
+            delete_folder(self.places.path)
 
     def what_is_left(self, error: BaseException) -> SchedulerError | None:
         """Return the error that says what the scheduler has, or may have; None: nothing."""

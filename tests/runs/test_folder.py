@@ -9,13 +9,13 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 from submitting import submit_run
 
-from hpcdist.base import ownership
+from hpcdist.base import files, ownership
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import root_in_namespace
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
 from hpcdist.runs.folder import group_note, make_runs_folder
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, delete_folder
 from hpcdist.submission.workspace import SnapshotRequest
 
 GROUP = grp.getgrgid(NOBODY).gr_name
@@ -179,3 +179,32 @@ def test_no_snapshot_is_stored_where_others_made_the_folder(reachable, script, h
     with pytest.raises(RunDirectoryError, match="no job is run from a snapshot there"):
         submit_run(script, runs, snapshot=SnapshotRequest(wanted=True, runs=runs))
     assert os.listdir(runs) == [".snapshots"]
+
+
+@pytest.mark.parametrize("what", ["another run", "a link to another run", "a link to a folder"])
+def test_a_run_that_is_deleted_does_not_take_along_what_stands_in_its_place(reachable, what):
+    run, other = (Run.create(reachable / "runs", name) for name in ("failed", "precious"))
+    for one in (run, other):
+        files.write_json(one.spec_file, {"id": one.id})
+    precious = other.checkpoints_folder / "model.pt"
+    precious.write_text("precious")
+    run.path.rename(run.path.with_name("away"))
+    if what == "another run":
+        other.path.rename(run.path)
+        precious = run.checkpoints_folder / "model.pt"
+    else:
+        run.path.symlink_to(other.path if "run" in what else reachable)
+    delete_folder(run.path)
+    assert precious.read_text() == "precious"
+
+
+def test_a_run_or_sweep_that_is_not_needed_is_deleted_whole(reachable):
+    run = Run.create(reachable / "runs", "failed")
+    delete_folder(run.path)  # before it has a spec.json
+    run = Run.create(reachable / "runs", "failed")
+    files.write_json(run.spec_file, {"id": run.id})
+    run.path.with_name("sweep").mkdir()
+    files.write_json(run.path.with_name("sweep") / "sweep.json", {"id": "sweep"})
+    for path in (run.path, run.path.with_name("sweep")):
+        delete_folder(path)
+    assert os.listdir(reachable / "runs") == []
