@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import struct
 import sys
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
@@ -172,6 +174,12 @@ _COMPILED = ".pyc"
 _BEGINNING_BYTES = 4096
 MOST_SOURCE_BYTES = 16_000_000
 """Size of a script, or a module, that is read."""
+_OF_DAMAGE = (
+    *(BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, zlib.error),
+    *(ValueError, KeyError, ArithmeticError, struct.error),
+)
+"""Exceptions of zipfile: bytes of an archive may be a length, or a place beyond all files."""
+_CORRECT = "correct the script; nothing was started"
 _MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
 _OF_OTHERS = frozenset(
     (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
@@ -206,8 +214,12 @@ def finder_of(path: str) -> PathEntryFinderProtocol | None:
 
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
+    if is_zipfile(path):  # before zipimport compiles what is in it
+        _check_archive(path, shown)
     try:
         main = find_main(path)
+    except SyntaxError as error:
+        raise _wrong_source(error, f"{shown}/{_MAIN}.py", _CORRECT) from None
     except ModuleNotFoundError:
         kind = "folder" if os.path.isdir(path) else "zip file"
         raise JobError(
@@ -215,9 +227,9 @@ def check_script(path: str, shown: str) -> None:
             hint=f"give a job's name, a job file (.yaml), a Python script (.py), or a folder or "
             f"zip file with a {_MAIN}.py",
         ) from None
+    except (*_OF_DAMAGE, ImportError) as error:
+        raise _damaged_archive(shown, error) from None
     if main is not None:
-        if is_zipfile(path):
-            _check_archive(path, shown)
         check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
         return
     suffix = os.path.splitext(path)[1].lower()
@@ -226,7 +238,7 @@ def check_script(path: str, shown: str) -> None:
             f"{shown} is no Python script by its name",
             hint=f"job files end in .yaml, scripts in .py or in nothing; {_other_hint(shown)}",
         )
-    hint = "correct the script; nothing was started"
+    hint = _CORRECT
     if suffix != SUFFIX:
         if os.path.isfile(path) and b"\0" in (_begins_with(path, _BEGINNING_BYTES) or b""):
             raise JobError(f"{shown} is no Python script, but binary", hint=_other_hint(shown))
@@ -235,11 +247,23 @@ def check_script(path: str, shown: str) -> None:
 
 
 def _check_archive(path: str, shown: str) -> None:
+    with _opened_archive(path, shown) as archive:
+        for source in _sources_in(archive):
+            archive.read(source)
+
+
+@contextmanager
+def _opened_archive(path: str | Path, shown: str) -> Iterator[ZipFile]:
+    """Open a zip file; what comes of damage to it, anywhere, is a JobError."""
     try:
         with ZipFile(path) as archive:
-            _sources_in(archive)
-    except (BadZipFile, NotImplementedError, OSError) as error:
-        raise JobError(f"{shown} is a damaged zip file: {error}", hint="make it anew") from None
+            yield archive
+    except _OF_DAMAGE as error:
+        raise _damaged_archive(shown, error) from None
+
+
+def _damaged_archive(shown: str, error: Exception) -> JobError:
+    return JobError(f"{shown} is a damaged zip file: {error}", hint="make it anew")
 
 
 def check_module(spec: ModuleSpec, shown: str) -> None:
@@ -255,7 +279,7 @@ def check_module(spec: ModuleSpec, shown: str) -> None:
             f"{shown} cannot be read: {error.strerror or error}",
             hint="check the path and its permissions",
         ) from None
-    _check_source(source, spec.origin, shown, "correct the script; nothing was started")
+    _check_source(source, spec.origin, shown, _CORRECT)
 
 
 def find_in_folders(name: str, folders: Iterable[str]) -> ModuleSpec | None:
@@ -283,8 +307,9 @@ def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
     if archive is None or not is_zipfile(archive):
         yield path, None
         return
-    with tempfile.TemporaryDirectory(prefix="hpcdist-") as folder, ZipFile(archive) as held:
-        held.extractall(folder, _sources_in(held))
+    with tempfile.TemporaryDirectory(prefix="hpcdist-") as folder:
+        with _opened_archive(archive, str(archive)) as held:
+            held.extractall(folder, _sources_in(held))
         yield Path(folder) / path.relative_to(archive), Path(folder)
 
 
@@ -315,11 +340,15 @@ def _check_source(source: bytes, path: str, shown: str, hint: str) -> None:
             warnings.simplefilter("ignore")  # the script's own run will show them
             compile(source, path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        place = f"line {error.lineno}: " if error.lineno else ""
-        line = f": {error.text.strip()}" if error.text else ""
-        raise JobError(f"{shown}: {place}{error.msg}{line}", hint=hint) from None
+        raise _wrong_source(error, shown, hint) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise JobError(f"{shown} is not a Python script: {error}", hint=hint) from None
+
+
+def _wrong_source(error: SyntaxError, shown: str, hint: str) -> JobError:
+    place = f"line {error.lineno}: " if error.lineno else ""
+    line = f": {error.text.strip()}" if error.text else ""
+    return JobError(f"{shown}: {place}{error.msg}{line}", hint=hint)
 
 
 def _other_hint(shown: str) -> str:

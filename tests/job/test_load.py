@@ -251,6 +251,8 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
         ("folder.py", "folder.py is a folder without a __main__.py", "give a job's name"),
         ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
         ("zipped", "zipped is a zip file without a __main__.py", "zip file with a __main__.py"),
+        ("wrong.zip", "wrong.zip/__main__.py: line 1: ", "correct the script"),
+        ("torn.zip", "torn.zip is a damaged zip file: Bad CRC-32", "make it anew"),
         ("notes.txt", "notes.txt is no Python script by its name", "end in .yaml"),
         ("run.sh", "run.sh is no Python script by its name", "with --no-python: ./run.sh"),
         ("/bin/sh", "/bin/sh is no Python script, but binary", "with --no-python: /bin/sh"),
@@ -269,6 +271,10 @@ def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     write(tmp_path / "run", "#!/bin/sh\necho hello\n")
     with ZipFile(tmp_path / "zipped", "w") as archive:
         archive.writestr("main.py", "")
+    with ZipFile(tmp_path / "wrong.zip", "w") as archive:
+        archive.writestr("__main__.py", "x = = 1")
+    torn = (tmp_path / "wrong.zip").read_bytes().replace(b"x = = 1", b"x = 321", 1)
+    (tmp_path / "torn.zip").write_bytes(torn)
     error = error_of(name)
     assert message in error.message
     assert hint in error.hint

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import shutil
+import struct
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,8 @@ def is_intact(path: Path) -> bool:
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
         return False
     except (ValueError, KeyError, TypeError, AttributeError):  # of names, and of a list of parts
+        return False
+    except (ArithmeticError, struct.error):  # of places beyond all files
         return False
 
 
