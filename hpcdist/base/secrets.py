@@ -32,22 +32,32 @@ _PERHAPS_SECRET = re.compile(
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORD = re.compile(
     r"\w*(?:token|secrets?|passw(?:or)?ds?|passphrase|apikey|accesskey|secretkey|privatekey)"
-    r"|credentials?|jwt|pwd|pat|bearer"
+    r"|credentials?|jwt|pwd|pw|pat|bearer|passcode|(?:db|user|my)pass"
 )
-_OF_KEYS = re.compile(r"access|account|api|encryption|private|secret|signing|storage")
+_PASSWORD = re.compile(r"passw(?:or)?d|passphrase|passcode")
+"""Words of which a number is no count."""
+_OF_KEYS = re.compile(
+    r"access|account|api|encryption|private|secret|signing|storage|subscription"
+    r"|wandb|comet|neptune|openai|anthropic|hf|huggingface|aws|azure"
+)
 """Words before `key` with which it is no key of a dictionary or of a data set."""
+_OF_PASS = re.compile(r"admin|db|email|ftp|mail|mongo|mysql|pg|postgres|redis|root|smtp|sql|user")
+"""Words before `pass` with which it is no pass over the data."""
+_LOGIN = re.compile(r"auth|login|userpwd|u")
+_USER_AND_PASSWORD = re.compile(r"[^\s:/,=]+:(?!\d+$)[^\s:/,]{4,}")
+"""What curl and its like take for both: `user:password`, and not docker's `1000:1000`."""
 _LIKELY_WORD = re.compile(r"auth|authorization|cookie|key|license|session|sig|signature")
 """Words of names whose values are secret only where they look random."""
 _AFTER = re.compile(
-    r"accuracy|batch|budget|class|count|dim|dir|dropout|embedding|file|folder|format|freq|ids?|idx"
+    r"accuracy|batch|budget|class|count|dim|dir|dropout|embeddings?|env|file|folder|format|freq|ids?|idx"
     r"|index|len|length|level|limit|loss|mask|merging|method|metric|mixer|mixing|mode|name|num"
     r"|number|path|per|pooling|rate|ratio|resampler|sampler|sampling|shift|size|split|type|uri|url"
-    r"|weight|window"
+    r"|var|variable|weight|window"
 )
 """With these behind them, words of secrets are something else: token_count, password_file."""
 _BEFORE = re.compile(
-    r"bos|class|cls|decoder|eos|first|input|last|mask|max|min|n|next|num|output|pad|per|prompt"
-    r"|register|sep|special|start|stop|unk|vocab"
+    r"audio|bos|class|classifier|cls|decoder|eos|first|image|input|last|mask|max|min|n|next|num"
+    r"|output|pad|per|prompt|register|sample|sep|special|start|stop|unk|video|vocab"
 )
 """With these before it, a token is one of a text: pad_token."""
 _HARMLESS = re.compile(
@@ -71,22 +81,29 @@ _PASSWORD_IN_URL = re.compile(
 _SECRET_VALUE = re.compile(
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]*-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
     r"|(?<![A-Za-z\d])(?:"
-    r"gh[pousr]_[A-Za-z\d]{4,}|github_pat_\w{10,}|glpat-[\w-]{10,}|hf_[A-Za-z]{30,}|"
+    r"gh[pousr]_[A-Za-z\d]{4,}|github_pat_\w{10,}|glpat-[\w-]{10,}|hf_[A-Za-z\d]{30,}|"
     r"npm_[A-Za-z\d]{30,}"
-    r"|sk-(?=[A-Za-z_-]{0,40}\d)[\w-]{20,}|[sr]k_(?:live|test)_\w{10,}|xox[abeprs]-[\w-]{10,}"
+    r"|sk-(?:(?:admin|ant|or|proj|svcacct)-(?=[A-Za-z_-]{0,40}\d)[\w-]{20,}"
+    r"|(?=[A-Za-z]{0,40}\d)[A-Za-z\d]{20,})|[sr]k_(?:live|test)_\w{10,}|xox[abeprs]-[\w-]{10,}"
     r"|(?:AKIA|ASIA)[A-Z\d]{16}|AIza[\w-]{35}|ya29\.[\w-]{20,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}"
+    r"|gsk_[A-Za-z\d]{30,}|nvapi-[\w-]{30,}|r8_[A-Za-z\d]{30,}|lsv2_\w{30,}|glsa_\w{30,}"
+    r"|hvs\.[\w-]{20,}|xapp-[\w-]{15,}|do[opr]_v1_[\da-f]{30,}|AGE-SECRET-KEY-1[A-Z\d]{20,}"
+    r"|(?<=hooks\.slack\.com/services/)[\w/]{20,}|(?<=discord\.com/api/webhooks/)[\w/-]{20,}"
     r"|SG\.[\w-]{16,}\.[\w-]{16,}|eyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*"
     r"|(?:(?<=Bearer )|(?<=bearer ))(?!tokens?\b)[\w.~+/-]{6,}=*"
+    r"|(?:(?<=uthorization: Basic )|(?<=uthorization: [Tt]oken ))[\w+/.-]{4,}=*"
     r"|(?:(?<=Basic )|(?<=basic ))(?=[A-Za-z+/]{0,40}\d)[A-Za-z\d+/]{12,}=*"
     r")"
 )
 _NAMED = re.compile(
     r"(?<![\w-])"
-    r"(?:(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})(?:[\"']?\s?=\s?|[\"']\s?[:,]\s?)"
+    r"(?:(?P<name>-{0,2}[A-Za-z_][\w.-]{0,80})"
+    r"(?:[\"']?\s?=\s?|\\?[\"']\s?[:,]\s?(?:\\(?=\"))?|:\s?(?!/))"
     r"|(?P<option>--?[A-Za-z][\w.-]{0,80})[\s,]\s?(?!-))"
     r"(?=(?P<value>[\"'][^\"']{0,200}|[^\s\"',;&}\])]{1,200}))"
 )
-"""A name of a setting, and what leads to its value: `a=b`, `"a": "b"`, `"--a", "b"`, `--a b`."""
+"""A name of a setting, and what leads to its value: `a=b`, `a: b`, `"a": "b"`, `"--a", "b"`,
+`--a b`."""
 _VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}\])]+")
 _SETTING = re.compile(r"[\w.+~@/-]+=")
 _LONGEST_KEY = 1000
@@ -97,12 +114,17 @@ _SECRET_FILE = re.compile(
     r"(?:^|/)(?:"
     r"\.env(?:\.(?!(?:[\w-]+\.)*(?:example|sample|template|dist|defaults?)$)[^/]+)?"
     r"|(?!example|sample|template)[\w-]+\.env|[._]netrc|\.pgpass|\.my\.cnf|\.pypirc|\.git-credentials"
-    r"|\.htpasswd|\.vault_pass|kaggle\.json|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?"
-    r"|\.aws/credentials|\.docker/config\.json|\.kube/config|[^/]+\.(?:p12|pfx|kdbx|jks|ppk)"
-    r")$"
+    r"|\.htpasswd|\.vault_pass|kaggle\.json|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?:\.bak|~)?"
+    r"|\.env~|\.envrc|\.s3cfg|\.boto|\.dockercfg|\.databrickscfg|\.mylogin\.cnf|\.vault-token"
+    r"|kubeconfig|application_default_credentials\.json|client_secret_[^/]+\.json|krb5cc_[^/]+"
+    r"|\.streamlit/secrets\.toml|\.?huggingface/token|\.aws/credentials|\.docker/config\.json|\.kube/config|[^/]+\.(?:p12|pfx|kdbx|jks|ppk|keytab|keystore)"
+    r")$",
+    re.IGNORECASE,
 )
+_FIXTURE = re.compile(r"(?:^|/)(?:fixtures?|test_?data|test_?certs)/")
 _KEY_FILE = re.compile(
-    rb"\s*-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----\s"
+    rb"\s*(?:-----BEGIN CERT[^\0]*?\n|Bag Attributes[^\0]*?\n)?"  # a certificate before its key
+    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----\s"
     rb"|\s*\{(?:[^{}]{0,4000})\"private_key\"\s?:\s?\"-----BEGIN "
 )
 
@@ -136,7 +158,12 @@ def redact(environment: Mapping[str, str]) -> dict[str, str]:
 
 def is_secret_file(path: str) -> bool:
     """Return True if a file by this name usually holds passwords or keys."""
-    return bool(_SECRET_FILE.search(path))
+    return bool(_SECRET_FILE.search(path)) and not is_fixture(path)
+
+
+def is_fixture(path: str) -> bool:
+    """Return True if a file is in a folder of what tests read, such as keys that open nothing."""
+    return bool(_FIXTURE.search(path))
 
 
 def is_private_key(beginning: bytes) -> bool:
@@ -215,14 +242,20 @@ class Stars:
 
 def _is_named_secret(name: str, value: str) -> bool:
     """Return True if a value that has this name is secret."""
-    if _HARMLESS.fullmatch(value):
-        return False
     words = [word.lower() for word in _WORD.findall(name)]
+    if _HARMLESS.fullmatch(value):
+        return bool(words and _PASSWORD.fullmatch(words[-1]) and value.isdecimal())
+    if words and _LOGIN.fullmatch(words[-1]) and _USER_AND_PASSWORD.fullmatch(value):
+        return True
     for place, word in enumerate(words):
         before, after = (words[place - 1 : place] or [""])[0], (words[place + 1 :] or [""])[0]
         if _AFTER.fullmatch(after) or (word == "token" and _BEFORE.fullmatch(before)):
             continue
-        if _SECRET_WORD.fullmatch(word) or (word == "key" and _OF_KEYS.fullmatch(before)):
+        if _SECRET_WORD.fullmatch(word):
+            return True
+        if (word == "key" and _OF_KEYS.fullmatch(before)) or (
+            word == "pass" and _OF_PASS.fullmatch(before)
+        ):
             return True
         if _LIKELY_WORD.fullmatch(word) and _RANDOM.search(value[:_LONGEST_KEY]):
             return True

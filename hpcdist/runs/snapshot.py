@@ -22,7 +22,7 @@ import msgspec
 
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.files import open_regular
-from hpcdist.base.secrets import is_private_key, is_secret_file
+from hpcdist.base.secrets import is_fixture, is_private_key, is_secret_file
 from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
 from hpcdist.runs.sweep import all_sweeps
@@ -33,7 +33,7 @@ DEFAULT_LIMIT_BYTES = 100e6
 _ID_LENGTH = 32
 _LARGEST_SHOWN = 3
 _SECRETS_SHOWN = 5
-_KEY_BYTES = 4096
+_KEY_BYTES = 16_384
 _MAX_IGNORED_LINKS = 1000
 
 
@@ -158,7 +158,7 @@ def _file(root: str, path: str, status: os.stat_result) -> Entry | None:
     """Return the entry of a file; None where its content is a private key."""
     try:
         with open_file(os.path.join(root, path)) as file:
-            if is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)):
+            if is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)) and not is_fixture(path):
                 return None
             sha256, size_bytes = read_through(file)
     except OSError as error:

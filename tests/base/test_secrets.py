@@ -12,6 +12,7 @@ from hpcdist.base.secrets import (
     starred_args,
 )
 
+SLACK = "https://hooks.slack.com/services/"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\n"
 VALUES = [
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -19,6 +20,10 @@ VALUES = [
     "glpat-abcdefghij0123456789",
     "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH",
     "sk-proj-abcdefghij0123456789abcd",
+    "hf_abcDEF1hiJKLm2oPQR3tuVWX4zABCD5fghij",
+    "gsk_" + "abcdefghij0123456789" * 2,
+    "nvapi-" + "abcdefghij0123456789" * 2,
+    "hvs.CAESIabcdefghijklmnop0123456789",
     "xoxb-123456789012-abcdefghij",
     "AKIAIOSFODNN7EXAMPLE",
     "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw",
@@ -124,6 +129,12 @@ def test_a_value_looks_secret_whatever_its_name(value):
         ("--db https://h/x?token=abc&n=3", "--db https://h/x?token=***&n=3"),
         ("--wandb-key 0123456789abcdef01234567", "--wandb-key ***"),
         ('{"password":"abc","n":3}', '{"password":"***","n":3}'),
+        ("--wandb_key abc --apiKey abc", "--wandb_key *** --apiKey ***"),
+        ("--password 123456 --db-pass abc --pw abc", "--password *** --db-pass *** --pw ***"),
+        ("-u ann:abcd1 --auth ann:abcd1", "-u *** --auth ***"),
+        ("password:abc {api_key:abc}", "password:*** {api_key:***}"),
+        (r"{\"api_key\":\"abc\"}", r'{\"api_key\":\"***"}'),
+        ("https://hooks.slack.com/services/T0/B0/abcdefghijklmnop", SLACK + "***"),
         ("--signature 8f3d2c1b-9a7e-6f5d-4c3b-2a1908f7e6d5", "--signature ***"),
     ],
 )
@@ -132,8 +143,26 @@ def test_secrets_in_arguments_are_starred_out(args, starred):
 
 
 @pytest.mark.parametrize(
+    ("header", "starred"),
+    [
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+        ("Authorization: token abcdef", "Authorization: token ***"),
+        ("X-Api-Key: abc", "X-Api-Key: ***"),
+        ("PRIVATE-TOKEN: abc", "PRIVATE-TOKEN: ***"),
+        ("Cookie: session=0123456789abcdef01234567", "Cookie: ***"),
+        ("Content-Type: text/plain", "Content-Type: text/plain"),
+    ],
+)
+def test_secrets_in_headers_are_starred_out(header, starred):
+    assert starred_args(["--header", header]) == ["--header", starred]
+
+
+@pytest.mark.parametrize(
     "args",
     [
+        "--api-key-env WANDB_API_KEY --api_key_var FOO --sample_token first --classifier-token a",
+        "--model sk-resnet-50-imagenet1k-v2-large-finetuned -u 1000:1000 --user ann:users",
+        "--passes 3 --pass first --epoch:3 train.key:loss --lr:0.1 a:b 12:30 --token 7",
         "--tokenizer gpt2 --token-count 5 --num-tokens 1000000000 --max-tokens=8000000",
         "--pad-token <pad> --mask_token [MASK] --eos-token </s> --token-dropout 0.125",
         "--password-file pw.txt --api-key-file=key.txt --token ~/.token --token $TOKEN",
@@ -189,6 +218,8 @@ def test_no_text_takes_long_to_judge(text):
             "id_rsa",
             "a/id_ed25519",
         ),
+        *("ID_RSA", "id_rsa.bak", ".ENV", ".envrc", "kubeconfig", "ann.keytab", "a/.s3cfg"),
+        *(".streamlit/secrets.toml", "application_default_credentials.json", ".vault-token"),
         *(".pgpass", ".pypirc", ".git-credentials", ".aws/credentials", "kaggle.json", "x.p12"),
     ],
 )
@@ -201,6 +232,7 @@ def test_files_that_hold_secrets_are_known_by_their_names(path):
     [
         *(".env.example", ".env.local.sample", "example.env", "id_rsa.pub", ".env/lib/a.py"),
         *("environment.yaml", "credentials.py", "token.py", "secrets.py", "a.pem", "envs/a"),
+        *("tests/fixtures/id_rsa", "testdata/.env", "kubeconfig.py", "docs/kubeconfig.md"),
     ],
 )
 def test_other_files_are_not_taken_for_secret(path):
@@ -213,6 +245,10 @@ def test_other_files_are_not_taken_for_secret(path):
         (KEY, True),
         ("\n-----BEGIN PRIVATE KEY-----\nabc", True),
         ('{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY', True),
+        ("-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n" + KEY, True),
+        ("Bag Attributes\n  friendlyName: a\n" + KEY, True),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc", True),
+        ("-----BEGIN PGP PUBLIC KEY BLOCK-----\nabc", False),
         ("-----BEGIN CERTIFICATE-----\nabc", False),
         ('HEADER = "-----BEGIN PRIVATE KEY-----"', False),
         ("", False),
