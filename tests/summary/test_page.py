@@ -123,6 +123,15 @@ def test_a_log_outside_of_the_run_is_not_shown(make_run, tmp_path):
     assert "a private key" not in page_of([run])
 
 
+def test_secrets_in_the_end_of_a_log_are_starred_out(make_run):
+    run = make_run("bad-3", verdict=msgspec.structs.replace(FAILED, log="logs/rank-00000.log"))
+    run.private_file.write_text(json.dumps({"args": ["--password", "hunter22"]}))
+    run.log_file(0).write_text("no hunter22 for https://ann:pw@host with ghp_0123456789\n")
+    page = page_of([run])
+    assert "no *** for https://***@host with ***" in page
+    assert "hunter22" not in page
+
+
 def test_a_page_without_runs_says_so_and_what_was_skipped(tmp_path, make_run):
     run = make_run("torn")
     run.spec_file.write_text("{")

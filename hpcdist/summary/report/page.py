@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.base.files import shipped_folder
+from hpcdist.base.files import read_json, shipped_folder
 from hpcdist.base.plotting import Picture, drawing, save
 from hpcdist.base.secrets import Stars, starred_args
 from hpcdist.base.terminal_lines import last_lines
@@ -122,14 +122,17 @@ def _run(row: Row) -> PageRun:
 
 def _log(run: RunSummary) -> str:
     """Return the end of the log that the verdict names, if it is in the run's directory: one from
-    elsewhere could name any file."""
+    elsewhere could name any file. The run's secrets are starred out, as the page is shown to
+    others."""
     if run.path is None or run.verdict is None:
         return ""
-    file = Run(Path(run.path)).named_log(run.verdict.log)
+    directory, stars = Run(Path(run.path)), Stars()
+    file = directory.named_log(run.verdict.log)
     if file is None:
         return ""
+    stars.value(read_json(directory.private_file))
     lines = []
-    for line in last_lines(file, _LOG_LINES):
+    for line in map(stars.again, last_lines(file, _LOG_LINES)):
         left = len(line) - _LONGEST_LINE
         more = f" ... and {left:,} more characters" if left > 0 else ""
         lines.append(line[:_LONGEST_LINE] + more)
