@@ -24,10 +24,10 @@ class Door(msgspec.Struct, frozen=True):
     """A way for others to change what is at a path."""
 
     path: Path
-    """What they may write or exchange things in: the path itself, or a folder above it."""
+    """The path itself, or a folder above it, which they may write."""
     who: Who
     name: str
-    """Of the group or the owner."""
+    """Name of the group or the owner."""
 
     def __str__(self) -> str:
         if self.who == "owner":

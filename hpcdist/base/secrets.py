@@ -45,7 +45,7 @@ _OF_PASS = re.compile(r"admin|db|email|ftp|mail|mongo|mysql|pg|postgres|redis|ro
 """Words before `pass` with which it is no pass over the data."""
 _LOGIN = re.compile(r"auth|login|userpwd|u")
 _USER_AND_PASSWORD = re.compile(r"[^\s:/,=]+:(?!\d+$)[^\s:/,]{4,}")
-"""What curl and its like take for both: `user:password`, and not docker's `1000:1000`."""
+"""The form that curl and its like take: `user:password`, and not docker's `1000:1000`."""
 _LIKELY_WORD = re.compile(r"auth|authorization|cookie|key|license|session|sig|signature")
 """Words of names whose values are secret only where they look random."""
 _AFTER = re.compile(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _SELF = "."
 _MOST_LEVELS = 100
-"""Of folders within each other that are listed: each holds a descriptor."""
+"""Levels of folders that are listed: each holds a descriptor."""
 
 
 class Tree(NamedTuple):

@@ -68,7 +68,7 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     known: list[str] = []
     """The names of all profiles in them."""
     notes: list[str] = []
-    """What the user should know of who can change the files."""
+    """Notes for the user on who can change the files."""
 
 
 NO_PROFILE = LoadedProfile(

@@ -27,7 +27,7 @@ _QUIET_WINDOWS = 3
 _SLOW = 1.5
 _SHOWN_RANKS = 3
 _MOST = 1e15
-"""Of seconds, steps and samples."""
+"""Largest number of seconds, steps or samples that counts."""
 _STOPPED = ("T", "t")
 """As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 

@@ -113,7 +113,7 @@ def _check_own(logs: Path) -> None:
 
 
 class Job(NamedTuple):
-    """What the programs of schedulers differ in."""
+    """The differences between the programs of schedulers."""
 
     scheduler: str
     """The name in sentences."""
@@ -121,7 +121,7 @@ class Job(NamedTuple):
     of_first_task: re.Pattern[str]
     """Variables of what the scheduler has started on the first host."""
     is_launched_by_shell: bool = True
-    """What the launcher is given goes through a shell on the host."""
+    """A shell on the host reads the command that the launcher is given."""
     tells_secrets: bool = False
     """The launcher brings no environment along: secrets stand in the hosts' private script."""
     task_variables: Sequence[str] = ()
