@@ -1,4 +1,4 @@
-"""hpcdist: PyTorch jobs from a laptop to Slurm or LSF with one command.
+"""hpcdist: PyTorch jobs from a laptop to Slurm, LSF or PBS with one command.
 
 Importing hpcdist imports no torch, and next to nothing else: what is heavy is imported where it is
 used.

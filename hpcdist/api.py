@@ -184,7 +184,7 @@ def submit(
         kwargs: arguments of a function, by name.
         nodes: number of nodes; as the job says if None.
         gpus: GPUs, or ranks, per node; as the job says if None.
-        scheduler: slurm, lsf, local, or auto: as the cluster's profile says, else what answers.
+        scheduler: slurm, lsf, pbs, local, or auto: as the profile says, else what answers.
         cluster: a profile of hpcdist.yaml; HPCDIST_CLUSTER or the file's default if None.
         partition: partition or queue; as the profile says if None.
         account: account or project that is charged; as the profile says if None.

@@ -48,7 +48,7 @@ class Agent:
         self._node = OwnNode(job=job, plan=plan, place=place)
         self._requeuer = requeuer
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
-        self._begin_s = time.monotonic()
+        self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
 
     def run_to_end(self) -> None:

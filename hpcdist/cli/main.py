@@ -19,7 +19,7 @@ from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
 VERBS = {
-    "submit": "Submit a job: to Slurm, to LSF, or on this machine.",
+    "submit": "Submit a job: to Slurm, LSF or PBS, or on this machine.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
     "status": "Show the state of runs, and how far they have come.",
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def hpcdist() -> None:
-    """Take a PyTorch job from a laptop to Slurm or LSF with one command.
+    """Take a PyTorch job from a laptop to Slurm, LSF or PBS with one command.
 
     \b
     hpcdist submit ddp --nodes 2 --gpus 2 --local    2 simulated nodes, here, now

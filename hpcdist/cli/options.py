@@ -135,7 +135,7 @@ _PLACE_OPTIONS: tuple[_Decorator, ...] = (
         metavar="NAME",
         help="Profile from hpcdist.yaml. [default: HPCDIST_CLUSTER, else the file's default]",
     ),
-    click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF)."),
+    click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF, PBS)."),
     click.option("--account", metavar="A", help="Account, or project, that is charged."),
     click.option("--qos", metavar="Q", help="Quality of service (Slurm)."),
     click.option(

@@ -60,7 +60,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     hpcdist submit ddp --nodes 2 --gpus 2 --local
         2 simulated nodes with 2 ranks each on this machine, followed to the end
     hpcdist submit ddp --nodes 2 --gpus 2
-        the same on the cluster, Slurm or LSF; returns at once, --wait follows it
+        the same on the cluster, Slurm, LSF or PBS; returns at once, --wait follows it
     hpcdist submit ddp --here --gpus 2
         the same in the allocation of this shell (salloc), at once, on all its nodes if neither
         the job nor --nodes says how many

@@ -44,19 +44,19 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """One cluster, or one way to use it."""
 
     scheduler: SchedulerChoice = "auto"
-    """slurm, lsf, local, or auto: the one that answers."""
+    """slurm, lsf, pbs, local, or auto: the one that answers."""
     partition: str | None = None
-    """Partition (Slurm) or queue (LSF); unset: the site's default."""
+    """Partition (Slurm) or queue (LSF, PBS); unset: the site's default."""
     account: str | None = None
     """Account, or project, that is charged."""
     qos: str | None = None
     """Quality of service (Slurm)."""
     constraint: str | None = None
-    """Features that the nodes must have (Slurm's --constraint), or the content of LSF's
-    select[...]."""
+    """Features that the nodes must have (Slurm's --constraint), the content of LSF's
+    select[...], or what stands in each chunk of PBS's -l select."""
     gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """Request for GPUs: --gpus-per-node=N (LSF: as lsf.gpu says), --gres=gpu:N (Slurm), or
-    none, where nodes have no GPUs or are given whole."""
+    """Request for GPUs: --gpus-per-node=N (LSF: as lsf.gpu says; PBS: ngpus=N), --gres=gpu:N
+    (Slurm), or none, where nodes have no GPUs or are given whole."""
     gpu_type: str | None = None
     """Type of the GPUs, as in --gres=gpu:a100:2, or gmodel= of LSF's -gpu; unset: any."""
     cpus_per_gpu: Count | None = None

@@ -65,7 +65,26 @@ _LSF_KEYS = {
         "nothing: bsub reads the script from hpcdist"
     ),
 }
-_OWN_OPTIONS = {"auto": _SLURM_KEYS, "slurm": _SLURM_KEYS, "local": _SLURM_KEYS, "lsf": _LSF_KEYS}
+_PBS_KEYS = {
+    ("-q",): "the key partition",
+    ("-A",): "the key account",
+    ("-l select", "-l nodes", "-l ncpus", "-l mem", "-l ngpus", "-l place"): (
+        "the options --nodes and --gpus, or resources in the job; what else a node must have is "
+        "the key constraint"
+    ),
+    ("-l walltime",): "the key time_limit_min",
+    ("-N",): "name in the job",
+    ("-r",): "nothing: hpcdist restarts its runs",
+    ("-o", "-e", "-j", "-k"): "nothing: the output is in the run directory",
+    ("-J", "-W depend"): "nothing: hpcdist sets it where it is needed",
+    ("-I", "-X", "-W block"): "the option --wait",
+    ("-v", "-V", "-S", "-C"): "the key environment; hpcdist brings the submission's environment",
+}
+_OWN_OPTIONS = {
+    **dict.fromkeys(("auto", "slurm", "local"), _SLURM_KEYS),
+    "lsf": _LSF_KEYS,
+    "pbs": _PBS_KEYS,
+}
 """Scheduler of a profile -> options that hpcdist sets itself, or that contradict it -> what to use
 instead of a directive. Of other schedulers, any may be directives."""
 
@@ -162,14 +181,15 @@ def _directive_problems(text: str, scheduler: str) -> Iterator[Problem]:
         yield (
             "directives",
             f"has {show(text)}, must be options of the scheduler",
-            "one option per item, such as --exclusive, without #SBATCH or #BSUB",
+            "one option per item, such as --exclusive, without #SBATCH, #BSUB or #PBS",
         )
         return
     # --mem=4G and --mem 4G are --mem, -N2 is -N; --mem-per-cpu is not --mem.
     option = re.split(r"[\s=]", text, maxsplit=1)[0]
     short = option[:2] if option[2:].isdecimal() else option
+    spaced = re.sub(r"^(-\w)\s*(\w*).*", r"\1 \2", text)  # -l walltime
     for names, instead in _OWN_OPTIONS.get(scheduler, {}).items():
-        if option in names or short in names:
+        if {option, short, spaced}.intersection(names):
             yield "directives", f"has {show(text)}, which hpcdist sets itself", f"use {instead}"
     yield from _assigned_secrets("directives", text)
     if scheduler == "lsf":

@@ -9,6 +9,7 @@ from __future__ import annotations
 SCHEDULERS = {
     "slurm": "hpcdist.schedulers.slurm.scheduler",
     "lsf": "hpcdist.schedulers.lsf.scheduler",
+    "pbs": "hpcdist.schedulers.pbs.scheduler",
     "local": "hpcdist.schedulers.local.scheduler",
 }
 """Scheduler -> module with an object `scheduler`, a `hpcdist.schedulers.base.Scheduler`.

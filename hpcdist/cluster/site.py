@@ -19,7 +19,7 @@ _TIMEOUT_S = 20.0
 
 
 class Partition(Struct, frozen=True, kw_only=True):
-    """A partition (Slurm) or queue (LSF); of what differs between its nodes, the least."""
+    """A partition (Slurm) or queue (LSF, PBS); of what differs between its nodes, the least."""
 
     name: str
     is_default: bool = False

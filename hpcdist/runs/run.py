@@ -78,7 +78,7 @@ _SPEC_KEYS = frozenset({"created_s", "job"})
 _SLUG_LENGTH = 40
 _FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
-_REPORT = "_lsf.out"
+_REPORTS = ("_lsf.out", "_pbs.out")
 
 _Struct = TypeVar("_Struct", Beginning, Verdict)
 
@@ -188,10 +188,10 @@ class Run:
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks.
 
-        LSF's report, which repeats the script, is among them only where nothing else says anything.
+        The report of LSF or PBS is among them only where nothing else says anything.
         """
         logs = _matching(self.submitit_folder, _JOB_LOG)
-        own = [path for path in logs if not path.name.endswith(_REPORT)]
+        own = [path for path in logs if not path.name.endswith(_REPORTS)]
         return own if any(map(_has_content, own)) else logs
 
     def named_log(self, name: str | None) -> Path | None:

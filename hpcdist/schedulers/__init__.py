@@ -38,7 +38,7 @@ def find_allocation(environment: Mapping[str, str]) -> tuple[Scheduler, Allocati
     not answer.
     """
     schedulers = [one for one in map(load_scheduler, SCHEDULERS) if one.allocation_variable]
-    for scheduler in schedulers:
+    for scheduler in map(load_scheduler, SCHEDULERS):
         if (allocation := scheduler.find_allocation(environment)) is not None:
             return scheduler, allocation
     variables = " nor ".join(str(one.allocation_variable) for one in schedulers)

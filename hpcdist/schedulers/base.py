@@ -120,6 +120,8 @@ class JobPlace(Struct, frozen=True, kw_only=True):
     """The scheduler's name of the node; its host name where the scheduler gives none."""
     cpus: int | None = None
     """CPUs that the job has on the node; None where the scheduler does not say."""
+    age_s: float = 0.0
+    """Time for which the job has run, which counts for its time limit, as far as it is known."""
 
 
 class Accounting(Struct, frozen=True, kw_only=True):

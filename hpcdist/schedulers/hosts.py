@@ -16,10 +16,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from hpcdist.base import files
 from hpcdist.base.ownership import is_own, owner_of
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
@@ -37,6 +39,10 @@ LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
 TASK_VARIABLE = "HPCDIST_JOB_TASK"
 """Number of the command's copy, counted over all hosts."""
 TASKS_PER_NODE_VARIABLE = "HPCDIST_JOB_TASKS_PER_NODE"
+BEGIN_VARIABLE = "HPCDIST_JOB_BEGIN"
+"""Unix time at which the job's script began: what it does first may take minutes."""
+PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
+"""Number of the run in its array, where submitit does not know it."""
 
 _SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
 """Signals that come before a job is ended."""
@@ -81,7 +87,14 @@ def place_on_hosts(place: JobPlace) -> JobPlace:
     if not hosts:
         return place
     host = hosts[min(place.node_rank, len(hosts) - 1)]
-    return msgspec.structs.replace(place, num_nodes=len(hosts), host=host.name, cpus=host.slots)
+    begin = os.environ.get(BEGIN_VARIABLE, "")
+    return msgspec.structs.replace(
+        place,
+        num_nodes=len(hosts),
+        host=host.name,
+        cpus=host.slots,
+        age_s=max(0.0, time.time() - float(begin)) if begin else 0.0,
+    )
 
 
 def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
@@ -148,17 +161,10 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
     script = Path(f"{job_files}_host.sh")
-    script.touch(mode=0o600)
-    script.write_text(
-        host_script(
-            os.environ,
-            os.getcwd(),
-            options.command,
-            job,
-            logs=job_files,
-            errors=options.errors,
-        )
+    text = host_script(
+        os.environ, os.getcwd(), options.command, job, logs=job_files, errors=options.errors
     )
+    files.write_whole(script, text)
     started = _StartedCommand(options, job, hosts[: options.nodes], script)
     poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
     started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
@@ -207,9 +213,12 @@ def host_script(
         and not job.of_first_task.fullmatch(name)
         and (job.tells_secrets or not looks_secret(name, value))
     ]
+    umask = os.umask(0o077)
+    os.umask(umask)
     log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
     lines = [
         f"cd {shlex.quote(cwd)} || exit 1",
+        f"umask {umask:04o}",
         *exported,
         *(f'export {name}="$1"' for name in (TASK_VARIABLE, *job.task_variables)),
         f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),

@@ -161,7 +161,9 @@ def own_submission(run: Run) -> tuple[Submission, str]:
         check_folder(run.path)
         submission = run.read_submission() or Submission()
         check_folder(Path(str(submission.folder)))
-        return submission, read_own(Path(str(submission.folder)) / "script.sh").decode()
+        return submission, read_own(Path(str(submission.folder)) / "script.sh").decode(
+            errors="surrogateescape"
+        )
     except BrokenSealError as error:
         raise RequeueRefusedError(error.message) from None
 

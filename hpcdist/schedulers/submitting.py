@@ -29,6 +29,7 @@ from hpcdist.base.ownership import is_own
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_task, seal_tasks
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.hosts import PLACE_VARIABLE
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
 
@@ -149,7 +150,7 @@ def _adopt_pickle(folder: Path) -> None:
 
 
 def _own_place() -> int:
-    return int(JobEnvironment().array_task_id or 0)
+    return int(os.environ.get(PLACE_VARIABLE) or JobEnvironment().array_task_id or 0)
 
 
 def run_pickle(*, adopts: bool = False) -> None:

@@ -1,0 +1,1 @@
+"""PBS (OpenPBS and PBS Professional): jobs by qsub, states and the past by qstat."""

@@ -1,0 +1,68 @@
+"""One agent on every host of a PBS job: PBS runs a job's script on the first host only. This
+program runs in the script's place, and starts the agents of the others by pbs_tmrsh, which tells
+how they ended; pbsdsh does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from hpcdist.schedulers.hosts import (
+    LIFE_VARIABLE,
+    PLACE_VARIABLE,
+    Host,
+    Job,
+    count_start,
+    parse_options,
+    run_on_hosts,
+)
+
+_OF_FIRST_TASK = re.compile(r"PBS_(?!JOBID$|JOBNAME$|QUEUE$|O_\w+$|NODEFILE$|ARRAY_\w+$)\w+|NCPUS")
+_CONFIGURATION = "/etc/pbs.conf"
+
+
+def main() -> None:
+    """Start the command on all hosts, and wait: the last line of the job's script."""
+    options = parse_options(sys.argv[1:], "pbs_hosts")
+    successor = successor_file(Path(options.logs), options.job)
+    if successor.exists():
+        print("hpcdist: another job goes on with this run, and this one has nothing to do")
+        sys.exit(0)
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_programs()}"
+    place = os.environ.get(PLACE_VARIABLE, "")
+    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, place))
+    slots = int(os.environ.get("NCPUS") or 1)
+    hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
+    job = Job(
+        "PBS",
+        hosts,
+        _OF_FIRST_TASK,
+        is_launched_by_shell=False,
+        tells_secrets=True,
+        task_variables=("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NODEID"),
+    )
+    code = run_on_hosts(options, job)
+    sys.exit(int(successor.read_text()) if successor.exists() else code)
+
+
+def read_nodefile(path: Path) -> list[str]:
+    """Return the hosts of PBS_NODEFILE in their order, each once: it has one line per mpiprocs."""
+    return list(dict.fromkeys(path.read_text().split()))
+
+
+def successor_file(logs: Path, job: str) -> Path:
+    """Return the file that is there once the run of a job goes on as another: where a host was
+    lost, PBS may start the first one again all the same. It holds the exit code of the first."""
+    return logs / f"{job}.successor"
+
+
+def _programs() -> str:
+    """Return the folder of PBS's programs, which is not in every job's PATH."""
+    try:
+        text = Path(_CONFIGURATION).read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^PBS_EXEC=(\S+)", text, re.MULTILINE)
+    return f"{found[1] if found else '/opt/pbs'}/bin"
