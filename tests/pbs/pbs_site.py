@@ -55,6 +55,7 @@ def qsub(words):
     if words == ["--version"]:
         print("pbs_version = stand-in")
         return 0
+    words.remove("-f")
     options, command = words[: words.index("--")], words[words.index("--") + 1 :]
     values = {}
     for key, value in zip(options[::2], options[1::2], strict=True):

@@ -1,9 +1,12 @@
 """Runs as PBS's jobs, from the submission to their end."""
 
 import json
+import os
 import subprocess
 
 from hpcdist.runs.run import Run
+
+REAL = os.environ.get("HPCDIST_TEST_PBS")
 
 TWO = ("--nodes", "2", "--gpus", "1")
 PBS = ("--scheduler", "pbs", "--set", "launch.device=cpu")
@@ -84,8 +87,9 @@ def test_a_sweep_is_one_array_whose_runs_go_on_by_themselves(user):
 def test_detect_writes_a_profile_and_what_can_never_start_is_refused(user):
     text = user("cluster", "detect", "--scheduler", "pbs").stdout
     assert "scheduler: pbs" in text
-    done = user("submit", "count.py", "--scheduler", "pbs", "--partition", "closed", code=2)
-    assert "queue closed is disabled" in done.stderr
+    if not REAL:
+        done = user("submit", "count.py", "--scheduler", "pbs", "--partition", "closed", code=2)
+        assert "queue closed is disabled" in done.stderr
     done = user("submit", "count.py", "--scheduler", "pbs", "--partition", "wrokq", code=2)
     assert "queues are: workq" in done.stderr
     done = user("submit", "count.py", "--scheduler", "pbs", "--nodes", "99", code=2)

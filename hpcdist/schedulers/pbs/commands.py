@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import (
     CommandFailedError,
@@ -44,11 +45,12 @@ _REFUSED_HINT = (
 ENVIRONMENT = "# The environment of the submission stands here."
 """Stands in a rendered script."""
 _DIRECTIVE = re.compile(r"^#PBS (.*)$", re.MULTILINE)
-_CHECKED = (
+_READ = (
     's=$(cat -- "$1" && echo x) && [ "$(printf %s "${s%x}" | sha256sum)" = "$2  -" ] || '
-    '{ echo "error: $1 is not what was submitted: nothing of it was run" >&2; exit 1; }; '
-    'exec /bin/bash -l /dev/fd/9 "${@:3}" 9<<<"${s%x}"'
+    '{ echo "error: $1 is not what was submitted: nothing of it was run" >&2; exit 1; }'
 )
+"""Reads a file and checks its digest: nothing can be exchanged between."""
+_CHECKED = f'{_READ}; exec /bin/bash -l /dev/fd/9 "${{@:3}}" 9<<<"${{s%x}}"'
 """What PBS keeps in the script's place, and what follows it are the file and its digest. PBS would
 keep a script too, but ends the shell that runs one at any signal, and all of the job with it."""
 
@@ -82,9 +84,12 @@ def own_id() -> str:
 # Submitting.
 
 
-def with_environment(script: str) -> str:
-    """Return the script with the caller's environment, which PBS would show to everybody (qstat -f)
-    if it were given it. Other jobs' and the host's own variables are left out."""
+def with_environment(script: str, folder: Path) -> str:
+    """Write the caller's environment into a file for this user's eyes alone, and return the script,
+    which reads it: PBS would show everybody (qstat -f) what it is given.
+
+    Other jobs' and the host's own variables are left out.
+    """
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(os.environ.items())
@@ -92,7 +97,15 @@ def with_environment(script: str) -> str:
     ]
     umask = os.umask(0o077)
     os.umask(umask)
-    return script.replace(ENVIRONMENT, "\n".join([ENVIRONMENT, f"umask {umask:04o}", *lines]))
+    text = "\n".join([f"umask {umask:04o}", *lines, ""])
+    file = folder / "environment.sh"
+    files.write_whole(file, text)
+    words = f"set -- {shlex.quote(str(file))} {_digest(text)}"
+    return script.replace(ENVIRONMENT, f'{words} "$@"\n{_READ}\neval "${{s%x}}"\nshift 2')
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def qsub(
@@ -111,16 +124,10 @@ def qsub(
     returns. Raises SchedulerError.
     """
     directives = [one for one in _DIRECTIVE.findall(script) if one[:3] != "-N " and is_kept(one)]
-    digest = hashlib.sha256(script.encode(errors="surrogateescape")).hexdigest()
-    words = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(script_file), digest, *arguments]
-    argv = [
-        "qsub",
-        "-N",
-        name,
-        *(word for line in directives for word in shlex.split(line)),
-        "--",
-        *words,
-    ]
+    words = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(script_file), _digest(script), *arguments]
+    options = [word for line in directives for word in shlex.split(line)]
+    # Without -f it leaves a process for a minute, which sends what later calls submit.
+    argv = ["qsub", "-f", "-N", name, *options, "--", *words]
     try:
         return _qsub(argv)
     except (CommandTimeoutError, NoJobNamedError) as error:

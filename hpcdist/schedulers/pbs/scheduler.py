@@ -163,8 +163,8 @@ def _send(
     said: list[str] = []
 
     def send(seal: str) -> str:
-        sealed = with_environment(script.replace(PLACEHOLDER, seal))
-        files.write_whole(target.script_file, sealed)  # for this user's eyes alone
+        sealed = with_environment(script.replace(PLACEHOLDER, seal), target.submitit_folder)
+        files.write_whole(target.script_file, sealed)
         job_id, lines = qsub(target.script_file, sealed, target.name, ask=ask_jobs)
         said.extend(lines)
         return job_id.removesuffix("[]")

@@ -135,16 +135,23 @@ def test_a_folder_that_pbs_would_misread_is_refused(sign):
         script(f"/scratch/a{sign}b")
 
 
-def test_the_environment_of_the_submission_stands_in_the_private_script(tmp_path, monkeypatch):
+def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_checked(
+    tmp_path, monkeypatch
+):
     value = 'it\'s "odd" $HOME\n`date` \\ \udce4'
     for name, text in {"ODD": value, "PBS_JOBID": "7.pbs", "TMPDIR": "/tmp/x"}.items():
         monkeypatch.setenv(name, text)
-    text = with_environment(f'{ENVIRONMENT}\nprintf %s "$ODD"')
-    files.write_whole(tmp_path / "script.sh", text)
-    assert (tmp_path / "script.sh").stat().st_mode & 0o777 == 0o600
-    argv = ["bash", tmp_path / "script.sh"]
+    script = with_environment(f'{ENVIRONMENT}\nprintf %s "$ODD$1"', tmp_path)
+    assert (tmp_path / "environment.sh").stat().st_mode & 0o777 == 0o600
+    text = os.fsdecode((tmp_path / "environment.sh").read_bytes())
+    argv = ["bash", "-c", script, "script", "3"]
     done = subprocess.run(argv, capture_output=True, env={}, check=False)
-    assert os.fsdecode(done.stdout) == value
+    assert os.fsdecode(done.stdout) == value + "3"
+    assert "ODD=" not in script
+    files.write_whole(tmp_path / "environment.sh", "echo another")
+    done = subprocess.run(argv, capture_output=True, text=True, env={}, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not what was submitted" in done.stderr
     assert "PBS_JOBID" not in text
     assert "TMPDIR" not in text
 
@@ -181,7 +188,7 @@ def test_pbs_runs_the_script_as_it_was_submitted(tmp_path, fake_qsub):
     fake_qsub(QSUB.replace("exec", "echo 12.pbs; echo '  a quota is near'; exec"))
     assert send(tmp_path, arguments=["3"]) == ("12", ["a quota is near"])
     words = (tmp_path / "qsub.words").read_text().splitlines()
-    assert words[:7] == ["-N", "RUN", "-J", "0-3", "-o", f"{tmp_path}/a b", "--"]
+    assert words[:8] == ["-f", "-N", "RUN", "-J", "0-3", "-o", f"{tmp_path}/a b", "--"]
     assert (tmp_path / "qsub.out").read_text() == "3 ran\n"
 
 
