@@ -114,16 +114,16 @@ def qsub(
     name: str,
     *,
     arguments: Sequence[str] = (),
-    is_kept: Callable[[str], bool] = lambda _: True,
+    change: Callable[[str], str] = str,
     ask: Callable[[], Sequence[ListedJob]],
 ) -> tuple[str, list[str]]:
-    """Submit the script in a file as a job of this name, with those of its directives that are
-    kept; return the job's id and what qsub said besides.
+    """Submit the script in a file as a job of this name, with its directives as `change`
+    returns them, which may be empty; return the job's id and what qsub said besides.
 
     Where qsub got no answer in time, the job is looked for by its name, among those that `ask`
     returns. Raises SchedulerError.
     """
-    directives = [one for one in _DIRECTIVE.findall(script) if one[:3] != "-N " and is_kept(one)]
+    directives = [change(one) for one in _DIRECTIVE.findall(script) if one[:3] != "-N "]
     words = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(script_file), _digest(script), *arguments]
     options = [word for line in directives for word in shlex.split(line)]
     # Without -f it leaves a process for a minute, which sends what later calls submit.

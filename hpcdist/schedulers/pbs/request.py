@@ -31,6 +31,8 @@ from hpcdist.schedulers.request import (
     time_limit_min,
 )
 
+INDEX = "^array_index^"
+"""Stands for a job's place in the paths of an array."""
 _LAUNCHER = "pbs_tmrsh {host} {command}"
 
 
@@ -40,7 +42,7 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
     Raises ProfileError or JobError for what PBS cannot be asked for.
     """
     _check(cluster)
-    report = "0" if target.array_size is None else "^array_index^"
+    report = "0" if target.array_size is None else INDEX
     values = {
         "-N": target.name,
         "-q": cluster.partition,

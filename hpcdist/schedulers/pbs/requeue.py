@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError, SubmissionUnclearError
+from hpcdist.base.polling import poll
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -23,8 +24,12 @@ from hpcdist.schedulers.jobs import note_successor, own_submission
 from hpcdist.schedulers.pbs.commands import TIMEOUT_S, array_id, own_id, qsub, submitit_id
 from hpcdist.schedulers.pbs.hosts import successor_file
 from hpcdist.schedulers.pbs.qstat import QstatJob, ask_jobs, parse_whole
+from hpcdist.schedulers.pbs.request import INDEX
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
+_END_IS_KNOWN_S = 6.0
+"""Time in which PBS notices that a job is at its end."""
+_POLL_S = 1.0
 _ONLY_ONCE = re.compile(r"-(?:J|W depend)\b")
 """Directives that a job must not have when it goes on: its array, and the jobs that it waited
 for."""
@@ -39,11 +44,9 @@ class PbsRequeuer:
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the time limit, and the loss of a host, by a new job; never a kill."""
-        if verdict.kind == "preempted":
+        lost_first = verdict.kind == "agent_lost" and verdict.node == 0
+        if verdict.kind == "preempted" or (lost_first and _is_ending()):
             return Decision(sequel="open", cause="kill or requeue")
-        if verdict.kind == "agent_lost" and verdict.node == 0:
-            # PBS ends the job with its first host, and starts it again by itself.
-            return Decision(sequel="leave", cause="nothing")
         is_limit = verdict.kind == "time_limit"
         return Decision(sequel="requeue", cause="time_limit" if is_limit else "nothing")
 
@@ -60,6 +63,21 @@ class PbsRequeuer:
             raise RequeueRefusedError(error.message) from None
 
 
+def _is_ending() -> bool:
+    """Return whether PBS ends the job, or starts it again, where the first host's agent was lost: a
+    kill may end that one first, and a job whose first host is gone is PBS's to start again, though
+    it takes its time. What it starts then leaves the run to the new job.
+
+    Raises SchedulerError.
+    """
+
+    def look() -> bool | None:
+        runs = any(job.job_id == own_id() and job.state == "R" for job in ask_jobs([own_id()]))
+        return None if runs else True
+
+    return poll(look, interval_s=_POLL_S, limit_s=_END_IS_KNOWN_S) or False
+
+
 def _submit_anew(run: Run) -> None:
     submission, script = own_submission(run)
     folder, name = Path(str(submission.folder)), str(submission.job_name)
@@ -72,7 +90,7 @@ def _submit_anew(run: Run) -> None:
         script,
         name,
         arguments=[place],
-        is_kept=lambda line: not _ONLY_ONCE.match(line),
+        change=lambda line: "" if _ONLY_ONCE.match(line) else line.replace(INDEX, place),
         ask=_others,
     )
     own = submitit_id(own_id())

@@ -194,7 +194,7 @@ def test_pbs_runs_the_script_as_it_was_submitted(tmp_path, fake_qsub):
 
 def test_directives_that_count_once_are_left_out_of_the_next_job(tmp_path, fake_qsub):
     fake_qsub(QSUB.replace("exec", "echo 12.pbs; exec"))
-    send(tmp_path, is_kept=lambda line: not line.startswith("-J"))
+    send(tmp_path, change=lambda line: "" if line.startswith("-J") else line)
     assert "-J" not in (tmp_path / "qsub.words").read_text().splitlines()
 
 
