@@ -3,6 +3,11 @@
 import pytest
 
 from hpcdist.base.errors import UserError
+from hpcdist.base.files import shipped_folder
+from hpcdist.cluster.load import load_profile
+from hpcdist.job.spec import Resources, ScriptJob
+from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.pbs.request import directives
 from hpcdist.schedulers.pbs.scheduler import scheduler
 
 
@@ -21,6 +26,16 @@ def test_other_programs_called_qsub_are_not_taken_for_pbs(
     (tmp_path / "qsub").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert scheduler.answers() is is_here
+
+
+def test_the_profile_that_is_shipped_can_be_asked_for(tmp_path, monkeypatch):
+    text = (shipped_folder("templates") / "clusters" / "pbs.yaml").read_text()
+    (tmp_path / "hpcdist.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    job = ScriptJob(name="train", script="/train.py", resources=Resources(nodes=2, gpus=2))
+    target = Target(name="RUN", folder=tmp_path, cwd="/")
+    selects = [directives(job, load_profile(name).profile, target)[1] for name in ("gpu", "cpu")]
+    assert selects == ["-l select=2:ncpus=8:mem=61036mb:ngpus=2", "-l select=2:ncpus=2"]
 
 
 def test_a_run_within_a_job_of_pbs_is_refused_with_what_to_do():
