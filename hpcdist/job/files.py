@@ -214,7 +214,8 @@ def finder_of(path: str) -> PathEntryFinderProtocol | None:
 
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
-    if is_zipfile(path):  # before zipimport compiles what is in it
+    # Before zipimport compiles what is in it; a pipe would block its reader.
+    if os.path.isfile(path) and is_zipfile(path):
         _check_archive(path, shown)
     try:
         main = find_main(path)
