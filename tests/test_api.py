@@ -65,7 +65,7 @@ def test_an_unknown_run_and_an_unknown_scheduler_are_errors_of_their_own():
     with pytest.raises(RunNotFoundError):
         hpcdist.load("last")
     with pytest.raises(SchedulerError):
-        hpcdist.submit("ddp", scheduler="pbs")
+        hpcdist.submit("ddp", scheduler="sge")
 
 
 def test_a_wrong_cluster_is_a_profile_error(tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t.py", "--debug", "--wait"], 2, "needs no --wait", ""),
         (["submit", "t.py", "--debug", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
         (["submit", "t.py", "--debug", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
-        (["submit", "ddp", "--scheduler", "pbs"], 2, "'pbs'", "hpcdist submit --help"),
+        (["submit", "ddp", "--scheduler", "sge"], 2, "'sge'", "hpcdist submit --help"),
         (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
         (["submit", "t", "--local"], 2, "there is no job called 't'", "did you mean t.py?"),
         (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),

@@ -181,12 +181,12 @@ def test_a_run_with_a_damaged_submission_is_lost(run, content):
 def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp_path):
     here, elsewhere = make_run(tmp_path), make_run(tmp_path)
     here.write_verdict(DONE)
-    elsewhere.submission_file.write_text('{"scheduler": "pbs"}')
+    elsewhere.submission_file.write_text('{"scheduler": "sge"}')
     told = []
     states = run_states([here, elsewhere], warn=told.append)
     assert states == {here.id: "done", elsewhere.id: "unknown"}
     assert len(told) == 1
-    assert "pbs" in told[0]
+    assert "sge" in told[0]
 
 
 def test_a_lost_run_ends_with_a_verdict_that_says_so(run):

@@ -265,7 +265,7 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
 
 def test_a_scheduler_without_a_module_is_refused_with_what_to_do():
     with pytest.raises(SchedulerError) as caught:
-        schedulers.load_scheduler("pbs")
+        schedulers.load_scheduler("sge")
     assert "--local" in caught.value.hint
 
 
