@@ -51,7 +51,7 @@ _READ = (
 )
 """Reads a file and checks its digest: nothing can be exchanged between."""
 _CHECKED = f'{_READ}; exec /bin/bash -l /dev/fd/9 "${{@:3}}" 9<<<"${{s%x}}"'
-"""What PBS keeps in the script's place, and what follows it are the file and its digest. PBS would
+"""The command that PBS keeps in the script's place; the file and its digest follow it. PBS would
 keep a script too, but ends the shell that runs one at any signal, and all of the job with it."""
 
 
