@@ -52,6 +52,16 @@ class ListedJob(Protocol):
     def task(self) -> str: ...
 
 
+class QueuedJob(ListedJob, Protocol):
+    """A listed job that says how it is, in a list that has ended ones too."""
+
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    def condition(self) -> Condition: ...
+
+
 _Job = TypeVar("_Job", bound=ListedJob)
 
 
@@ -181,6 +191,44 @@ def note_successor(
     os.symlink(own, Path(str(submission.folder)) / "submitit" / new)
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(msgspec.structs.replace(submission, job_id=job_id, former_job_ids=former))
+
+
+def condition_of(
+    run: Run, submission: Submission | None, job: QueuedJob | None, scheduler: str
+) -> Condition:
+    """Return how a run is by its job, for a scheduler whose signals may mean a kill or a requeue;
+    `scheduler` is its name in sentences."""
+    killed = Condition(
+        state="cancelled", reason=f"{scheduler} killed its job, and does not start it again"
+    )
+    if job is not None:
+        condition = job.condition()
+        is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
+        return killed if is_killed else condition
+    if submission is None:  # submitted a moment ago, or its submission was killed
+        return unsubmitted(run, scheduler)
+    if was_killed(run, None):
+        return killed
+    return Condition(state="lost", reason=f"{scheduler} has forgotten its job")
+
+
+def cancel_jobs(
+    runs: Sequence[Run],
+    ask: Callable[[Collection[str]], Iterable[QueuedJob]],
+    *,
+    kill: Callable[[Sequence[str]], None],
+    hint: str,
+) -> None:
+    """Find the active jobs of runs and end them: see `end_jobs`."""
+    found = find_jobs(runs, ask)  # nothing may be half done where the scheduler does not answer
+    job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
+    end_jobs(
+        runs,
+        job_ids,
+        kill=kill,
+        list_living=lambda: {job.job_id for job in ask(job_ids) if job.is_active},
+        hint=hint,
+    )
 
 
 def end_jobs(

@@ -23,8 +23,8 @@ from hpcdist.schedulers.base import (
     Task,
 )
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
-from hpcdist.schedulers.jobs import end_jobs, find_jobs, note_jobs, unsubmitted, was_killed
-from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
+from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.doctor import LsfDoctor
 from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
@@ -39,7 +39,6 @@ from hpcdist.schedulers.lsf.site import (
 from hpcdist.schedulers.request import lay_out, time_limit_min
 
 _WARNINGS = ("SIGUSR2", "SIGINT", "SIGTERM")
-_KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
 class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
@@ -99,7 +98,8 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
         return max_array_size()
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        return {run.id: _condition(run, sent, job) for run, sent, job in find_jobs(runs, ask_jobs)}
+        found = find_jobs(runs, ask_jobs)
+        return {run.id: condition_of(run, sent, job, self.title) for run, sent, job in found}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         submitted = [run for run in runs if run.read_submission()]
@@ -108,15 +108,8 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
         return {run.id: job.accounting() for run, _, job in find_jobs(submitted, ask_jobs) if job}
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        found = find_jobs(runs, ask_jobs)  # nothing may be half done where LSF does not answer
-        job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
-        end_jobs(
-            runs,
-            job_ids,
-            kill=bkill,
-            list_living=lambda: {job.job_id for job in ask_jobs(job_ids) if job.is_active},
-            hint="their hosts may be down; bkill -r JOBID takes them from LSF's list",
-        )
+        hint = "their hosts may be down; bkill -r JOBID takes them from LSF's list"
+        cancel_jobs(runs, ask_jobs, kill=bkill, hint=hint)
 
     def place(self) -> JobPlace:
         return place_on_hosts(super().place())
@@ -158,15 +151,3 @@ def _send(
         array_from=None if target.array_size is None else 1,
     )
     return [lsf_id(one) for one in executor.submit_all(tasks)], said
-
-
-def _condition(run: Run, submission: Submission | None, job: ListedJob | None) -> Condition:
-    if job is not None:
-        condition = job.condition()
-        is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
-        return _KILLED if is_killed else condition
-    if submission is None:  # submitted a moment ago, or its submission was killed
-        return unsubmitted(run, "LSF")
-    if was_killed(run, None):
-        return _KILLED
-    return Condition(state="lost", reason="LSF has forgotten its job")

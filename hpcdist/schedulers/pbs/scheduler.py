@@ -25,7 +25,7 @@ from hpcdist.schedulers.base import (
     Task,
 )
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
-from hpcdist.schedulers.jobs import end_jobs, find_jobs, note_jobs, unsubmitted, was_killed
+from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
 from hpcdist.schedulers.pbs.commands import (
     TIMEOUT_S,
     array_id,
@@ -35,14 +35,13 @@ from hpcdist.schedulers.pbs.commands import (
     with_environment,
 )
 from hpcdist.schedulers.pbs.doctor import PbsDoctor
-from hpcdist.schedulers.pbs.qstat import QstatJob, ask_jobs
+from hpcdist.schedulers.pbs.qstat import ask_jobs
 from hpcdist.schedulers.pbs.request import explanation, job_script
 from hpcdist.schedulers.pbs.requeue import PbsRequeuer
 from hpcdist.schedulers.pbs.site import ask_max_array_size, ask_queues, check_queue, detect_pbs
 from hpcdist.schedulers.request import lay_out, time_limit_min
 
 _WARNINGS = ("SIGTERM",)
-_KILLED = Condition(state="cancelled", reason="PBS killed its job, and does not start it again")
 
 
 class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
@@ -119,7 +118,8 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
         return array_id(job_id)
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        return {run.id: _condition(run, sent, job) for run, sent, job in find_jobs(runs, ask_jobs)}
+        found = find_jobs(runs, ask_jobs)
+        return {run.id: condition_of(run, sent, job, self.title) for run, sent, job in found}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         submitted = [run for run in runs if run.read_submission()]
@@ -128,15 +128,8 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
         return {run.id: job.accounting() for run, _, job in find_jobs(submitted, ask_jobs) if job}
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        found = find_jobs(runs, ask_jobs)  # nothing may be half done where PBS does not answer
-        job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
-        end_jobs(
-            runs,
-            job_ids,
-            kill=qdel,
-            list_living=lambda: {job.job_id for job in ask_jobs(job_ids) if job.is_active},
-            hint="their hosts may be down; qdel -W force JOBID takes them from PBS's list",
-        )
+        hint = "their hosts may be down; qdel -W force JOBID takes them from PBS's list"
+        cancel_jobs(runs, ask_jobs, kill=qdel, hint=hint)
 
     def place(self) -> JobPlace:
         return place_on_hosts(super().place())
@@ -190,15 +183,3 @@ def _dropped(target: Target, job_ids: Sequence[str]) -> list[str]:
     except SchedulerError:  # status tells it, too
         return []
     return [f"{job.job_id}: {job.condition().reason}" for job in jobs[:1] if not job.is_active]
-
-
-def _condition(run: Run, submission: Submission | None, job: QstatJob | None) -> Condition:
-    if job is not None:
-        condition = job.condition()
-        is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
-        return _KILLED if is_killed else condition
-    if submission is None:  # submitted a moment ago, or its submission was killed
-        return unsubmitted(run, "PBS")
-    if was_killed(run, None):
-        return _KILLED
-    return Condition(state="lost", reason="PBS has forgotten its job")
