@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, runs_folder
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
@@ -108,6 +109,8 @@ def follow_run(
         else:
             screen.say(one_line(end_sentence(run, verdict)))
             code = verdict.exit_code_of_run
+            if verdict.state == "done" and not (with_summary or as_json):
+                _name_summary(run.path)
     if with_summary and verdict is not None:
         _print_summary([run], run.path, as_json=as_json)
     if as_json:
@@ -210,6 +213,8 @@ def run_sweep_here(
         say(f"sweep {name}: {states_in_words(states)}")
     if (planned.comparison or with_summary) and local.started:
         _print_summary(local.started, local.places.path, as_json=as_json)
+    elif code == EXIT_DONE and not as_json:
+        _name_summary(local.places.path)
     if as_json:
         verdicts = {run.id: verdict for run in local.started if (verdict := run.read_verdict())}
         print_json(describe_sweep(planned, local.places, verdicts) | {"exit_code": code})
@@ -221,6 +226,12 @@ def _cancel(run: Run) -> None:
     from hpcdist.schedulers import load_scheduler
 
     load_scheduler(run.read_scheduler() or LOCAL).cancel([run])
+
+
+def _name_summary(path: Path) -> None:
+    """Name the command that shows the figures of this run or sweep, the last one."""
+    is_usual = path.parent == runs_folder()
+    say(f"  hpcdist summary {'last' if is_usual else shlex.quote(str(path))}")
 
 
 def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from hpcdist.agent.outcome.failure import is_own_error
 from hpcdist.base.terminal_lines import last_lines
+from hpcdist.base.text import number_of
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.nodes import Beginning
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.tail import LogTail
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.spec import LaunchPlan, RunSpec
 from hpcdist.runs.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
@@ -80,11 +81,23 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     """Say in one sentence how a run ended."""
     if verdict.state != "done":
         return f"run {run.id} {verdict.state}: {verdict.message}"
-    created_s = (run.read_spec() or RunSpec()).created_s
+    spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
-    if verdict.time_s is not None and created_s is not None:
-        said += f" in {verdict.time_s - created_s:.1f} s"
-    return f"{said}; {verdict.remark}" if verdict.remark else said
+    if verdict.time_s is not None and spec.created_s is not None:
+        said += f" in {verdict.time_s - spec.created_s:.1f} s"
+    remarks = (verdict.remark, _shared_cpus(spec.plan))
+    return "; ".join([said, *(remark for remark in remarks if remark)])
+
+
+def _shared_cpus(plan: LaunchPlan | None) -> str:
+    """Say that more ranks than CPUs shared them, where the CPUs were planned, as on this machine:
+    such a run is slower than its ranks on CPUs of their own."""
+    if plan is None or plan.device != "cpu":
+        return ""
+    shares = [cpus for node in plan.nodes for cpus in node.rank_cpus or []]
+    num_cpus = len({cpu for cpus in shares for cpu in cpus})
+    shared = num_cpus and len(shares) > num_cpus
+    return f"{len(shares)} ranks shared {number_of(num_cpus, 'CPU')}" if shared else ""
 
 
 def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:

@@ -52,7 +52,9 @@ def test_a_script_runs_on_two_simulated_nodes_and_is_read_again_later(hpcdist):
         f"[rank {rank}] {line}" for rank, line in enumerate(expected)
     ]
     (run,) = hpcdist.runs
-    assert last_line(done.stderr).startswith(f"run {run.name}: done in ")
+    *_, end, command = done.stderr.splitlines()
+    assert end.startswith(f"run {run.name}: done in ")
+    assert command == "  hpcdist summary last"
 
     assert hpcdist("logs", "last", "--rank", "1").stdout == f"{expected[1]}\n"
     assert len(hpcdist("logs", run.name[:8]).stdout.splitlines()) == 4

@@ -258,6 +258,21 @@ def test_the_last_sentence_has_the_time_from_submission(run):
     assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
 
 
+@pytest.mark.parametrize(
+    ("shares", "remark"),
+    [
+        ([[0], [0], [1], [1]], "; 4 ranks shared 2 CPUs"),
+        ([[0, 1, 2]] * 4, "; 4 ranks shared 3 CPUs"),
+        ([[0], [1], [2], [3]], ""),
+    ],
+)
+def test_the_end_says_that_ranks_shared_cpus(tmp_path, shares, remark):
+    nodes = [{"rank_cpus": shares[:2]}, {"rank_cpus": shares[2:]}]
+    plan = {"nodes": nodes, "device": "cpu", "backend": "gloo"}
+    run = make_run(tmp_path, nodes=2, gpus=2, plan=plan)
+    assert end_sentence(run, DONE) == f"run {run.id}: done{remark}"
+
+
 @pytest.mark.parametrize("job", [None, [], 5, {"launch": [], "resources": 5}])
 def test_a_run_whose_job_is_damaged_can_be_followed(run, job):
     run.spec_file.write_text(json.dumps({"job": job}))

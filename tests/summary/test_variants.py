@@ -290,6 +290,29 @@ def test_errors_in_the_picture_are_seen_on_a_dark_page(add_run):
     assert {tuple(colour) for one in bars for colour in one.get_colors()} == {to_rgba("#eeeeee")}
 
 
+def test_the_picture_of_a_comparison_draws_what_its_table_says_and_gains_left_of_zero(add_run):
+    quick = ALONE | {"forward_backward": 0.02, "exposed_communication": 0.05}
+    found = compared(add_run("one", ALONE), add_run("two", quick, quick))
+    two = variant(found, "two")
+    assert two.lost["computing"] < -0.5
+    assert two.lost["communication"] > 0.5
+    with drawing():
+        _, step = draw_comparison(found).axes
+    bars = {}
+    for container in step.containers:
+        for bar in container.patches:
+            if round(bar.get_y() + bar.get_height() / 2) == 1:
+                bars[container.get_label()] = (bar.get_x(), bar.get_x() + bar.get_width())
+    ends = {name: sorted(ends) for name, ends in bars.items()}
+    kept, lost = 100 * two.overall, {name: 100 * share for name, share in two.lost.items()}
+    assert ends["not lost"] == pytest.approx([0, kept])
+    communication = [kept, kept + lost["communication"]]
+    assert ends["exposed communication"] == pytest.approx(communication)
+    assert ends["slower computing"] == pytest.approx([lost["computing"], 0])
+    assert step.get_xlim()[0] < lost["computing"]
+    assert step.get_xlim()[1] > communication[1]
+
+
 def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_run):
     runs = [
         add_run(f"gpus={gpus}", *[ALONE | {"exposed_communication": 0.016 * (1 - 1 / gpus)}] * gpus)

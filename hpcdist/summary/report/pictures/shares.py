@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import finish, label, new_figure, shared_legend
@@ -53,8 +53,7 @@ def draw_sizes(sizes: Sequence[Losses], names: Sequence[str]) -> Figure:
         kept = size.efficiency if size.against else size.shares[COMPUTING]
         lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
         name = "not lost" if size.against else "forward and backward"
-        visible = {part: lost[part] for part in SHARES if abs(lost[part]) >= _VISIBLE}
-        stacks.append([(name, 100 * kept, _KEPT), *_lost_parts(visible)])
+        stacks.append([(name, 100 * kept, _KEPT), *_lost_parts(lost)])
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
     x = f"share of all the time (%): {ideal}"
@@ -123,8 +122,10 @@ def _stack(axes: Axes, place: int, parts: Iterable[Part]) -> None:
         right, left = right + max(0.0, width), left + min(0.0, width)
 
 
-def _lost_parts(lost: dict[str, float]) -> list[Part]:
-    return [(LOOKS[name].label, 100 * share, LOOKS[name].style) for name, share in lost.items()]
+def _lost_parts(lost: Mapping[str, float]) -> list[Part]:
+    """Return the shares that can be seen, in percent; those below zero won time."""
+    visible = [name for name in SHARES if abs(lost[name]) >= _VISIBLE]
+    return [(LOOKS[name].label, 100 * lost[name], LOOKS[name].style) for name in visible]
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
@@ -134,8 +135,8 @@ def draw_comparison(comparison: Comparison) -> Figure:
     _draw_speedups(speed, comparison)
     for place, variant in enumerate(comparison.variants):
         _stack(step, place, _variant_parts(variant, comparison.baseline))
-    step.set_xlim(0, 100)
-    step.set_xlabel("share of the time (%): not lost, and lost to")
+    step.axvline(0, color="#666666", linewidth=0.8)
+    step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
     names = [shown(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
@@ -173,14 +174,9 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
 
 
 def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
-    """Return the parts of the bar of a variant; one that won time is taken off the others."""
+    """Return the parts of the bar of a variant, as the table has them."""
     if variant.name == baseline and variant.samples_per_s is not None:
         return [("not lost", 100.0, _KEPT)]
-    if variant.lost is None:
+    if variant.lost is None or variant.overall is None:
         return []
-    lost = {name: max(0.0, variant.lost[name]) for name in SHARES}
-    kept = min(1.0, variant.overall or 0.0)
-    in_all = sum(lost.values())
-    scale = (1 - kept) / in_all if in_all else 0.0
-    visible = {name: share * scale for name, share in lost.items() if share > _VISIBLE}
-    return [("not lost", 100 * kept, _KEPT), *_lost_parts(visible)]
+    return [("not lost", 100 * variant.overall, _KEPT), *_lost_parts(variant.lost)]
