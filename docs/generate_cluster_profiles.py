@@ -49,7 +49,7 @@ These commands show your profiles and what a job would request:
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
 If both files describe a cluster, they are merged key by key. The project's value wins, and `null` in the project's file
-removes the user's value. Lists, `environment` and `lsf` are each replaced as one value. `--partition`, `--account` and
+removes the user's value. Lists, `environment`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and
 `--qos` override both files.
 
 hpcdist selects the cluster from the first of these that is given: `--cluster NAME`, the variable `HPCDIST_CLUSTER`,
@@ -111,6 +111,20 @@ _LSF_NOTES = """
   however many slots a job has. `span`, alternatives (`||` in rusage) and compound strings (`2*{...}`) are refused.
 - `qos` and `gpu_request: gres` belong to Slurm, and are refused. For a service class, use the directive `-sla NAME`.
 - bsub reads values in double quotes, so they cannot contain `"` and `\\`. `directives` are sent as they are written.
+"""
+
+_AZURE_HEAD = """
+## The section `azure`
+
+The workspace of Azure Machine Learning that jobs go to ([azure.md](azure.md)). Others ignore this section. `subscription`,
+`resource_group`, `workspace`, `compute`, and one of `environment` and `image` must be set.
+
+"""
+
+_AZURE_NOTES = """
+- No credentials stand here: the login is that of `az login`, or what else azure-identity finds.
+- `partition`, `account`, `qos`, `constraint`, `gpu_type`, `mem_gb`, `directives` and `gpu_request: gres` mean nothing to Azure,
+  and are refused: what a node has is decided by its compute. `cpus_per_gpu` is not needed, since ranks share the node's CPUs.
 """
 
 _EXAMPLES = """
@@ -203,6 +217,21 @@ clusters:
       - -R "rusage[mem=5GB]"
 ```
 
+Azure Machine Learning (`hpcdist cluster copy azure` shows more):
+
+```yaml
+clusters:
+  azure-gpu:
+    scheduler: azure
+    azure:
+      subscription: 00000000-1111-2222-3333-444444444444
+      resource_group: ml-course
+      workspace: ml-course
+      compute: gpu-cluster
+      environment: AzureML-acpt-pytorch-2.8-cuda12.6@latest
+      price_per_hour: 3.06
+```
+
 An older LSF site, with GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and a bsub that
 knows few options:
 
@@ -229,8 +258,9 @@ def page() -> str:
     lsf = table(found["LsfOptions"]).replace(
         "msgspec.field(default_factory=LSF_OPTIONS.copy)", " ".join(LSF_OPTIONS)
     )
-    keys = table(found["ClusterProfile"])
-    return f"{_HEAD}{keys}{_NOTES}{_LSF_HEAD}{lsf}{_LSF_NOTES}{_EXAMPLES}"
+    keys, azure = table(found["ClusterProfile"]), table(found["AzureOptions"])
+    sections = f"{_LSF_HEAD}{lsf}{_LSF_NOTES}{_AZURE_HEAD}{azure}{_AZURE_NOTES}"
+    return f"{_HEAD}{keys}{_NOTES}{sections}{_EXAMPLES}"
 
 
 if __name__ == "__main__":

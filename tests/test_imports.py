@@ -6,7 +6,17 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "matplotlib", "torchvision", "pytorch_lightning", "submitit")
+from hpcdist.cluster.load import shipped_file
+
+HEAVY = (
+    "torch",
+    "numpy",
+    "matplotlib",
+    "torchvision",
+    "pytorch_lightning",
+    "submitit",
+    "azure.ai.ml",
+)
 
 VERBS = [
     ["--help"],
@@ -27,6 +37,7 @@ VERBS = [
     ["cluster", "copy", "dtu"],
     ["render", "ddp", "--scheduler", "slurm", "--explain"],
     ["render", "lightning", "--local"],
+    ["render", "ddp", "--cluster", "azure-gpu", "--explain"],
 ]
 
 SHOW_MODULES = f"""
@@ -72,7 +83,9 @@ def run_python(code, folder, *arguments):
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
     """What heavy modules each verb imported, by its words; in the place of these, how it failed."""
-    folder = tmp_path_factory.mktemp("empty")
+    folder = tmp_path_factory.mktemp("project")
+    profiles = shipped_file("azure").replace("default: azure-gpu\n", "")
+    (folder / "hpcdist.yaml").write_text(profiles)
     done = run_python(EACH_VERB, folder, json.dumps(VERBS))
     found = map(json.loads, done.stdout.splitlines())
     return {" ".join(verb): names for verb, names in zip(VERBS, found, strict=True)}

@@ -5,7 +5,9 @@ and the words of others made harmless.
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,17 @@ def one_line(text: str) -> str:
 def harmless(text: str) -> str:
     """Return text, which may have several lines, with control characters escaped."""
     return "\n".join(map(one_line, text.split("\n")))
+
+
+_PLAIN_YAML = re.compile(r"[A-Za-z_][\w./-]*")
+_NOT_TEXT = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+
+
+def yaml_scalar(value: str) -> str:
+    """Return a text as YAML: in quotes where it would be read as something else."""
+    if _PLAIN_YAML.fullmatch(value) and value.lower() not in _NOT_TEXT:
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def as_utf8(text: str) -> str:

@@ -25,7 +25,7 @@ from hpcdist.base.ownership import doors, owner_of
 from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
-from hpcdist.cluster.schedulers import LOCAL
+from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.job import Flag
 from hpcdist.job.check import convert_values
 from hpcdist.job.spec import Section
@@ -34,7 +34,7 @@ FILE_NAME = "hpcdist.yaml"
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"
 
-_RUN_KEYS = ("setup", "python", "environment", "directives", "lsf.launcher")
+_RUN_KEYS = ("setup", "python", "environment", "directives", "lsf.launcher", "azure.image")
 """Keys whose values are executed as the user, or decide what is."""
 
 
@@ -236,7 +236,9 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 
     Raises ProfileError where that is everybody.
     """
-    given = {**values, **{f"lsf.{key}": value for key, value in values.get("lsf", {}).items()}}
+    sections = {name: of for name, of in values.items() if name in SCHEDULERS}
+    of_sections = {f"{name}.{key}": of[key] for name, of in sections.items() for key in of}
+    given = {**values, **of_sections}
     keys = [key for key in _RUN_KEYS if given.get(key)]
     if not keys or not (found := doors(file.path)):
         return []
@@ -257,7 +259,8 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     values = dict(file.clusters[name])
     # A key that has nothing behind it is empty; several lines of bash may be one text.
-    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}, "lsf": {}}
+    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}}
+    empty |= {name: {} for name in SCHEDULERS if name in ClusterProfile.__struct_fields__}
     values |= {key: value for key, value in empty.items() if values.get(key, ...) is None}
     if isinstance(values.get("setup"), str):
         values["setup"] = [values["setup"]]

@@ -40,11 +40,35 @@ class LsfOptions(Section, frozen=True, kw_only=True):
     """Command that starts another on a host of the job."""
 
 
+class AzureOptions(Section, frozen=True, kw_only=True):
+    """The place of jobs in Azure Machine Learning; read by Azure alone."""
+
+    subscription: str | None = None
+    """Id of the subscription that is charged."""
+    resource_group: str | None = None
+    """Resource group of the workspace."""
+    workspace: str | None = None
+    """Workspace that the jobs belong to."""
+    compute: str | None = None
+    """Compute cluster, or instance, of the workspace; its nodes are given whole."""
+    environment: str | None = None
+    """Environment that has Python and torch: NAME:VERSION or NAME@latest of the workspace, or one
+    of a registry, azureml://registries/azureml/environments/NAME/versions/VERSION."""
+    image: str | None = None
+    """Docker image that has Python and torch, in place of an environment."""
+    datastore: str = "workspaceblobstore"
+    """Datastore of the workspace that keeps the run directories, in the folder hpcdist."""
+    shm_gb: Count = 8
+    """Shared memory (/dev/shm) per node in GiB, which the workers of data loaders need."""
+    price_per_hour: Positive | None = None
+    """Price of one node for an hour, in whatever currency."""
+
+
 class ClusterProfile(Section, frozen=True, kw_only=True):
     """One cluster, or one way to use it."""
 
     scheduler: SchedulerChoice = "auto"
-    """slurm, lsf, pbs, local, or auto: the one that answers."""
+    """slurm, lsf, pbs, azure, local, or auto: the one that answers."""
     partition: str | None = None
     """Partition (Slurm) or queue (LSF, PBS); unset: the site's default."""
     account: str | None = None
@@ -77,5 +101,7 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     sections are merged with hpcdist's own."""
     lsf: LsfOptions = LsfOptions()
     """Differences between LSF sites."""
+    azure: AzureOptions = AzureOptions()
+    """The workspace of Azure Machine Learning, and what a job gets there."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""

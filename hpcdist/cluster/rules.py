@@ -117,6 +117,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield _secret("environment", name)
     yield from _setup_problems(values.get("setup", []))
     yield from _lsf_problems(values.get("lsf", {}))
+    yield from _azure_problems(values.get("azure", {}))
     for directive in values.get("directives", []):
         yield from _directive_problems(directive, values.get("scheduler", "auto"))
     yield from (
@@ -261,3 +262,41 @@ def _template_problems(name: str, text: str) -> Iterator[Problem]:
                 f"write {{{place}}} where the {place} goes, as in: blaunch -z {{host}} {{command}}",
             )
     yield from _assigned_secrets(key, text)
+
+
+_ENVIRONMENT = (
+    r"(?:azureml:)?[A-Za-z0-9][\w.-]*(?::[\w.-]+|@[\w.-]+)"
+    r"|azureml://registries/[\w.-]+/environments/[\w.-]+/(?:versions|labels)/[\w.-]+"
+)
+_AZURE_NAMES = {
+    "subscription": (r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "`az account show`"),
+    "resource_group": (r"[\w().-]{0,89}[\w()-]", "`az group list`"),
+    "workspace": (r"[A-Za-z0-9][A-Za-z0-9_-]{2,32}", "`az ml workspace list`"),
+    "compute": (r"[A-Za-z][A-Za-z0-9-]{1,31}", "`az ml compute list`"),
+    "environment": (
+        _ENVIRONMENT,
+        "NAME:VERSION, NAME@latest or azureml://registries/NAME/environments/NAME/versions/VERSION",
+    ),
+    "image": (r"[a-z0-9][\w.:/@-]*", "as docker pull takes it: pytorch/pytorch:TAG"),
+    "datastore": (r"[A-Za-z0-9_]+", "`az ml datastore list`"),
+}
+"""Key of the section azure -> what it must look like, and what tells it."""
+
+
+def _azure_problems(section: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the mistakes in the section azure, whose values have the right types."""
+    for key, (pattern, where) in _AZURE_NAMES.items():
+        value = section.get(key)
+        if value is not None and not re.fullmatch(pattern, value, re.ASCII):
+            is_command = where.startswith("`")
+            yield (
+                f"azure.{key}",
+                f"is {show(value)}, which is no {key.replace('_', ' ')} of Azure's",
+                f"{where} lists what there is" if is_command else f"write {where}",
+            )
+    if section.get("environment") is not None and section.get("image") is not None:
+        yield (
+            "azure.image",
+            f"is {show(section['image'])} beside azure.environment {show(section['environment'])}",
+            "a job runs in one of the two: leave the other out",
+        )

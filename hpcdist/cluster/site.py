@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.base.text import number_of
+from hpcdist.base.text import number_of, yaml_scalar
 from hpcdist.cluster.profile import LsfOptions
 from hpcdist.machine.command import run_command
 
@@ -56,8 +56,6 @@ def ask(*command: str) -> str:
     return run_command(command, timeout_s=_TIMEOUT_S).stdout
 
 
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-_NOT_TEXT = {"true", "false", "null"}
 _FOR_TRIALS = re.compile(
     r"debug|dev|test|short|interactive|express|preempt|scavenge", re.IGNORECASE
 )
@@ -87,10 +85,10 @@ def first_file(site: Site, *, name: str | None = None) -> str:
     Raises SchedulerError where the site has no partition that is up.
     """
     default, *others = _worth_a_profile(site)
-    title = _text(name or default.name)
+    title = yaml_scalar(name or default.name)
     profiles = [
         _profile(site, default, title, is_first=True),
-        *(_profile(site, partition, _text(partition.name)) for partition in others),
+        *(_profile(site, partition, yaml_scalar(partition.name)) for partition in others),
     ]
     head = _HEAD.format(scheduler=site.scheduler, default=title)
     return head + "\n\n".join("\n".join(lines) for lines in profiles) + "\n"
@@ -127,12 +125,12 @@ def _profile(
     default = "; the site's default" if partition.is_default else ""
     yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
-    yield f"    partition: {_text(partition.name)}"
+    yield f"    partition: {yaml_scalar(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
     if is_first and site.partitions_share_nodes and queues:
         yield f"    # other queues: {', '.join(queues)}"
     if site.accounts:
-        account = f"account: {_text(site.accounts[0])}"
+        account = f"account: {yaml_scalar(site.accounts[0])}"
         is_only = len(site.accounts) == 1
         yield (
             f"    {account}" if is_only else f"    # {account}  # yours: {', '.join(site.accounts)}"
@@ -160,16 +158,9 @@ def _gpus(site: Site, partition: Partition) -> Iterator[str]:
         return
     yield f"    gpu_request: {site.gpu_request}"
     if len(partition.gpu_types) == 1:
-        yield f"    gpu_type: {_text(partition.gpu_types[0])}"
+        yield f"    gpu_type: {yaml_scalar(partition.gpu_types[0])}"
     elif partition.gpu_types:
         types = ", ".join(partition.gpu_types)
-        yield f"    # gpu_type: {_text(partition.gpu_types[0])}  # it has {types}; unset: any"
+        yield f"    # gpu_type: {yaml_scalar(partition.gpu_types[0])}  # it has {types}; unset: any"
     if share := partition.cpus // partition.gpus:
         yield f"    cpus_per_gpu: {share}"
-
-
-def _text(value: str) -> str:
-    """Return a text as YAML: in quotes where it would be read as something else."""
-    if _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
-        return value
-    return json.dumps(value)

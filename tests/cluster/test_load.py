@@ -353,3 +353,24 @@ def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
     path = profiles.project_folder / "hpcdist.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     assert error_of().message.startswith("hpcdist.yaml ")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("{subscription: mine}", 'azure.subscription is "mine", which is no subscription'),
+        ("{compute: 'a b'}", 'azure.compute is "a b", which is no compute of Azure\'s'),
+        ("{environment: torch}", 'azure.environment is "torch"'),
+        ("{environment: 'torch:1', image: torch}", 'azure.image is "torch" beside'),
+        ("{price_per_hour: 0}", "azure.price_per_hour is 0"),
+        ("{work_space: a}", "azure.work_space"),
+    ],
+)
+def test_a_mistake_in_the_section_azure_is_named(profiles, section, message):
+    profiles.project(of_one(f"{{scheduler: azure, azure: {section}}}"))
+    assert message in error_of().message
+
+
+def test_who_can_change_the_image_is_told(profiles):
+    profiles.project(of_one("{azure: {image: torch}}")).chmod(0o666)
+    assert "azure.image" in error_of().message
