@@ -4,12 +4,21 @@ Importing hpcdist imports no torch, and next to nothing else: what is heavy is i
 used.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.version import __version__
 
 if TYPE_CHECKING:
     from hpcdist.api import RunFailedError, SubmittedRun, load, submit, sweep
+
+_CARRIED = os.path.join(os.path.dirname(__file__), "carried")
+if os.path.isdir(_CARRIED):  # a copy for another Python: hpcdist.base.carried
+    from hpcdist.base.needs import compiled_tags
+
+    # Behind all else: what this Python has of its own is in use.
+    sys.path += [os.path.join(_CARRIED, kind) for kind in ("any", *compiled_tags())]
 
 __all__ = ["RunFailedError", "SubmittedRun", "__version__", "load", "submit", "sweep"]
 

@@ -1,0 +1,130 @@
+"""hpcdist carried along for another Python: what that one finds, and what it is told is missing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hpcdist.base.carried import CannotCarryError, carry, tags
+from hpcdist.base.needs import CARRIED, compiled_tags
+
+BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
+OTHER_TAG = "cpython-399-x86_64-linux-gnu"
+
+LOOK = """
+import importlib.machinery, json, sys
+if {tag!r}:
+    importlib.machinery.EXTENSION_SUFFIXES[0] = "." + {tag!r} + ".so"
+before = list(sys.path)
+import hpcdist
+from hpcdist.base import needs
+found = {{"missing": needs.missing(), "is_behind": sys.path[:len(before)] == before}}
+found["advice"] = needs.what_to_do(found["missing"], "the image")
+if "msgspec" not in found["missing"]:
+    import hpcdist.agent.agent, hpcdist.agent.sampler, hpcdist.agent.task
+    import hpcdist.schedulers.submitting
+    from importlib.metadata import entry_points, version
+    from hpcdist.base.files import shipped_folder
+    from hpcdist.workloads import own_code
+    found["shipped"] = [(shipped_folder(name) / file).is_file()
+        for name, file in (("jobs", "ddp.yaml"), ("templates", "slurm.sh.j2"))]
+    found["version"] = version("hpcdist")
+    found["entry_points"] = [one.name for one in entry_points(group="submitit")]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def folder(cache):
+    return carry(cache)
+
+
+def look_from_another_python(folder, tag=""):
+    """What a Python without any package of its own finds."""
+    done = subprocess.run(
+        [BASE_PYTHON, "-S", "-s", "-c", LOOK.format(tag=tag)],
+        env={"PYTHONPATH": str(folder), "PATH": os.environ["PATH"]},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_another_python_finds_all_that_an_agent_needs_but_torch(folder):
+    found = look_from_another_python(folder)
+    assert found["missing"] == ["torch"]
+    assert found["is_behind"]
+    assert found["shipped"] == [True, True]
+    assert found["version"] == metadata.version("hpcdist")
+    assert "executor" in found["entry_points"]
+    assert found["advice"] == "the image has no torch: python -m pip install torch"
+
+
+def test_what_was_compiled_for_this_python_is_missing_in_another_and_named(folder):
+    found = look_from_another_python(folder, OTHER_TAG)
+    assert found["missing"] == ["msgspec", "torch"]
+    assert "python -m pip install msgspec torch. " in found["advice"]
+    assert f"--target ~/.local/share/hpcdist/packages/{OTHER_TAG} msgspec" in found["advice"]
+
+
+def test_packages_that_the_user_installed_for_another_python_are_carried_too(
+    cache, folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    msgspec = Path(str(metadata.distribution("msgspec").locate_file("msgspec")))
+    given = tmp_path / "hpcdist" / "packages"
+    shutil.copytree(msgspec, given / OTHER_TAG / "msgspec")
+    with_more = carry(cache)
+    assert with_more != folder
+    assert set(tags(with_more)) == {*tags(folder), OTHER_TAG}
+    assert look_from_another_python(with_more, OTHER_TAG)["missing"] == ["torch"]
+
+    given.chmod(0o777)
+    with pytest.raises(CannotCarryError, match="can be written by everyone"):
+        carry(cache)
+
+
+def test_it_is_made_once_and_again_where_it_was_changed(cache, folder):
+    assert carry(cache) == folder
+    assert set(tags(folder)) <= {*compiled_tags()}
+    changed = folder / "hpcdist" / "base" / "errors.py"
+    before = changed.read_bytes()
+    changed.chmod(0o600)
+    changed.write_bytes(before + b"\n")
+    assert carry(cache) == folder
+    assert changed.read_bytes() == before
+    assert changed.stat().st_mode & 0o777 == 0o400
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path):
+    (tmp_path / "carried").mkdir()
+    (tmp_path / "carried").chmod(0o777)
+    with pytest.raises(CannotCarryError, match="can be written by everyone"):
+        carry(tmp_path)
+
+
+def test_all_that_is_carried_is_asked_for_and_brings_what_it_needs_along():
+    def needs_of(name):
+        lines = map(Requirement, metadata.requires(name) or ())
+        return {canonicalize_name(one.name) for one in lines if "extra" not in str(one.marker)}
+
+    carried = {canonicalize_name(name) for name in CARRIED}
+    of_carried = set().union(*map(needs_of, CARRIED))
+    assert of_carried <= carried
+    assert carried <= needs_of("hpcdist") | of_carried
