@@ -10,6 +10,7 @@ from msgspec import Struct
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
+from hpcdist.rank.peers import Peers
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
@@ -68,6 +69,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
             window_s=self.job.record.window_s,
             enabled=self.job.record.enabled,
             first_step=first_step,
+            peers=Peers(self.events) if self.world_size > 1 else None,
             **options,
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.rank.board import ProgressSlot
+from hpcdist.rank.peers import Peers
 from hpcdist.runs.events import EventWriter
 
 PHASES = (
@@ -51,7 +52,9 @@ class StepRecorder:
         enabled: bool = True,
         first_step: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers` is told of windows where there are other ranks."""
         self.step_count = first_step
         """Number of finished steps, over all attempts."""
         self.epoch: int | None = None
@@ -61,6 +64,7 @@ class StepRecorder:
         self._window_s = window_s
         self._enabled = enabled
         self._clock = clock
+        self._peers = peers
         self._begin_s = clock()
         self._loss: Any = None
         self._open_window(self._begin_s)
@@ -70,6 +74,8 @@ class StepRecorder:
 
     def resume_clock(self) -> None:
         """Start the next step now: what went before (evaluation, set-up) belongs to no step."""
+        if self._peers is not None and self._enabled:
+            self._peers.begin()
         now = self._clock()
         if self._rows:
             self._idle_s += now - self._last_s
@@ -113,6 +119,8 @@ class StepRecorder:
             return
         now = self._clock()
         self._rows.append((now - self._step_start_s, *self._current))
+        if self._peers is not None and len(self._rows) == 1:  # a look takes longer than a mark
+            self._peers.count()
         self._samples += samples
         self._loss = loss
         self._current = [0.0] * len(PHASES)
@@ -126,6 +134,8 @@ class StepRecorder:
         if self._rows:
             after_s = now - self._step_start_s
             late = {"after_s": _to_ns(after_s)} if after_s >= _LEAST_AFTER_S else {}
+            if self._peers is not None:
+                self._peers.write()
             number = self._events.number_window()
             self._events.write("steps", number=number, **self._window(), **late)
         self._open_window(now)

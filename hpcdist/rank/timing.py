@@ -26,6 +26,7 @@ from torch.optim.optimizer import (
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.peers import may_exchange
 from hpcdist.rank.recorder import StepRecorder
 
 if TYPE_CHECKING:
@@ -127,19 +128,22 @@ def make_watching_timer(context: RankContext, model: nn.Module, *, first_step: i
     """Return a timer for a loop that does not tell its phases: it sees them by hooks on the
     parameters of `model` and on every optimizer of this process."""
     timer = make_timer(context, first_step=first_step)
-    has_peers = context.world_size > 1
     order: list[nn.Parameter] = []
-    hooks = _note_order(model, order) if has_peers else []
+    hooks = _note_order(model, order) if context.world_size > 1 else []
+    waits_for_others = False
 
     def before_optimizer(*_: Any) -> None:
+        nonlocal waits_for_others
+        if waits_for_others:
+            timer.mark_backward()
+            return
         if hooks and order:
             for hook in hooks:
                 hook.remove()
             hooks.clear()
-            call_when_ready(order[-1], timer.note_last_gradient)
-        elif has_peers and order:
-            timer.mark_backward()
-            return
+            waits_for_others = may_exchange()  # by now a script has joined its group
+            if waits_for_others:
+                call_when_ready(order[-1], timer.note_last_gradient)
         timer.mark("forward_backward")
 
     register_optimizer_step_pre_hook(before_optimizer)

@@ -308,6 +308,9 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
+    together: bool | None = None
+    """Its ranks trained one model together; False where each trained its own. None for a single
+    rank, and where nothing tells."""
     samples_per_s: Measure | None = None
     """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""

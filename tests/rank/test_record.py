@@ -29,6 +29,8 @@ def test_steps_of_a_script_are_in_the_summary(submit, write_script):
     launched = submit(write_script(LOOP), gpus=2)
     assert launched.verdict().kind == "done"
     (summary,) = summarize([launched.run], {}).runs
+    assert summary.together is False
+    assert "trained apart from each other" in summary.not_compared_because
     assert summary.steps == 50
     assert summary.samples_per_s is not None
     assert summary.final.accuracy == 0.9
@@ -131,6 +133,43 @@ def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(submit, write_sc
     assert summary.phase_s.keys() == phases
     evaluated = [event["step"] for event in launched.events(0) if event["event"] == "evaluate"]
     assert evaluated == [120, 140]
+
+
+TOGETHER = WATCHED.replace(
+    "model = nn.Linear(8, 1)",
+    """
+import sys
+torch.distributed.init_process_group("gloo")
+model = nn.Linear(8, 1)
+if "--wrap" in sys.argv:
+    model = nn.parallel.DistributedDataParallel(model)
+""",
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "why"),
+    [
+        pytest.param(WATCHED, [], "they joined no process group", id="no group"),
+        pytest.param(TOGETHER, [], "no collective operation ran", id="model not wrapped"),
+        pytest.param(TOGETHER, ["--wrap"], None, id="wrapped"),
+    ],
+)
+def test_ranks_that_train_apart_have_no_shares_of_communication_and_no_speedup(
+    submit, write_script, script, arguments, why
+):
+    launched = submit(write_script(script), *arguments, gpus=2)
+    assert launched.verdict().kind == "done"
+    groups = [event for event in launched.events(1) if event["event"] == "group"]
+    assert groups[-1]["size"] == (0 if script is WATCHED else 2)
+    (summary,) = summarize([launched.run], {}).runs
+    together = why is None
+    assert summary.together is together
+    assert (summary.losses is None) == (not together)
+    assert ("exposed_communication" in summary.phase_s) == together
+    assert (summary.parts_s["communication"] > 0) == together
+    if why is not None:
+        assert why in summary.not_compared_because
 
 
 FULL = """

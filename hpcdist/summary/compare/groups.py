@@ -109,6 +109,8 @@ def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
 def _why_left_out(run: MeasuredRun) -> str | None:
     if run.figures.state != "done":
         return f"its state is {run.figures.state or 'not known'}, and only done runs are compared"
+    if run.unfit is not None:
+        return run.unfit
     if run.figures.samples_per_s is None:
         return run.missing
     return "its samples/s are 0" if run.figures.samples_per_s.mean <= 0 else None

@@ -95,13 +95,13 @@ def _summarize(
 
 
 def _counts(run: MeasuredRun) -> bool:
-    return run.figures.state == "done" and can_divide(run.figures)
+    return run.figures.state == "done" and run.unfit is None and can_divide(run.figures)
 
 
 def _speedup(run: MeasuredRun, variant: VariantSummary, baseline: VariantSummary) -> Speedup:
     rate = run.figures.samples_per_s
     if baseline.samples_per_s is None or rate is None or not _counts(run):
-        missing = run.missing or f"its state is {run.figures.state or 'not known'}"
+        missing = run.unfit or run.missing or f"its state is {run.figures.state or 'not known'}"
         return Speedup(not_compared_because=missing)
     speedup = rate.mean / baseline.samples_per_s.mean
     share = baseline.num_devices / variant.num_devices

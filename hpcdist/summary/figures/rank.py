@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import Disorder, Evaluation, Memory, RankRecord, Start
+from hpcdist.summary.read.records import Disorder, Evaluation, Memory, PeerGroup, RankRecord, Start
 
 
 class Tested(NamedTuple):
@@ -29,6 +29,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     rank: int
     attempt: int
     start: Start
+    group: PeerGroup | None
+    """As it was last; None where nothing tells."""
     spans: Spans
     """Windows without the warm-up."""
     totals: StepTotals
@@ -77,6 +79,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         rank=record.rank,
         attempt=record.attempt,
         start=record.starts[-1] if record.starts else Start(),
+        group=record.groups[-1] if record.groups else None,
         spans=timing.to_spans(measured),
         totals=totals,
         warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,

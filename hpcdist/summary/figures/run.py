@@ -27,8 +27,9 @@ from hpcdist.summary.figures.attempts import (
     lost_time_s,
     with_accounting,
 )
+from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
-from hpcdist.summary.figures.shares import held_up_by, parts_of_run
+from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.read.records import Disorder, Memory, RunRecord
@@ -45,6 +46,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """By dotted key, as in the job file; lists whole."""
     missing: str | None
     """Why there is no throughput."""
+    unfit: str | None = None
+    """Why its speed says nothing beside that of others, though it is known."""
     num_devices: int
     """GPUs that it asked for; without GPUs, what stands for them."""
     bests: list[Tested] = []
@@ -84,11 +87,18 @@ def measure_run(
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
-    rotating_s, straggler = held_up_by(attempts, world_size)
+    groups = [figures.group for figures in ranks if figures.group is not None]
+    together = find_together(groups, world_size=world_size)
+    is_apart = together.is_so is False
+    rotating_s, straggler = (0.0, None) if is_apart else held_up_by(attempts, world_size)
     parts_s = None
     if step_time_s:
         parts_s = parts_of_run(
-            attempts, rotating_s=rotating_s, num_lost=num_lost, lost_s=between_s or 0.0
+            attempts,
+            rotating_s=rotating_s,
+            num_lost=num_lost,
+            lost_s=between_s or 0.0,
+            are_apart=is_apart,
         )
     summary = RunFigures(
         run=record.id,
@@ -101,6 +111,7 @@ def measure_run(
         gpus_per_node=gpus,
         world_size=world_size,
         num_cpus=num_cpus,
+        together=together.is_so,
         samples_per_s=timing.throughput(complete),
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=(
@@ -109,7 +120,7 @@ def measure_run(
             else None
         ),
         step_time_s=step_time_s,
-        phase_s=_phase_s(totals) if step_time_s else None,
+        phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
         straggler=straggler,
         final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
@@ -134,6 +145,7 @@ def measure_run(
         notes=[
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
             *_notes_on_disorder(ranks),
+            *([together.why] if together.why and not is_apart else []),
         ],
         usage=summarize_usage(nodes),
         cost=cost_by_events(
@@ -151,6 +163,7 @@ def measure_run(
         figures=summary,
         conditions=_conditions(record, ranks),
         missing=None if complete else missing,
+        unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests=list_bests(attempts),
         cpus_per_rank=_cpus_per_rank(ranks),
@@ -222,10 +235,15 @@ def _complete_attempts(attempts: Attempts, world_size: int) -> list[list[Spans]]
     return [ranks for ranks in stepped if len(ranks) >= world_size]
 
 
-def _phase_s(totals: StepTotals) -> dict[str, float]:
-    """Return the mean seconds per step by phase, in the order of a step, then what is in none."""
+def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
+    """Return the mean seconds per step by phase, in the order of a step, then what is in none.
+
+    Of ranks that train apart, none waits for another: what a script marked so is in no phase.
+    """
     unknown = sorted(totals.phases_s.keys() - set(PHASES))
     phases = [phase for phase in (*PHASES, *unknown) if phase in totals.phases_s]
+    if are_apart:
+        phases = [phase for phase in phases if phase != COMMUNICATION_PHASE]
     phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in phases}
     other_s = totals.sum_s / totals.steps - sum(phase_s.values())
     return {**phase_s, OTHER: max(0.0, other_s)}

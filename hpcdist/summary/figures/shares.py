@@ -44,11 +44,12 @@ slower rank; forward and backward; what a step takes whatever its samples (the o
 is in no phase); saving; what restarts cost; and what is in no phase where forward and backward were
 not recorded, so that nobody can say what it is."""
 
+COMMUNICATION_PHASE = "exposed_communication"
 _PHASES = {
     "data_wait": DATA,
     "host_to_device": DEVICE,
     "forward_backward": COMPUTING,
-    "exposed_communication": COMMUNICATION,
+    COMMUNICATION_PHASE: COMMUNICATION,
     "checkpoint": CHECKPOINTS,
 }
 """Phase -> part; others are fixed."""
@@ -179,11 +180,12 @@ def held_up_by(attempts: Attempts, world_size: int) -> tuple[float, Straggler | 
 
 
 def parts_of_run(
-    attempts: Attempts, *, rotating_s: float, num_lost: int, lost_s: float
+    attempts: Attempts, *, rotating_s: float, num_lost: int, lost_s: float, are_apart: bool = False
 ) -> dict[str, float]:
     """Return the mean seconds per step by share; some rank recorded steps.
 
-    `num_lost` steps were done again after restarts, which cost `lost_s`.
+    `num_lost` steps were done again after restarts, which cost `lost_s`. Ranks that train apart
+    wait for nobody: what they call so is a fixed cost.
     """
     by_rank: dict[int, list[StepTotals]] = defaultdict(list)
     saves_s: dict[int, float] = defaultdict(float)
@@ -199,10 +201,15 @@ def parts_of_run(
     totals = {rank: merged(own) for rank, own in by_rank.items()}
     stepped = [rank for rank in sorted(totals) if totals[rank].steps]
     saver = max(stepped, key=lambda rank: saves_s[rank])
-    return divide(
+    parts_s = divide(
         [totals[rank] for rank in stepped],
         rotating_s=rotating_s,
         saves_s=saves_s[saver] / max(1, num_steps),
         saver=stepped.index(saver),
         restarts_s=lost_s / max(1, num_steps),
     )
+    if are_apart:
+        for waiting in (COMMUNICATION, STRAGGLERS):
+            parts_s[FIXED] += parts_s[waiting]
+            parts_s[waiting] = 0.0
+    return parts_s

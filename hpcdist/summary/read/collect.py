@@ -115,6 +115,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         rank=rank,
         attempt=attempt,
         starts=events["start"],
+        groups=events["group"],
         resumes=events["resume"],
         windows=windows,
         disorder=disorder,

@@ -44,6 +44,17 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     backend: str | None = None
 
 
+class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group"):
+    """The ranks that a rank exchanges data with."""
+
+    size: Count
+    """Ranks in its process group; 0 without one."""
+    exchanges: bool | None = None
+    """A collective operation ran within its steps."""
+    library: str | None = None
+    """What it may exchange data through without a process group."""
+
+
 class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training goes on from a checkpoint."""
 
@@ -146,6 +157,7 @@ BENCHMARK_EVENTS = {
 
 EVENT_TYPES: dict[str, type[Struct]] = {
     "start": Start,
+    "group": PeerGroup,
     "resume": Resume,
     "steps": Window,
     "evaluate": Evaluation,
@@ -191,6 +203,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     rank: int
     attempt: int
     starts: list[Start]
+    groups: list[PeerGroup] = []
     resumes: list[Resume]
     windows: list[Window]
     """In the order in which they were written, each once, however they stand in the file."""

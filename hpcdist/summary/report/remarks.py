@@ -55,10 +55,16 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
         text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
         return f"{job}: {text}{_shared_cpus(best)}"
-    return (
-        f"{job}: {_rate_on_ranks(best)}."
-        " To measure a speed-up, submit it with other --nodes or --gpus, too."
-    )
+    return f"{job}: {_without_a_speedup(best)}"
+
+
+def _without_a_speedup(run: RunSummary) -> str:
+    if run.together is False:
+        rate = format_number(_rate(run), decimals_for([_rate(run)]))
+        why = shown(run.not_compared_because or "")
+        return f"{why}. Together they took in {rate} samples/s; no speed-up is computed."
+    more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
+    return f"{_rate_on_ranks(run)}. {more}"
 
 
 def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
