@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers.base import Dependency, Scheduler
     from hpcdist.submission.layout import MakeTask
-    from hpcdist.submission.plan import PlannedSubmission
+    from hpcdist.submission.local import LocalSweep
+    from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+    from hpcdist.submission.points import Point
     from hpcdist.summary import RunSummary
 
 __all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
@@ -259,8 +261,9 @@ def sweep(
     ended. The runs are in the order of the points: the first key of `over` varies slowest.
 
     `over` has the values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus,
-    time and max_restarts stand for their keys. Each point is run `repeat` times, and so many runs
-    at one time as `max_parallel` says: locally 1, else no limit if None. `set` has the values of
+    time and max_restarts stand for their keys, and cluster for the profile. Each point is run
+    `repeat` times, and so many runs at one time as `max_parallel` says, of each scheduler: locally
+    1, else no limit if None. `set` has the values of
     keys that are the same at all points. `summary_after` writes summary.txt and summary.json into
     the sweep's folder at the end. The other arguments are those of `submit`, but `job` is no
     function.
@@ -275,7 +278,12 @@ def sweep(
     from hpcdist.job import load_job
     from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.submission.plan import plan_points, plan_run
-    from hpcdist.submission.points import axes_from_values, check_given_once, make_points
+    from hpcdist.submission.points import (
+        CLUSTER,
+        axes_from_values,
+        check_given_once,
+        make_points,
+    )
     from hpcdist.submission.submit import submit as submit_runs
     from hpcdist.submission.workspace import SnapshotRequest
 
@@ -289,29 +297,35 @@ def sweep(
     axes = axes_from_values(over, short=SHORT_NAMES)
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
-    chosen, profile = _cluster(
-        scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
-    )
+    if cluster is not None:
+        check_given_once(axes, {CLUSTER: f"cluster={cluster!r}"})
+    of_profile = {"partition": partition, "account": account, "qos": qos}
+
+    def plan(loaded: LoadedJob, point: Point) -> PlannedRun:
+        chosen, profile = _cluster(scheduler, point.cluster or cluster, of_profile)
+        request = SnapshotRequest(wanted=snapshot, runs=folder)
+        return plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
+
     planned = plan_points(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args, kind=kind),
-        plan=lambda loaded: plan_run(
-            loaded,
-            scheduler=chosen,
-            cluster=profile,
-            snapshot=SnapshotRequest(wanted=snapshot, runs=folder),
+        load=lambda point: load_job(
+            job, flags=flags | point.job_flags, script_args=args, kind=kind
         ),
+        plan=plan,
         max_parallel=max_parallel,
     )
-    dependencies = _dependencies(after, planned.scheduler, folder)
+    dependencies: list[Dependency] = []
+    if after:
+        dependencies = _dependencies(after, planned.only_scheduler("after"), folder)
     planned.prepare()
     command = ["hpcdist.sweep", os.fspath(job)]
-    if not planned.scheduler.has_queue:
+    if not planned.has_queue:
         return _sweep_here(planned, folder, command, summary_after=summary_after)
     task: MakeTask | None = None
     if summary_after:
         from hpcdist.summary.task import SummaryTask  # with the whole summary
 
+        planned.only_scheduler("summary_after")
         task = SummaryTask
 
     submitted = submit_runs(
@@ -321,6 +335,10 @@ def sweep(
         dependencies=dependencies,
         summary_task=task,
     )
+    if planned.points_here():
+        from hpcdist.submission.local import LocalSweep
+
+        _run_points(LocalSweep(submitted))
     return [SubmittedRun(run) for run in submitted.runs]
 
 
@@ -404,17 +422,24 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
     return settle(find_afters(folder, names), scheduler)
 
 
+def _run_points(local: LocalSweep) -> None:
+    """Run the points of a sweep that are for this machine."""
+    from hpcdist.submission.local import Follower
+
+    for end in local.run_points(Follower()):
+        if end.error is not None:
+            label = local.planned.points[end.index].label
+            raise HpcdistError(f"the run for {label} could not be started: {end.error}")
+
+
 def _sweep_here(
     planned: PlannedSubmission, folder: Path, command: list[str], *, summary_after: bool
 ) -> list[SubmittedRun]:
-    from hpcdist.submission.local import Follower, LocalSweep
+    from hpcdist.submission.local import LocalSweep
     from hpcdist.summary.writing import write_summary
 
-    local = LocalSweep(planned, folder, command)
-    for end in local.run_points(Follower()):
-        if end.error is not None:
-            label = planned.points[end.index].label
-            raise HpcdistError(f"the run for {label} could not be started: {end.error}")
+    local = LocalSweep.begin(planned, folder, command)
+    _run_points(local)
     if summary_after:
         write_summary(local.started, local.places.path)
     return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]

@@ -146,7 +146,7 @@ def describe_sweep(
     return {
         "sweep": places.id,
         "path": str(places.path),
-        "scheduler": planned.scheduler.name,
+        "scheduler": planned.schedulers,
         "runs": [
             {
                 "run": run.id if run.path.exists() else None,
@@ -169,19 +169,20 @@ def wait_for_sweep(
     from hpcdist.monitor.follow import end_sentence
 
     name = submitted.id
+    runs = [run for run in submitted.runs if run.path.exists()]  # one may not have been started
     try:
-        verdicts = EndWatch(submitted.runs).wait(
+        verdicts = EndWatch(runs).wait(
             check=interrupts.check,
             changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
         )
     except Interrupted:
         say(f"sweep {name} goes on; end it with: hpcdist cancel {name}")
         return {}, EXIT_INTERRUPTED
-    for run in submitted.runs:
+    for run in runs:
         if verdicts[run.id].state != "done":
             say(one_line(end_sentence(run, verdicts[run.id])))
     if planned.comparison or submitted.summary_job_id is not None:
-        _print_summary(submitted.runs, submitted.places.path, as_json=as_json)
+        _print_summary(runs, submitted.places.path, as_json=as_json)
     return verdicts, exit_code_of_all(verdicts.values())
 
 
@@ -198,7 +199,7 @@ def run_sweep_here(
     from hpcdist.submission.local import LocalSweep
 
     interrupts.defer()
-    local = LocalSweep(planned, runs, sys.argv)
+    local = LocalSweep.begin(planned, runs, sys.argv)
     name = local.places.id
     if not as_json:
         print(name, flush=True)
@@ -219,6 +220,21 @@ def run_sweep_here(
         verdicts = {run.id: verdict for run in local.started if (verdict := run.read_verdict())}
         print_json(describe_sweep(planned, local.places, verdicts) | {"exit_code": code})
     return code
+
+
+def run_points_here(submitted: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
+    """Run the points of a sweep that are for this machine, where others have been submitted
+    elsewhere; return the exit code of these."""
+    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.submission.local import LocalSweep
+
+    local = LocalSweep(submitted)
+    try:
+        ends = local.run_points(_follower(local, interrupts, as_json=as_json))
+    except Interrupted:
+        say(f"the runs of sweep {submitted.id} on this machine are cancelled or were not started")
+        return EXIT_INTERRUPTED
+    return exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
 
 
 def _cancel(run: Run) -> None:

@@ -241,7 +241,7 @@ def load_from_options(
         return load_job(point.job, flags=point.flags, script_args=options.script_args)
     return load_job(
         options.job_name,
-        flags=_job_flags(options) | (point.flags if point else {}),
+        flags=_job_flags(options) | (point.job_flags if point else {}),
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
@@ -254,6 +254,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
     from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.job.load import parse_override
     from hpcdist.submission.points import (
+        CLUSTER,
         check_given_once,
         make_points,
         parse_sweeps,
@@ -264,7 +265,10 @@ def sweep_points(options: JobOptions) -> list[Point]:
     comparison = options.comparison
     axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
     if comparison is None:
-        check_given_once(axes, {key: flag.name for key, flag in given.items()})
+        names = {key: flag.name for key, flag in given.items()}
+        if options.cluster is not None:
+            names[CLUSTER] = f"--cluster {options.cluster}"
+        check_given_once(axes, names)
         return make_points(axes, num_repeats=options.repeat or 1)
     if axes:
         if not comparison.axes:
@@ -307,8 +311,11 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
     return flags
 
 
-def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
-    """Return the scheduler, or `auto`, and the profile; debug mode is local, as --local is."""
+def cluster_from_options(
+    options: JobOptions, *, debug: bool = False, name: str | None = None
+) -> tuple[str, LoadedProfile]:
+    """Return the scheduler, or `auto`, and the profile, of another name than the option's where
+    `name` is given; debug mode is local, as --local is."""
     from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
 
@@ -320,7 +327,7 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
         option: Flag(name=f"--{option}", value=text, text=text)
         for option, text in _typed(options, _PROFILE_FLAGS).items()
     }
-    return choose_cluster(scheduler, options.cluster, flags)
+    return choose_cluster(scheduler, name or options.cluster, flags)
 
 
 def cluster_here(options: JobOptions) -> LoadedProfile:

@@ -38,8 +38,7 @@ def render(*, options: JobOptions, explain: bool) -> None:
     if explain:
         _explain(planned)
     # Without a queue the command itself would wait.
-    has_queue = planned.scheduler.has_queue
-    dependencies = settle_afters(options, planned.scheduler) if has_queue else []
+    dependencies = settle_afters(options, planned) if planned.has_queue else []
     scripts = planned_scripts(
         planned, options.runs, dependencies, summary_after=options.summary_after
     )

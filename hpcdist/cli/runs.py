@@ -42,10 +42,19 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
     parts = [[run] for run in described] if every else by_sweep(described)
-    print_columns(
-        ("RUN", "STATE", "SCHEDULER", "NODES x GPUS", "SUBMITTED", "JOB"),
-        [_row(part[0]) if len(part) == 1 else _sweep_row(part) for part in parts],
-    )
+    header: tuple[str, ...] = ("RUN", "STATE", "SCHEDULER", "NODES x GPUS", "SUBMITTED", "JOB")
+    rows = [_row(part[0]) if len(part) == 1 else _sweep_row(part) for part in parts]
+    if len({run["cluster"] for run in described}) > 1:
+        header = (*header[:3], "CLUSTER", *header[3:])
+        rows = [
+            (*row[:3], _joined(run["cluster"] for run in part), *row[3:])
+            for row, part in zip(rows, parts, strict=True)
+        ]
+    print_columns(header, rows)
+
+
+def _joined(names: Iterable[str | None]) -> str:
+    return one_line(", ".join(dict.fromkeys(name or "-" for name in names)))
 
 
 def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
@@ -70,7 +79,7 @@ def _sweep_row(runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return (
         one_line(runs[0]["sweep"]["id"]),
         states[0] if len(states) == 1 else states_in_words(run["state"] for run in runs),
-        runs[0]["scheduler"] or "-",
+        _joined(run["scheduler"] for run in runs),
         sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
         local_time(runs[0]["created_s"]),
         f"{name}, {'comparison' if comparison else 'sweep'} of {len(runs)} runs",
@@ -98,6 +107,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "job": job.name,
         "workload": job.workload,
         "scheduler": run.read_scheduler(),
+        "cluster": spec.cluster.name,
         "job_id": run.read_job_id(),
         "state": condition.state,
         "nodes": job.resources.nodes,

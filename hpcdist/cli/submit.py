@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcdist.base.errors import EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import (
     Interrupts,
     describe_end,
     describe_sweep,
     follow_run,
+    run_points_here,
     run_sweep_here,
     wait_for_sweep,
 )
@@ -37,7 +39,7 @@ from hpcdist.runs.run import Run
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.schedulers.base import Dependency, Scheduler
+    from hpcdist.schedulers.base import Dependency
     from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.submit import Submission
@@ -90,10 +92,12 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     interrupts = Interrupts()
     with interrupts.handled():
         planned = plan(options)
-        has_queue = planned.scheduler.has_queue
+        has_queue = planned.has_queue
         if not has_queue and options.summary_after and not (follows or planned.is_sweep):
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
-        dependencies = settle_afters(options, planned.scheduler)
+        dependencies = settle_afters(options, planned)
+        if options.summary_after:
+            planned.only_scheduler("--summary-after")
         if options.after:
             planned = planned.now()  # this machine may look otherwise after the waiting
         planned.prepare()  # may be interrupted
@@ -133,8 +137,8 @@ def plan(options: JobOptions) -> PlannedSubmission:
     # Looked for once, and late: a mistake in the job is told before one in the profile.
     find_cluster = cache(cluster_from_options)
 
-    def plan_loaded(loaded: LoadedJob) -> PlannedRun:
-        scheduler, profile = find_cluster(options)
+    def plan_loaded(loaded: LoadedJob, point: Point) -> PlannedRun:
+        scheduler, profile = find_cluster(options, name=point.cluster)
         snapshot = snapshot_from_options(options)
         return plan_run(loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 
@@ -157,12 +161,13 @@ def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> 
         note(said)
 
 
-def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
+def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
     """Return what the scheduler has to wait for; on this machine, wait."""
     if not options.after:
         return []
     from hpcdist.submission.dependencies import find_afters, settle
 
+    scheduler = planned.only_scheduler("--after")
     return settle(find_afters(options.runs, options.after), scheduler, note=note)
 
 
@@ -309,8 +314,11 @@ def _report_sweep(
         _print_sweep(planned, submitted)
     verdicts: dict[str, Verdict] = {}
     code: int | None = None
-    if wait:
-        verdicts, code = wait_for_sweep(planned, submitted, interrupts, as_json=as_json)
+    if planned.points_here():
+        code = run_points_here(submitted, interrupts, as_json=as_json)
+    if wait and code != EXIT_INTERRUPTED:
+        verdicts, code_of_all = wait_for_sweep(planned, submitted, interrupts, as_json=as_json)
+        code = code or code_of_all
     if as_json:
         print_json(
             describe_sweep(planned, submitted.places, verdicts)
@@ -326,12 +334,19 @@ def _report_sweep(
 
 
 def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
-    num_runs, num_jobs = len(submitted.runs), len(submitted.jobs)
+    here = set(planned.points_here())
+    listed = [
+        (run, point)
+        for run, point in zip(submitted.runs, planned.points, strict=True)
+        if point.index not in here
+    ]
+    num_runs, num_jobs = len(listed), len(submitted.jobs)
     jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
-    say(f"{num_runs} runs submitted to {planned.scheduler.name}, as {jobs}:")
+    queues = dict.fromkeys(run.scheduler.name for run in planned.runs if run.scheduler.has_queue)
+    say(f"{num_runs} runs submitted to {', '.join(queues)}, as {jobs}:")
     rows = [
         (run.id, str(run.read_job_id()), one_line(point.label))
-        for run, point in zip(submitted.runs[:_LISTED_POINTS], planned.points, strict=False)
+        for run, point in listed[:_LISTED_POINTS]
     ]
     print_columns(("RUN", "JOB ID", "POINT"), rows, file=sys.stderr)
     if num_runs > _LISTED_POINTS:

@@ -338,6 +338,8 @@ def choose_cluster(
                 hint="leave out one of the two",
             )
         return scheduler, NO_PROFILE
+    if cluster == LOCAL and LOCAL not in _profile_names(_profile_files()):
+        return choose_cluster(LOCAL, None, flags)
     loaded = load_profile(cluster, flags=flags)
     wanted = loaded.profile.scheduler
     if scheduler in {None, "auto", wanted}:

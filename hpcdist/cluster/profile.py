@@ -105,3 +105,11 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """The workspace of Azure Machine Learning, and what a job gets there."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""
+    price_per_hour: Positive | None = None
+    """Price of one node for an hour, in any currency: summaries tell what runs cost. Of azure,
+    azure.price_per_hour comes before it."""
+
+    @property
+    def node_price(self) -> float | None:
+        """Price of one node for an hour; None where the profile has none."""
+        return self.azure.price_per_hour or self.price_per_hour

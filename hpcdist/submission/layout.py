@@ -92,17 +92,11 @@ def lay_out(
     planned: PlannedSubmission, places: Places, dependencies: Sequence[Dependency] = ()
 ) -> list[LaidOutJob]:
     """Return the jobs of a submission: runs whose scripts are the same go into one array."""
-    scheduler = planned.scheduler
-    if not (planned.is_sweep and scheduler.has_queue):
-        return [
-            single_job(planned, places, index, dependencies) for index in range(len(planned.runs))
-        ]
-    probe = planned.runs[0].target(Run(places.path))
-    groups = group_points(
-        [run.script(probe) for run in planned.runs],
-        max_array_size=scheduler.max_array_size(),
-        max_parallel=planned.max_parallel,
-    )
+    groups: list[PointGroup] = []
+    # What runs on this machine comes last: the places of the others are those of their jobs.
+    here = set(planned.points_here())
+    for points in sorted(planned.by_scheduler().values(), key=lambda own: own[0] in here):
+        groups += _group_of_scheduler(planned, places, points, num_before=len(groups))
     has_one_array = sum(len(group.points) > 1 for group in groups) == 1
     array_numbers = itertools.count()
     jobs = []
@@ -123,6 +117,30 @@ def lay_out(
             job = single_job(planned, places, group.points[0], dependencies)
         jobs.append(msgspec.structs.replace(job, behind=group.behind))
     return jobs
+
+
+def _group_of_scheduler(
+    planned: PlannedSubmission, places: Places, points: Sequence[int], *, num_before: int
+) -> list[PointGroup]:
+    """Group the points of one scheduler; there are `num_before` groups of others."""
+    runs = [planned.runs[index] for index in points]
+    scheduler = runs[0].scheduler
+    if not (planned.is_sweep and scheduler.has_queue):
+        return [PointGroup(points=[index]) for index in points]
+    probe = runs[0].target(Run(places.path))
+    groups = group_points(
+        [run.script(probe) for run in runs],
+        max_array_size=scheduler.max_array_size(),
+        max_parallel=planned.max_parallel,
+    )
+    return [
+        msgspec.structs.replace(
+            group,
+            points=[points[index] for index in group.points],
+            behind=None if group.behind is None else num_before + group.behind,
+        )
+        for group in groups
+    ]
 
 
 def single_job(

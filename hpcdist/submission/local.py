@@ -62,24 +62,30 @@ class Follower:
 class LocalSweep:
     """Starts the runs of a sweep; a run's directory is made when it starts."""
 
-    def __init__(self, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> None:
-        """Store the snapshots, and make the sweep's folder in `runs`."""
-        make_runs_folder(runs)
-        self._submission = Submission(planned.stored(runs), runs, command)
-        self._submission.write_sweep()
-        self.planned = self._submission.planned
-        self.places = self._submission.places
+    def __init__(self, submission: Submission) -> None:
+        """Of `submission` the points that run on this machine are left to be started."""
+        self._submission = submission
+        self.planned = submission.planned
+        self.places = submission.places
         self.started: list[Run] = []
 
+    @classmethod
+    def begin(cls, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> LocalSweep:
+        """Store the snapshots, and make the sweep's folder in `runs`."""
+        make_runs_folder(runs)
+        submission = Submission(planned.stored(runs), runs, command)
+        submission.write_sweep()
+        return cls(submission)
+
     def run_points(self, follower: Follower) -> list[PointEnd]:
-        """Run all points, so many at one time as the sweep's max_parallel says, or one.
+        """Run the points, so many at one time as the sweep's max_parallel says, or one.
 
         A point that fails does not stop the others. Once somebody cancels the sweep no more are
         started, and those are not among the ends. An exception that `follower` raises ends what
         runs, and starts no more.
         """
         sweep = self.places.sweep
-        waiting = list(range(len(self.planned.points)))
+        waiting = self.planned.points_here()
         running: dict[int, Run] = {}
         gpus: dict[int, set[str]] = {}
         ends: list[PointEnd] = []
@@ -106,7 +112,8 @@ class LocalSweep:
                     ends.append(end)
                     follower.ended(end)
         except BaseException:
-            self.planned.scheduler.cancel(list(running.values()))
+            for index, run in running.items():
+                self.planned.runs[index].scheduler.cancel([run])
             raise
         return sorted(ends, key=lambda end: end.index)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.agent.task import AgentTask
-from hpcdist.base.errors import JobError
+from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
@@ -134,7 +134,43 @@ class PlannedSubmission:
 
     @property
     def scheduler(self) -> Scheduler:
+        """The scheduler of the first run, and of all where the points do not choose a cluster."""
         return self.runs[0].scheduler
+
+    def by_scheduler(self) -> dict[str, list[int]]:
+        """Return the points by the names of their schedulers."""
+        points: dict[str, list[int]] = {}
+        for index, run in enumerate(self.runs):
+            points.setdefault(run.scheduler.name, []).append(index)
+        return points
+
+    @property
+    def schedulers(self) -> str:
+        """The names of all schedulers, for messages."""
+        return ", ".join(self.by_scheduler())
+
+    @property
+    def has_queue(self) -> bool:
+        """Some of the runs wait in a queue."""
+        return any(run.scheduler.has_queue for run in self.runs)
+
+    def only_scheduler(self, option: str) -> Scheduler:
+        """Return the scheduler of all runs; UserError for an option that wants one, where there are
+        several."""
+        if len(self.by_scheduler()) > 1:
+            raise UserError(
+                f"{option} is for the runs of one scheduler, and the sweep has {self.schedulers}",
+                hint="leave it out, or submit a sweep for each scheduler",
+            )
+        return self.scheduler
+
+    def points_here(self) -> list[int]:
+        """Return the points of a sweep that run on this machine, one after the other."""
+        return [
+            index
+            for index, run in enumerate(self.runs)
+            if self.is_sweep and not run.scheduler.has_queue
+        ]
 
     @property
     def name(self) -> str:
@@ -169,9 +205,8 @@ class PlannedSubmission:
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""
-        if not self.scheduler.runs_here:
-            return self
-        return replace(self, runs=[plan_now(run) for run in self.runs])
+        runs = [plan_now(run) if run.scheduler.runs_here else run for run in self.runs]
+        return replace(self, runs=runs)
 
 
 def plan_run(
@@ -211,7 +246,7 @@ def plan_points(
     points: Sequence[Point],
     *,
     load: Callable[[Point], LoadedJob],
-    plan: Callable[[LoadedJob], PlannedRun],
+    plan: Callable[[LoadedJob, Point], PlannedRun],
     max_parallel: int | None = None,
     comparison: str | None = None,
     is_sweep: bool = True,
@@ -232,7 +267,8 @@ def plan_points(
             continue
         loaded = load(point)
         job = loaded.job
-        code = (job.workload, job.script if isinstance(job, ScriptJob) else "")
+        script = job.script if isinstance(job, ScriptJob) else ""
+        code = (point.cluster or "", job.workload, script)
         shape = (*code, shape_of(job))
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
@@ -242,7 +278,7 @@ def plan_points(
                     of_plan = same.scheduler.plan(job, same.cluster.profile)
             planned = replace(same, loaded=loaded, plan=of_plan)
         else:
-            planned = plan(loaded)
+            planned = plan(loaded, point)
         by_values[values(point)] = by_shape[shape] = by_shape[code] = planned
     return PlannedSubmission(
         points=list(points),

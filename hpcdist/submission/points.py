@@ -22,6 +22,8 @@ from hpcdist.job.comparison import MAX_POINTS, Comparison
 from hpcdist.job.load import Flag, parse_flag
 
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
+CLUSTER = "cluster"
+"""The axis whose values are no key of the job: the profiles that the runs go by."""
 _CLOSING = {"[": "]", "{": "}"}
 _BEFORE_QUOTES = frozenset("=,[{: \t\n")
 """A quote after anything else is an apostrophe."""
@@ -63,8 +65,19 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Key of the job -> value."""
+        """Key of the job, or `cluster` -> value."""
         return {key: flag.value for key, flag in self.flags.items()}
+
+    @property
+    def job_flags(self) -> dict[str, Flag]:
+        """The flags that are keys of the job."""
+        return {key: flag for key, flag in self.flags.items() if key != CLUSTER}
+
+    @property
+    def cluster(self) -> str | None:
+        """Name of the profile that the point goes by; None: that of all points."""
+        flag = self.flags.get(CLUSTER)
+        return None if flag is None else str(flag.text or flag.value)
 
     @property
     def label(self) -> str:

@@ -104,8 +104,13 @@ class Submission:
         return self.places.runs
 
     def make_runs(self, dependencies: Sequence[Dependency]) -> None:
-        """Make all directories before the scheduler is called: a full disk is found before too."""
-        self.layout = lay_out(self.planned, self.places, dependencies)
+        """Make all directories before the scheduler is called: a full disk is found before too.
+
+        Of a sweep over several schedulers, runs on this machine are made when they start.
+        """
+        here = set(self.planned.points_here() if self.planned.has_queue else ())
+        jobs = lay_out(self.planned, self.places, dependencies)
+        self.layout = [job for job in jobs if here.isdisjoint(job.points)]
         self.write_sweep()
         for job in self.layout:
             for task, index in enumerate(job.points):
@@ -143,7 +148,7 @@ class Submission:
         except SubmissionUnclearError:
             self._unclear = [run.id for run in runs]
             raise
-        job_id = self.planned.scheduler.dependency_id(str(runs[0].read_job_id()))
+        job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
         ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
         self.write_sweep()
@@ -171,7 +176,7 @@ class Submission:
                 id=self.id,
                 created_s=self._created_s,
                 job=self.planned.name,
-                scheduler=self.planned.scheduler.name,
+                scheduler=self.planned.schedulers,
                 command=self._command,
                 num_points=len(self.planned.points),
                 max_parallel=self.planned.max_parallel,

@@ -23,6 +23,7 @@ from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.compare.forecast import forecasts_by_run
 from hpcdist.summary.compare.groups import Compared, compare_runs, configurations
+from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
 from hpcdist.summary.figures.attempts import times_to_accuracy
 from hpcdist.summary.figures.run import MeasuredRun, place_run
@@ -80,10 +81,12 @@ def summarize(
             state = states.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     compared = compare_runs(measured)
+    summaries = _beside_each_other(measured, compared, target_accuracy=target_accuracy)
     return Summary(
-        runs=_beside_each_other(measured, compared, target_accuracy=target_accuracy),
+        runs=summaries,
         groups=compared.groups,
         comparisons=compared.comparisons,
+        places=compare_places(summaries),
         skipped=skipped,
     )
 

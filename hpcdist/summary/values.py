@@ -255,6 +255,8 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Share of `held_s`."""
     waiting_share: float | None = None
     """Share of the time from submission to the end that was spent in the queue."""
+    price: float | None = None
+    """The profile's price_per_hour x nodes x `held_s`; None where the profile has no price."""
 
 
 class VerdictSummary(Struct, frozen=True, kw_only=True):
@@ -297,6 +299,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Its directory."""
     job: str
     scheduler: str | None = None
+    cluster: str | None = None
+    """Name of the profile that it went by; None where none was chosen."""
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None
@@ -467,12 +471,37 @@ class Comparison(Struct, frozen=True, kw_only=True):
     variants: list[VariantSummary]
 
 
+class PlaceSummary(Struct, frozen=True, kw_only=True):
+    """Runs of one kind on one cluster."""
+
+    name: str
+    """Name of the profile, or else of the scheduler."""
+    has_gpus: bool
+    runs: list[str]
+    samples_per_s: Measure
+    price: float | None = None
+    """Mean of the runs; None where one has none."""
+    price_per_s: float | None = None
+    speedup: Ratio | None = None
+    """Against the first place; None for that."""
+
+
+class PlaceComparison(Struct, frozen=True, kw_only=True):
+    """Runs that are the same but for the clusters that they ran on, in their order."""
+
+    job: str
+    nodes: int
+    gpus_per_node: int
+    places: list[PlaceSummary]
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """Runs in figures, which of them can be compared, and what could not be read."""
 
     runs: list[RunSummary]
     groups: list[Group]
     comparisons: list[Comparison] = []
+    places: list[PlaceComparison] = []
     skipped: list[str]
 
 

@@ -144,6 +144,36 @@ def test_a_sweep_is_submitted_summarized_and_accounted(hpcdist):
     wait_until((hpcdist.folder / "runs" / sweep / "summary.txt").exists)
 
 
+def test_a_sweep_runs_on_several_clusters_of_which_one_is_this_machine(hpcdist):
+    clusters = {"boxes": {"scheduler": "pile"}, "laptop": {"scheduler": "local"}}
+    (hpcdist.folder / "hpcdist.yaml").write_text(json.dumps({"clusters": clusters}))
+    (hpcdist.folder / "gate").touch()
+    words = ("--sweep", "cluster=boxes,laptop,local")
+    done = hpcdist("render", "count.py", *words)
+    assert done.stdout.count("#PILE") == done.stdout.count("# ---- script 1 of 3 ----") == 1
+    done = hpcdist("submit", "count.py", *words, "--wait", "--json")
+    swept = json.loads(done.stdout)
+    assert swept["scheduler"] == "pile, local"
+    assert swept["jobs"][0]["job_id"] == "p1"
+    assert [run["verdict"]["state"] for run in swept["runs"]] == ["done"] * 3
+    assert [run["point"] for run in swept["runs"]] == [
+        {"cluster": name} for name in ("boxes", "laptop", "local")
+    ]
+    listed = json.loads(hpcdist("runs", "--json").stdout)
+    assert [(run["scheduler"], run["cluster"]) for run in listed] == [
+        ("pile", "boxes"),
+        ("local", "laptop"),
+        ("local", None),
+    ]
+    assert "boxes, laptop, -" in hpcdist("runs").stdout
+    done = hpcdist("submit", "count.py", *words, "--cluster", "boxes", code=2)
+    assert "--sweep cluster and --cluster boxes contradict each other" in done.stderr
+    done = hpcdist("submit", "count.py", *words, "--summary-after", code=2)
+    assert "is for the runs of one scheduler, and the sweep has pile, local" in done.stderr
+    done = hpcdist("submit", "count.py", "--sweep", "cluster=boxes,box", code=2)
+    assert "there is no cluster called 'box'" in done.stderr
+
+
 def test_doctor_examines_it_and_its_job(hpcdist):
     found = json.loads(hpcdist("doctor", *ON_PILE, "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in found}

@@ -173,6 +173,6 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
         f"shared memory: {azure.shm_gb} GiB per node (azure.shm_gb)",
         limit_line(job, cluster, timeout),
     ]
-    if (price := azure.price_per_hour) is not None:
+    if (price := cluster.node_price) is not None:
         lines.append(f"price: {nodes} x {price:g} = {nodes * price:g} per hour")
     return lines

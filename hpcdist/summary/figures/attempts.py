@@ -138,10 +138,12 @@ def cost_by_events(
     again_s: float,
     num_gpus: int | None,
     num_cpus: float | None,
+    price_per_hour: float | None = None,
 ) -> Cost | None:
     """Return the cost as the run's own files tell it; None where they hold no time.
 
-    `spans` are in order, `again_s` is what steps took that were done again.
+    `spans` are in order, `again_s` is what steps took that were done again; `price_per_hour` is
+    that of all nodes.
     """
     # From the begin of the first attempt of each life to the end of its last.
     lives: dict[int, list[AttemptSpan]] = defaultdict(list)
@@ -157,6 +159,7 @@ def cost_by_events(
         num_gpus=num_gpus,
         num_cpus=None if num_gpus else num_cpus,
         lost_s=None if lost_s is None else min(lost_s, held_s),
+        price=price_per_hour and price_per_hour * held_s / _HOUR_S,
     )
     return _with_shares(cost, queue_wait_s=None)
 
@@ -167,7 +170,8 @@ def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | 
         return cost
     if accounting.elapsed_s:
         held_s = accounting.elapsed_s
-        cost = msgspec.structs.replace(cost, held_s=held_s, source="accounting")
+        price = cost.price and cost.price * held_s / cost.held_s
+        cost = msgspec.structs.replace(cost, held_s=held_s, price=price, source="accounting")
     return _with_shares(cost, queue_wait_s=accounting.queue_wait_s)
 
 

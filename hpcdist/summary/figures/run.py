@@ -104,6 +104,7 @@ def measure_run(
         run=record.id,
         job=record.facts.name,
         scheduler=record.scheduler,
+        cluster=record.cluster,
         comparison=record.comparison,
         variant=record.variant,
         state=verdict.state if verdict else None,
@@ -153,6 +154,7 @@ def measure_run(
             again_s=again_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=num_cpus_of(nodes) or num_cpus,
+            price_per_hour=record.price_per_hour and record.price_per_hour * num_nodes,
         ),
     )
     num_stepped = len({figures.rank for figures in ranks if figures.spans})

@@ -59,6 +59,8 @@ def read_run(run: Run) -> RunRecord | Fault:
         variant=sweep.variant,
         torch_version=spec.versions.get("torch"),
         scheduler=None if submission is None else submission.scheduler,
+        cluster=spec.cluster.name,
+        price_per_hour=spec.cluster.profile.node_price,
         verdict=verdict,
         newest_attempt=_readable(run.newest_attempt, -1),
         attempts={number: _attempt(run, number) for number in attempts},

@@ -267,6 +267,9 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     """Name of its variant there."""
     torch_version: str | None
     scheduler: str | None
+    cluster: str | None = None
+    price_per_hour: float | None = None
+    """Of a node."""
     verdict: Verdict | None
     newest_attempt: int
     """-1 before the first."""

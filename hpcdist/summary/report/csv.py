@@ -23,7 +23,7 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.values import SCHEMA, Summary, to_json
 
 _BEFORE_PHASES = (
-    *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
+    *("schema", "run", "job", "comparison", "variant", "state", "scheduler", "cluster"),
     *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
     *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),
@@ -46,7 +46,7 @@ _AFTER_PHASES = (
     *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),
     *("accounting.energy_j", "accounting.exit_code"),
     *("cost.held_s", "cost.gpu_hours", "cost.cpu_hours", "cost.lost_s", "cost.lost_share"),
-    *("cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
+    *("cost.price", "cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
     *("usage.gpu_power_w", "usage.energy_j", "usage.cpus_busy", "usage.num_cpus"),
     "usage.max_memory_bytes",
     *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.table import Table
-from hpcdist.base.text import format_ranges
+from hpcdist.base.text import format_ranges, shown
 from hpcdist.summary.compare.conclusions import conclusions, headline, run_conclusions
+from hpcdist.summary.compare.places import place_sentences
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
@@ -100,6 +101,13 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             texts = [*([first] if first else []), *conclusions(comparison)]
         else:
             texts = [conclusion(runs, groups), *run_conclusions(leading_run(runs, groups))]
+            # What the same runs on several clusters answer is what was asked.
+            texts[:0] = [
+                f"{shown(places.job)}: {sentence}"
+                for places in summary.places
+                if places.job == key and places.places[0].runs[0] in ids
+                for sentence in place_sentences(places)
+            ]
         yield Section(
             name=comparison.id if comparison else runs[0].job,
             comparison=comparison,

@@ -20,6 +20,7 @@ from hpcdist.base.table import (
 )
 from hpcdist.base.text import decimals_for, format_number, format_percent, shown, time_unit
 from hpcdist.summary.compare import sizes
+from hpcdist.summary.compare.places import place_of
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
@@ -79,6 +80,8 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
     are_benchmarks = all(map(is_benchmark, runs))  # they have tables of their own
     has_rates = not are_benchmarks and any(run.samples_per_s for run in runs)
     columns: list[Column[Row]] = [_NUMBER, Column("run", lambda row: row.run.run, align="left")]
+    if len({place_of(run) for run in runs}) > 1:
+        columns.append(Column("cluster", lambda row: place_of(row.run), align="left"))
     if any(run.variant for run in runs):
         columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
     columns += [
@@ -226,6 +229,7 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         time("run\ntime", of("cost", "held_s")),
         Column("GPU-\nhours", of("cost", "gpu_hours"), numbers(most=4)),
         Column("CPU-\nhours", of("cost", "cpu_hours"), numbers(most=4)),
+        Column("price", of("cost", "price"), numbers(most=4)),
         Column("restarts (%\nof run time)", of("cost", "lost_share"), percent()),
         *of_gpus,
         Column("CPUs\nbusy", busy_cpus, each(busy_of_all)),
