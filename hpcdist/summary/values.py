@@ -312,6 +312,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
+    num_hosts: int | None = None
+    """Machines that its ranks ran on; fewer than nodes where nodes are simulated."""
     together: bool | None = None
     """Its ranks trained one model together; False where each trained its own. None for a single
     rank, and where nothing tells."""

@@ -1,5 +1,6 @@
 """Advice: what fits the case, with the figures behind it, and nothing where nothing fits."""
 
+import msgspec
 import pytest
 
 from hpcdist.summary.compare.advice import Case, advise
@@ -99,6 +100,19 @@ def test_the_rank_to_look_at_is_named_only_where_it_is_certain():
     assert "rank 3" not in text
     (text,) = advice(straggler=slow, stragglers=0.2)
     assert "leave that node out" not in text  # it is the only one
+
+
+def test_simulated_nodes_on_one_host_get_no_advice_about_nodes():
+    slow = Straggler(rank=3, node=1, host="n17", longer_s=0.01, slowest_in=19, stretches=20)
+    place = {"nodes": 2, "world_size": 4}
+    (real,) = advice(communication=0.5, **place, run={"num_hosts": 2})
+    assert "measures the network between the nodes" in real
+    (simulated,) = advice(communication=0.5, **place, run={"num_hosts": 1})
+    assert "network" not in simulated
+    for straggler in (slow, msgspec.structs.replace(slow, rank=None)):
+        (text,) = advice(straggler=straggler, stragglers=0.2, **place, run={"num_hosts": 1})
+        assert "leave that node out" not in text
+        assert "one host, n17" in text
 
 
 def test_restarts_are_told_with_what_they_cost_and_why():

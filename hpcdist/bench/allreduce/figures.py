@@ -265,4 +265,7 @@ def _pair_sentences(summary: AllreduceSummary) -> list[str]:
         return [sentence]
     pair = next(pair for pair in summary.slow_pairs if common in pair.nodes)
     host = shown(pair.hosts[pair.nodes.index(common)])
-    return [sentence, f"Node {common} ({host}) is in all of them: look at its link first."]
+    look = "look at its link first"
+    if len({host for pair in summary.pairs for host in pair.hosts}) == 1:
+        look = "all nodes are simulated on one host, so it is no link that is slow"
+    return [sentence, f"Node {common} ({host}) is in all of them: {look}."]

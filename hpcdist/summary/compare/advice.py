@@ -47,6 +47,11 @@ class Case(NamedTuple):
         return self.job.get("workload") in _OWN_LOOPS
 
     @property
+    def is_over_hosts(self) -> bool:
+        """Return whether its nodes are machines, and not simulated on one."""
+        return self.losses.nodes > 1 and self.runs[0].num_hosts != 1
+
+    @property
     def shares_cpus(self) -> bool:
         """Return whether there are more ranks than CPUs."""
         return self.cpus_per_rank is not None and self.cpus_per_rank < 1
@@ -123,7 +128,7 @@ def _communication(case: Case, share: float) -> str | None:
         twice = f"train.accumulate={2 * accumulate} or {batch}"
     gain = f"about {_times(share / 2)}, at most {_times(share)} if it went altogether"
     check = ""
-    if case.losses.nodes > 1:
+    if case.is_over_hosts:
         check = "; `hpcdist submit allreduce` measures the network between the nodes"
     return f": {twice} communicates half as often: {gain}{check}"
 
@@ -138,8 +143,11 @@ def _stragglers(case: Case, share: float) -> str | None:
             "unequally long, or something else uses the CPUs now and then"
         )
     verb = "need" if straggler.rank is None else "needs"
-    leave = ", or leave that node out" if case.losses.nodes > 1 else ""
+    leave = ", or leave that node out" if case.is_over_hosts else ""
     look = f"look for what slows it down there{leave}"
+    if case.losses.nodes > 1 and not case.is_over_hosts:
+        where = f", {shown(straggler.host)}" if straggler.host else ""
+        look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
     if straggler.host is None:
         look = "it is so on other hosts too, so look at what that rank does"
     return (

@@ -192,6 +192,8 @@ def _why_none(runs: Sequence[RunFigures], scaling: Scaling | None) -> str | None
     shares = [run.num_cpus / run.world_size for run in runs if run.num_cpus is not None]
     if shares and max(shares) > min(shares):
         return "the ranks share CPUs, so that more ranks are no more hardware"
+    if any(run.num_hosts is not None and run.num_hosts < run.nodes for run in runs):
+        return "nodes were simulated on one host, which says nothing of a network between nodes"
     on_several = [nodes for _, nodes in sizes if nodes > 1]
     if len(on_several) == 1:
         return (

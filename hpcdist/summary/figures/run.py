@@ -112,6 +112,7 @@ def measure_run(
         gpus_per_node=gpus,
         world_size=world_size,
         num_cpus=num_cpus,
+        num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
         together=together.is_so,
         samples_per_s=timing.throughput(complete),
         samples_per_step=timing.samples_per_step(complete),
