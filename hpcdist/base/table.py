@@ -98,14 +98,14 @@ def mean_sd(decimals: int | None = None, *, per: float = 1.0) -> Format:
     return _means(lambda value: value.sd, decimals, per)
 
 
-def mean_interval(decimals: int | None = None) -> Format:
+def mean_interval(decimals: int | None = None, *, per: float = 1.0) -> Format:
     """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
 
     def half(value: Any) -> float | None:
         ends = value.interval
         return None if ends is None else float(ends.high - ends.low) / 2
 
-    return _means(half, decimals, 1.0)
+    return _means(half, decimals, per)
 
 
 def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: float) -> Format:

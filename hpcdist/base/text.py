@@ -156,6 +156,15 @@ def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
     return format_number(mean, decimals) + spread
 
 
+def interval_text(measure: Measure, decimals: int) -> str:
+    """`1.83 (1.10 to 2.90)`; the mean alone where no interval is known, or none is to be seen."""
+    text, ends = format_number(measure.mean, decimals), measure.interval
+    if ends is None:
+        return text
+    low, high = (format_number(end, decimals) for end in (ends.low, ends.high))
+    return text if low == high == text else f"{text} ({low} to {high})"
+
+
 def spread_text(measure: Measure, decimals: int) -> str:
     """`1.83 ± 0.04`, half the interval; `1.8 (1.1 to 2.9)` where that is wide."""
     text = format_number(measure.mean, decimals)
@@ -164,10 +173,7 @@ def spread_text(measure: Measure, decimals: int) -> str:
     half = (measure.interval.high - measure.interval.low) / 2
     if half <= _LOPSIDED * measure.mean:
         return f"{text} ± {format_number(half, decimals)}"
-    low, high = (
-        format_number(end, decimals) for end in (measure.interval.low, measure.interval.high)
-    )
-    return f"{text} ({low} to {high})"
+    return interval_text(measure, decimals)
 
 
 def format_percent(share: float | None, decimals: int = 0) -> str:

@@ -97,7 +97,8 @@ def _beside_each_other(
     """Return each run with all that only the others show."""
     figures = {run.figures.run: run.figures for run in measured}
     sized = [*compared.groups, *compared.within]
-    sizes, repeats = sizes_by_run(figures, sized), repeats_by_run(figures, compared.groups)
+    sizes = sizes_by_run(figures, sized)
+    repeats = repeats_by_run(figures, compared.groups, sizes)
     forecasts = forecasts_by_run(figures, sized)
     losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
     digests = configurations([run.conditions for run in measured])

@@ -32,8 +32,7 @@ class Repeats(Measure, frozen=True, kw_only=True):
 
     num_runs: int
     differs_from_baseline: bool | None = None
-    """The interval of their ratio to the baseline's repeats leaves out 1; None for the baseline,
-    and where that was not repeated."""
+    """As for all runs of its size; None for the baseline, and where there is none."""
 
 
 class SizeSummary(Struct, frozen=True, kw_only=True):

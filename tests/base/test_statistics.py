@@ -1,5 +1,6 @@
 """Means and their ratios: against printed tables, scipy, and the bounds that draws stay within."""
 
+import itertools
 import math
 import random
 import statistics
@@ -10,10 +11,14 @@ from hpcdist.base.statistics import (
     Interval,
     Measure,
     differs,
+    holm,
+    in_blocks,
     lower_median,
     measure,
     quantile,
     ratio,
+    ratios,
+    ratios_of_all,
     spread_measure,
     standard_deviation,
     two_sided,
@@ -200,3 +205,103 @@ def test_values_beyond_any_measurement_are_compared_without_an_error() -> None:
     assert differs(ratio(usual, huge)) is False
     assert differs(ratio(least, large)) is True
     assert differs(ratio(large, least)) is True
+
+
+PUBLISHED = (0.01, 0.04, 0.03, 0.005), (0.03, 0.06, 0.06, 0.02)
+"""p values, and those adjusted by Holm's procedure, from the page "Holm-Bonferroni method" of
+Wikipedia; only the first and the last are below 5 %."""
+
+
+def test_of_several_p_values_holm_adjusts_each():
+    values, adjusted = PUBLISHED
+    judged = holm(values)
+    assert [each.p for each in judged] == pytest.approx(adjusted)
+    # The fourth is held against 5 % / 4, the first against 5 % / 3, and then it ends at 5 % / 2.
+    assert [1 - each.confidence for each in judged] == pytest.approx(
+        [0.05 / 3, 0.05 / 2, 0.05 / 2, 0.05 / 4]
+    )
+    assert holm([]) == []
+
+
+def test_holm_rejects_what_the_closure_of_bonferroni_rejects():
+    rng = random.Random(5)
+    for _ in range(200):
+        values = [rng.random() ** 4 for _ in range(rng.randint(1, 5))]
+        places = range(len(values))
+        sets = [
+            chosen
+            for number in range(1, len(values) + 1)
+            for chosen in itertools.combinations(places, number)
+        ]
+        falls = {chosen: min(values[i] for i in chosen) < 0.05 / len(chosen) for chosen in sets}
+        expected = [all(falls[chosen] for chosen in sets if i in chosen) for i in places]
+        assert [each.p < 0.05 for each in holm(values)] == expected
+
+
+def test_in_95_of_100_families_nothing_is_said_to_differ_that_does_not():
+    rng = random.Random(6)
+
+    def family():
+        """Five sizes of one speed, and two that are faster, against one baseline."""
+        means = [100.0] * 6 + [130.0] * 2
+        drawn = [over_runs(*(rng.gauss(mean, 3.0) for _ in range(4))) for mean in means]
+        return ratios([(one, drawn[0]) for one in drawn[1:]])
+
+    found = [family() for _ in range(300)]
+    assert sum(any(map(differs, family[:5])) for family in found) <= 0.07 * 300
+    assert all(differs(one) for family in found for one in family[5:])
+
+
+def test_an_interval_leaves_out_1_exactly_where_the_two_differ_also_among_several():
+    rng = random.Random(7)
+    for _ in range(60):
+        base = over_runs(*(rng.gauss(100, 2) for _ in range(3)))
+        pairs = [
+            (over_runs(*(rng.gauss(mean, 2) for _ in range(3))), base)
+            for mean in (100, 102, 104, 108, 115)
+        ]
+        for one, alone in zip(ratios(pairs), itertools.starmap(ratio, pairs), strict=True):
+            assert differs(one) is not (one.interval.low <= 1 <= one.interval.high)
+            assert one.interval.low <= alone.interval.low
+            assert one.interval.high >= alone.interval.high
+
+
+def test_what_has_no_spread_is_no_comparison_of_the_family():
+    base = over_runs(98.0, 100.0, 102.0)
+    mine = over_runs(92.6, 94.6, 96.6)
+    with_others = ratios([(mine, base), (alone(3.0), alone(2.0))])
+    assert with_others == [ratio(mine, base), ratio(alone(3.0), alone(2.0))]
+
+
+def test_every_two_of_several_are_one_comparison():
+    measures = [over_runs(*(mean + shift for shift in (-1, 0, 1))) for mean in (100, 101, 110)]
+    compared = ratios_of_all(measures)
+    assert compared.keys() == set(itertools.permutations(range(3), 2))
+    assert [differs(compared[pair]) for pair in ((0, 1), (0, 2), (2, 1))] == [False, True, True]
+    assert compared[0, 2].p == pytest.approx(3 * ratio(measures[0], measures[2]).p)
+
+
+def test_measurements_in_a_row_are_joined_to_blocks():
+    few = [(float(value), 2.0) for value in range(20)]
+    assert in_blocks(few) == few
+    blocks = in_blocks([(float(value % 2), 1.0 + value % 2) for value in range(50)])
+    assert len(blocks) == 20
+    assert math.fsum(weight for _, weight in blocks) == 75.0
+    assert blocks[1] == (pytest.approx(2 / 4), 4.0)  # of 0, 1 and 0, the 1 counts twice
+    assert in_blocks([]) == []
+
+
+def test_blocks_of_what_drifts_slowly_say_how_unsure_its_mean_is():
+    """Each value is mostly that before it: as if a machine were slow for a while now and then."""
+    rng, held, held_by_single = random.Random(9), 0, 0
+    for _ in range(200):
+        value, drift = 0.0, []
+        for _ in range(2000):
+            value = 0.9 * value + rng.gauss(0, 1)
+            drift.append((100 + value, 1.0))
+        blocks = measure([mean for mean, _ in in_blocks(drift)]).interval
+        single = measure([one for one, _ in drift]).interval
+        held += blocks.low <= 100 <= blocks.high
+        held_by_single += single.low <= 100 <= single.high
+    assert held_by_single < 0.5 * 200
+    assert held > 0.85 * 200

@@ -53,7 +53,7 @@ def test_sizes_that_were_run_once_have_their_speedup_in_the_table_of_runs(add_si
     assert len(text.splitlines()) < 40
     assert "Weak scaling" not in text
     assert len(re.findall(r"\b1\.82\b", text)) == 1
-    assert "each size was run once: only repeats show how certain a speed-up is" in text
+    assert "each size was run once: repeat them with --repeat 3" in text
     assert text.count("Forecast: 8 GPUs") == 1
     assert "Weak scaling" in printed(runs, details=True)
 
@@ -81,7 +81,7 @@ def test_beside_repeated_sizes_it_is_said_which_were_run_once(make_run, events):
             windows = events.steady([100.0 + number] * 4)
             events.write(run, rank, [events.start(rank, world_size=gpus), *windows])
         runs.append(run)
-    assert "\n#5-6: each size was run once: only repeats" in printed(runs)
+    assert "\n#5-6: each size was run once: repeat them" in printed(runs)
 
 
 def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(add_size):

@@ -242,4 +242,4 @@ def test_sentences_below_a_table_stand_on_lines_of_their_own(browser, page):
     notes = browser.execute_script(
         "return [...document.querySelectorAll('.footnote')].map(note => note.innerText)"
     )
-    assert any(re.search(r"^± is the 95 % .*\nNo forecast ", note) for note in notes), notes
+    assert any(re.search(r"^±: 95 % .*\n.*\nNo forecast ", note) for note in notes), notes

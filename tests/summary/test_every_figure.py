@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -282,7 +283,8 @@ def test_sizes_and_their_repeats_are_compared_by_the_means_of_the_runs(add_run, 
             assert run["efficiency"] == pytest.approx(rate_of(found) / first / gpus)
             assert sorted(run["compared_with"]) == sorted(figures[1, 1])
             assert_repeats(run["repeats"], own)
-            assert_of_size(run["of_size"], own, rates[1, 1], gpus)
+            others = [theirs for size, theirs in rates.items() if size != (1, 1)]
+            assert_of_size(run["of_size"], own, rates[1, 1], gpus, others)
             against = against_of(list(figures[1, 1].values()), gpus)
             assert_losses(run["losses"], list(by_name.values()), against if gpus > 1 else None)
     assert runs["run-1x1-0"]["repeats"]["differs_from_baseline"] is None
@@ -310,8 +312,9 @@ def assert_losses(found, figures, against):
     assert sum(found["lost"].values()) == pytest.approx(1 - found["efficiency"], abs=1e-9)
 
 
-def assert_of_size(found, rates, first_rates, gpus):
-    """Relative errors add up in squares; t by Welch and Satterthwaite."""
+def assert_of_size(found, rates, first_rates, gpus, family):
+    """Relative errors add up in squares; t by Welch and Satterthwaite, its level by Holm among the
+    sizes of the family."""
     assert found["num_runs"] == len(rates)
     assert found["scaling"] == "weak"
     assert found["samples_per_step"] == pytest.approx(32 * gpus)
@@ -322,13 +325,43 @@ def assert_of_size(found, rates, first_rates, gpus):
     squared = math.fsum(error**2 for error, _ in errors)
     freedom = squared**2 / math.fsum(error**4 / (number - 1) for error, number in errors)
     times = statistics.mean(rates) / statistics.mean(first_rates)
-    factor = math.exp(student(0.95, freedom) * math.sqrt(squared))
+    level = held_level([p_value(values, first_rates) for values in family], family.index(rates))
+    factor = math.exp(student(1 - level, freedom) * math.sqrt(squared))
     sd = times * math.sqrt(math.fsum(error**2 * number for error, number in errors))
     assert_interval(found["speedup"], times, times / factor, times * factor)
     assert found["speedup"]["sd"] == pytest.approx(sd)
     assert found["efficiency"]["mean"] == pytest.approx(times / gpus)
     assert found["efficiency"]["interval"]["low"] == pytest.approx(times / factor / gpus)
     assert found["differs_from_baseline"] == (times / factor > 1 or times * factor < 1)
+
+
+def p_value(rates, first_rates):
+    """The level at which the interval of the ratio ends at 1, by halving."""
+    errors = [(relative_error(values), len(values)) for values in (rates, first_rates)]
+    squared = math.fsum(error**2 for error, _ in errors)
+    freedom = squared**2 / math.fsum(error**4 / (number - 1) for error, number in errors)
+    t = abs(math.log(statistics.mean(rates) / statistics.mean(first_rates))) / math.sqrt(squared)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student(1 - middle, freedom) > t else (low, middle)
+    return low
+
+
+def held_level(values, place):
+    """By the closure principle: a hypothesis falls where each set of hypotheses with it does, of
+    which one falls at 5 % over their number. Its level is that of the sets of all that stand or
+    fall after it."""
+    places = range(len(values))
+    sets = [
+        chosen
+        for number in range(1, len(values) + 1)
+        for chosen in itertools.combinations(places, number)
+    ]
+    fallen = {chosen for chosen in sets if min(values[one] for one in chosen) < 0.05 / len(chosen)}
+    rejected = [one for one in places if all(chosen in fallen for chosen in sets if one in chosen)]
+    before = [one for one in rejected if values[one] < values[place]]
+    return 0.05 / (len(values) - len(before))
 
 
 def assert_interval(found, mean, low, high):

@@ -94,7 +94,7 @@ def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
 def test_sentences_below_a_table_are_not_run_together_in_markdown(summary):
     found = to_markdown(make_report(summary)).splitlines()
     (place,) = [number for number, line in enumerate(found) if line.startswith("No forecast for")]
-    assert found[place - 2].startswith("± is the 95 % confidence interval")
+    assert found[place - 2].startswith("±: 95 % confidence interval")
     assert found[place - 1] == ""
 
 

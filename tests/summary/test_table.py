@@ -86,7 +86,7 @@ speed-up (weak scaling).
   most 1.14 times as fast if it went altogether; `hpcdist submit allreduce`
   measures the network between the nodes.
 
-Speed of all ranks together, mean ± sd over stretches of the run
+Speed of all ranks together, mean ± 95 % interval over stretches of the run
                                       nodes             speed-  effic.
 #  run                       state   x gpus  samples/s      up     (%)
 1  ddp-20260101-120000-aaaa  done     1 x 1  2,000 ± 0  1.00 *     100
@@ -95,7 +95,7 @@ Speed of all ranks together, mean ± sd over stretches of the run
 4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0    1.50      75
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-each size was run once: only repeats show how certain a speed-up is (--repeat 3)
+each size was run once: repeat them with --repeat 3 to see how much runs differ
 
 Where the time goes: lost against the ideal, in % of all the time
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
@@ -227,8 +227,8 @@ def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
     text = printed(summarize(runs, {}), width=200)
     assert text.splitlines()[0] == (
         "ddp: 2 ranks (1 x 2) are 3.00 times as fast as 1 (1 x 1): 150 % of the ideal speed-up"
-        " (weak scaling). That is too good to be true: something else slowed the smaller run down;"
-        " run it again."
+        " (weak scaling). More than ideal is seldom real: something else may have slowed the"
+        " smaller run down."
     )
 
 

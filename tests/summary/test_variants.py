@@ -1,6 +1,7 @@
 """Comparisons: losses with known answers, summed up to the whole, in words, tables and pictures."""
 
 import io
+import re
 
 import pytest
 from matplotlib.collections import LineCollection
@@ -168,11 +169,11 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     runs = [add_run("one", ALONE, device="cpu", cpus=[0, 1])]
     runs += [add_run("two", slow, slow, device="cpu", cpus=[0, 1])]
     (text,) = conclusions(compared(*runs))
-    assert "1.00 times as fast as one on 2 ranks; ideal is 2" in text
+    assert "1.00 ± 0.00 times as fast as one on 2 ranks; ideal is 2" in text
     assert "50 % is lost: 50 % exposed communication. " in text
     assert "Exposed communication is 50 % of the time: train.accumulate=2 or" in text
     assert "with 2 CPUs, where one had 2 CPUs, nothing could be faster" in text
-    assert "One run of each cannot say how sure that is" in text
+    assert "Each was run once, which does not show how much runs differ" in text
 
 
 def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(add_run):
@@ -182,25 +183,31 @@ def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(a
         add_run(name, steps) for name, steps in zip("abcd", (ALONE, fast, ALONE, slow), strict=True)
     ]
     faster, same, slower, of_all = conclusions(compared(*runs))
-    assert faster == "b: 2.00 times as fast as a on as many GPUs."
-    assert same == "c: 1.00 times as fast as a on as many GPUs. That is no difference."
+    assert faster == "b: 2.00 ± 0.00 times as fast as a on as many GPUs."
+    assert same.startswith("c: 1.00 ± 0.00 times as fast as a on as many GPUs. Which of the two is")
     assert slower.endswith(
         "50 % slower computing. What it computes takes longer on the same hardware."
     )
-    assert of_all == "One run of each cannot say how sure that is: --repeat 3."
+    assert of_all == "Each was run once, which does not show how much runs differ: use --repeat 3."
     doubted = conclusions(compared(runs[0], add_run("two", fast, fast)))
-    assert "4.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
+    assert "4.00 ± 0.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
     assert "the two differ in more than their size, or something else slowed" in doubted[0]
 
 
-def test_repeats_that_differ_much_are_called_a_guess(add_run):
-    fast = {phase: time / 3 for phase, time in ALONE.items()}
-    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE), add_run("two", ALONE, ALONE)]
-    runs.append(add_run("one", ALONE))
-    (steady,) = conclusions(compared(*runs))
-    assert "guess" not in steady
-    (unsteady,) = conclusions(compared(*runs, add_run("one", fast)))
-    assert "The repeats differ so much that this is a guess" in unsteady
+def test_of_repeats_that_differ_much_what_is_certain_is_said_and_what_is_not(add_run):
+    def at(speed, *ranks):
+        return [{phase: time / speed for phase, time in ALONE.items()} for _ in ranks or [0]]
+
+    runs = [add_run("one", *at(speed)) for speed in (0.8, 1.0, 1.2)]
+    runs += [add_run("two", *at(speed, 0, 1)) for speed in (1.6, 1.8, 2.2)]
+    unsure = [add_run("other", *at(speed, 0, 1)) for speed in (1.5, 2.0, 2.2)]
+    said = " ".join(printed(runs + unsure).split())
+    assert re.search(r": other is 3\.\d+ \(\d\.\d+ to \d\.\d+\) times as fast as one, where", said)
+    assert "; which of other (3.80) and two (3.73) is the fastest cannot be told." in said
+    (alone,) = conclusions(compared(*runs))
+    assert "cannot be told" not in alone
+    same = conclusions(compared(*runs[:3], *(add_run("same", *at(speed)) for speed in (0.9, 1.1))))
+    assert "Which of the two is faster cannot be told." in same[0]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +270,7 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
     assert f"comparison {COMPARISON}" in text
     assert "ddp: 1 run done, but no speed is known" in text
     lines = [line.split() for line in text.splitlines()]
-    assert ["two", "1", "of", "1", "2", "640", "2.00", "100"] in lines
+    assert ["two", "1", "of", "1", "2", "640", "±", "0", "2.00", "±", "0.00", "100"] in lines
     assert ["two", "0", "0", "0", "0", "0", "0"] in lines
     assert "not compared" not in text
 
@@ -343,7 +350,7 @@ def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_ru
     first = f"comparison {COMPARISON}"
     assert printed([one]).splitlines()[0] == first
     slower = printed([one, add_run("slow", slow, slow)])
-    assert slower.startswith(f"{first}: None is faster than one.\n")
+    assert slower.startswith(f"{first}: No variant is faster than one.\n")
     faster = printed([one, add_run("two", ALONE, ALONE)])
     assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster
 

@@ -22,6 +22,8 @@ from measured_steps import (
 )
 from step_histories import Attempt, Evaluation, History, RankHistory, Step, end_s
 
+_MOST_BLOCKS = 20
+
 
 def expected_figures(history: History) -> dict[str, Any]:
     """By the keys of the summary, keys within keys joined by dots; percentiles are exact here."""
@@ -91,7 +93,7 @@ def _samples_per_s(history: History) -> dict[str, Any]:
     mean = sum(_stepped_s(attempt) * _rate(attempt) for attempt in whole) / sum(
         map(_stepped_s, whole)
     )
-    rates = [pair for attempt in whole for pair in _rates_of_windows(attempt)]
+    rates = _over_blocks([pair for attempt in whole for pair in _rates_of_windows(attempt)])
     return {
         "samples_per_s.mean": mean,
         "samples_per_step": _samples_per_step(history, whole),
@@ -134,6 +136,20 @@ def _rates_of_windows(attempt: Attempt) -> list[tuple[float, float]]:
             rate += sum(samples) / sum(times_s)
         found.append((rate, window.time_s))
     return found
+
+
+def _over_blocks(rates: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of more than 20 windows, 20 blocks: the n-th window is in block n * 20 // windows, rounded so
+    that each block ends where its share of the windows does."""
+    if len(rates) <= _MOST_BLOCKS:
+        return list(rates)
+    ends = [number * len(rates) // _MOST_BLOCKS for number in range(_MOST_BLOCKS + 1)]
+    blocks = []
+    for begin, end in itertools.pairwise(ends):
+        own_s = math.fsum(time_s for _, time_s in rates[begin:end])
+        samples = math.fsum(rate * time_s for rate, time_s in rates[begin:end])
+        blocks.append((samples / own_s, own_s))
+    return blocks
 
 
 def _even_shares(windows: Iterable[Numbered]) -> dict[int, tuple[float, float]]:

@@ -4,9 +4,9 @@ Runs are matched by job, variant, nodes, GPUs and settings. Where a job has one 
 each side, they are matched though the settings differ, which is told: a job file may have changed.
 
 A change is a regression where the mean fell by more than the threshold, and the two means differ
-(`base.statistics`): over the repeats of both sides; where only one side was repeated, as if the
-other spread alike; over windows of steps where there is one run of each. The last does not know how
-runs differ from one to the next.
+(`base.statistics`; all changes are one family): over the repeats of both sides; where only one side
+was repeated, as if the other spread alike; over blocks of windows of steps where there is one run
+of each. The last does not know how runs differ from one to the next.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import (
     Interval,
     Measure,
+    Ratio,
     differs,
     measure,
-    ratio,
+    ratios,
     spread_measure,
 )
 from hpcdist.base.text import first_few
@@ -45,6 +46,8 @@ class Side(Struct, frozen=True, kw_only=True):
     """None where no run is done."""
     sd: float | None = None
     """Over the runs; of a single one, within it."""
+    interval: Interval | None = None
+    """Interval of the mean; None where no spread is known."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -60,9 +63,9 @@ class Change(Struct, frozen=True, kw_only=True):
     change: float | None = None
     """Relative: -0.1 is 10 % less."""
     interval: Interval | None = None
-    """Interval of the change, with 95 % confidence; None where no spread is known."""
+    """Interval of the change; None where no spread is known."""
     p: float | None = None
-    """Probability of such a change by chance alone."""
+    """Probability of such a change by chance alone, adjusted for the number of changes."""
     over: Over | None = None
     """The origin of the spread."""
     same_settings: bool = True
@@ -97,7 +100,7 @@ def compare_with(
 ) -> Changes:
     """Compare every quantity that both sides measured, job by job."""
     pairs = _pairs(baseline, runs)
-    changes = [change for pair in pairs for change in _changes(pair, threshold)]
+    changes = _judge([compared for pair in pairs for compared in _compare(pair)], threshold)
     compared = {run for change in changes for run in (*change.before.runs, *change.now.runs)}
     only_now = [run for run in runs if run.run not in compared]
     return Changes(
@@ -151,37 +154,52 @@ def _by_key(runs: Sequence[RunSummary]) -> Mapping[_Key, Mapping[str, list[RunSu
     return by_key
 
 
-def _changes(pair: _Pair, threshold: float) -> list[Change]:
+class _Compared(NamedTuple):
+    """One quantity of a pair; without `now` it could not be measured again."""
+
+    change: Change
+    before: Mapping[str, Measure]
+    now: Mapping[str, Measure] | None
+
+
+def _compare(pair: _Pair) -> list[_Compared]:
     before, now = _measured(pair.before), _measured(pair.now)
     has_failed = not now and _has_ended(pair.now)
-    changes = []
+    compared = []
     for quantity, measured in before.items():
-        first, run = _over_runs(measured), pair.now[0]
+        run = pair.now[0]
         change = Change(
             job=run.job,
             variant=run.variant or None,
             nodes=run.nodes,
             gpus_per_node=run.gpus_per_node,
             quantity=quantity,
-            before=Side(runs=list(measured), mean=first.mean, sd=first.sd),
+            before=_side(measured),
             now=Side(runs=[run.run for run in pair.now]),
             same_settings=pair.same_settings,
             outcome="failed",
         )
-        if quantity in now:
-            changes.append(_measured_change(change, first, now[quantity], threshold))
-        elif has_failed:
-            changes.append(change)
-    return changes
+        if quantity in now or has_failed:
+            compared.append(_Compared(change, measured, now.get(quantity)))
+    return compared
+
+
+def _judge(compared: Sequence[_Compared], threshold: float) -> list[Change]:
+    """Decide on all quantities together, so that many of them are no more likely to show a change
+    by chance than one."""
+    pairs = [(_over_runs(each.now), _over_runs(each.before)) for each in compared if each.now]
+    judged = iter(ratios(pairs))
+    return [
+        _measured_change(each, each.now, next(judged), threshold) if each.now else each.change
+        for each in compared
+    ]
 
 
 def _measured_change(
-    change: Change, before: Measure, now: Mapping[str, Measure], threshold: float
+    compared: _Compared, now: Mapping[str, Measure], times: Ratio, threshold: float
 ) -> Change:
-    second = _over_runs(now)
-    times = ratio(second, before)
     ends, over = times.interval, times.over
-    are_repeated = len(change.before.runs) > 1 and len(now) > 1
+    are_repeated = len(compared.before) > 1 and len(now) > 1
     repeats: Over = "repeats" if are_repeated else "repeats of one side"
     outcome: Outcome = "slower" if times.mean < 1 else "faster"
     if not differs(times):
@@ -189,13 +207,20 @@ def _measured_change(
     elif abs(times.mean - 1) <= threshold:
         outcome = "within threshold"
     return msgspec.structs.replace(
-        change,
-        now=Side(runs=list(now), mean=second.mean, sd=second.sd),
+        compared.change,
+        now=_side(now),
         change=times.mean - 1,
         interval=ends and Interval(low=ends.low - 1, high=ends.high - 1),
         p=times.p,
         over=repeats if over == "runs" else over,
         outcome=outcome,
+    )
+
+
+def _side(measured: Mapping[str, Measure]) -> Side:
+    over_runs = _over_runs(measured)
+    return Side(
+        runs=list(measured), mean=over_runs.mean, sd=over_runs.sd, interval=over_runs.interval
     )
 
 

@@ -6,8 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpcdist.base.statistics import differs
-from hpcdist.base.text import format_mean_sd, format_percent, number_of, shown, whole_percents
+from hpcdist.base.statistics import differs, ratios_of_all
+from hpcdist.base.text import (
+    format_percent,
+    interval_text,
+    number_of,
+    shown,
+    spread_text,
+    whole_percents,
+)
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.sizes import WORTH_SAYING
 from hpcdist.summary.figures import shares as part
@@ -27,10 +34,8 @@ NAMES = {
 
 _KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
-_ONCE = "One run of each cannot say how sure that is: --repeat 3."
+_ONCE = "Each was run once, which does not show how much runs differ: use --repeat 3."
 _NO_GPU = "There is no GPU here:"
-_UNSURE = 0.2
-"""Repeats that differ by more than this share of the speed-up are no measurement."""
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -55,23 +60,46 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str | None:
-    """Name the fastest variant; None where that cannot be said."""
+    """Name the fastest variant, or those that it may be; None where there is nothing to compare."""
     baseline = comparison.variants[0]
-    name = shown(baseline.name)
-    speedups = [
-        (variant.speedup.mean, variant, variant.speedup)
+    others = [
+        variant
         for variant in comparison.variants[1:]
-        if variant.speedup and not variant.is_without_its_gpus
+        if variant.speedup and variant.samples_per_s and not variant.is_without_its_gpus
     ]
-    if not speedups or baseline.samples_per_s is None:
+    if not others or baseline.samples_per_s is None:
         return None
-    times, best, speedup = max(speedups, key=lambda entry: entry[0])
-    if times < 1 + WORTH_SAYING:
-        return f"None is faster than {name}."
-    if differs(speedup) is False:
-        return f"None is faster than {name} for certain."
+    best = max(others, key=_times)
+    name = shown(baseline.name)
+    if _times(best) < 1 + WORTH_SAYING:
+        return f"No variant is faster than {name}."
+    if best.speedup and differs(best.speedup) is False:
+        return f"No variant is certainly faster than {name}."
+    compared = ratios_of_all([each.samples_per_s for each in others if each.samples_per_s])
+    alike = [
+        variant
+        for place, variant in enumerate(others)
+        if variant is best or differs(compared[others.index(best), place]) is False
+    ]
     ideal = f", where {best.ideal:.3g} is ideal" if _is_larger(best) else ""
-    return f"{shown(best.name)} is the fastest: {times:.2f} times as fast as {name}{ideal}."
+    if len(alike) == 1:
+        return f"{shown(best.name)} is the fastest: {_as_fast(best)} as {name}{ideal}."
+    alike.sort(key=_times, reverse=True)
+    names = " and ".join(f"{shown(variant.name)} ({_times(variant):.2f})" for variant in alike[:2])
+    more = f" and {len(alike) - 2} more" if len(alike) > 2 else ""
+    return (
+        f"{shown(best.name)} is {_as_fast(best)} as {name}{ideal}; which of {names}{more} is the "
+        "fastest cannot be told."
+    )
+
+
+def _times(variant: VariantSummary) -> float:
+    return variant.speedup.mean if variant.speedup else 0.0
+
+
+def _as_fast(variant: VariantSummary) -> str:
+    assert variant.speedup is not None
+    return f"{interval_text(variant.speedup, 2)} times as fast"
 
 
 def run_conclusions(run: RunSummary | None) -> Iterator[str]:
@@ -98,8 +126,7 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None:
         return [f"{name}: no run is done, or none recorded steps."]
-    sd = variant.speedup.sd_over_runs
-    times = format_mean_sd(variant.speedup.mean, sd, 2)
+    times = spread_text(variant.speedup, 2)
     unit = "GPU" if variant.num_cpus is None else "rank"
     on = f" on as many {unit}s"
     if variant.is_without_its_gpus:
@@ -107,15 +134,10 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     elif _is_larger(variant):
         on = f" on {number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"
     sentences = [f"{name}: {times} times as fast as {shown(baseline.name)}{on}."]
-    if sd is None:
+    if variant.speedup.over != "runs":
         sentences.append(_ONCE)
-    elif sd > _UNSURE * variant.speedup.mean:
-        sentences.append(
-            "The repeats differ so much that this is a guess: something else ran there, or the "
-            "runs are too short."
-        )
-    if sd is not None and differs(variant.speedup) is False:
-        sentences.append("The two are not distinguishable in speed, with 95 % confidence.")
+    if differs(variant.speedup) is False:
+        sentences.append("Which of the two is faster cannot be told.")
     return [*sentences, *_why(variant, baseline)]
 
 
@@ -124,7 +146,7 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
         return ["There are no GPUs here for its one process to drive: that says nothing of it."]
     whole = 1 - variant.overall
     if abs(whole) < WORTH_SAYING:
-        return ["That is as good as ideal." if _is_larger(variant) else "That is no difference."]
+        return ["That is as good as ideal."] if _is_larger(variant) else []
     if whole < 0:
         return [_MORE_THAN_IDEAL] if _is_larger(variant) else []
     losses = _losses(variant.lost, variant.straggler)

@@ -18,7 +18,15 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from hpcdist.base.statistics import Measure, differs, mean, measure, ratio, spread_measure
+from hpcdist.base.statistics import (
+    Measure,
+    Ratio,
+    differs,
+    mean,
+    measure,
+    ratios,
+    spread_measure,
+)
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.figures.run import MeasuredRun
@@ -74,55 +82,63 @@ def measured_rate(runs: Sequence[RunFigures]) -> Measure:
 
 
 def sizes_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> dict[str, SizeSummary]:
-    """Return, for each run of a group with a baseline, what all runs of its size came to."""
+    """Return, for each run of a group with a baseline, what all runs of its size came to; the sizes
+    of a group are judged together."""
     summaries: dict[str, SizeSummary] = {}
     for group in groups:
-        baseline = [runs[run] for run in group.baseline]
-        sizes = by_size(runs[run] for run in group.runs) if baseline else {}
-        for theirs in sizes.values():
-            rate = measured_rate(theirs)
-            speedup = ratio(rate, measured_rate(baseline))
-            times = [run.step_time_s.mean for run in theirs if run.step_time_s]
-            is_baseline = {run.run for run in theirs} == {*group.baseline}
-            summary = SizeSummary(
-                num_runs=len(theirs),
-                scaling=group.scaling,
-                strategy=group.strategy,
-                samples_per_step=theirs[0].samples_per_step,
-                samples_per_s=rate,
-                step_time_s=mean(times) if times else None,
-                speedup=speedup,
-                efficiency=speedup.times(num_gpus(baseline[0]) / num_gpus(theirs[0])),
-                differs_from_baseline=None if is_baseline else differs(speedup),
-            )
-            summaries.update(dict.fromkeys((run.run for run in theirs), summary))
+        if group.baseline:
+            baseline = [runs[run] for run in group.baseline]
+            sizes = list(by_size(runs[run] for run in group.runs).values())
+            speedups = _speedups(sizes, baseline)
+            for theirs, speedup in zip(sizes, speedups, strict=True):
+                summary = _summarize(theirs, group, speedup, num_gpus(baseline[0]))
+                summaries.update(dict.fromkeys((run.run for run in theirs), summary))
     return summaries
 
 
-def repeats_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> dict[str, Repeats]:
+def _speedups(sizes: Sequence[Sequence[RunFigures]], baseline: Sequence[RunFigures]) -> list[Ratio]:
+    """Return the ratio of each size to the baseline, which is 1 for that itself."""
+    ids = {run.run for run in baseline}
+    others = [theirs for theirs in sizes if not ids.issuperset(run.run for run in theirs)]
+    rate = measured_rate(baseline)
+    judged = iter(ratios([(measured_rate(theirs), rate) for theirs in others]))
+    return [next(judged) if theirs in others else Ratio(mean=1.0) for theirs in sizes]
+
+
+def _summarize(
+    runs: Sequence[RunFigures], group: Group, speedup: Ratio, baseline_gpus: int
+) -> SizeSummary:
+    times = [run.step_time_s.mean for run in runs if run.step_time_s]
+    return SizeSummary(
+        num_runs=len(runs),
+        scaling=group.scaling,
+        strategy=group.strategy,
+        samples_per_step=runs[0].samples_per_step,
+        samples_per_s=measured_rate(runs),
+        step_time_s=mean(times) if times else None,
+        speedup=speedup,
+        efficiency=speedup.times(baseline_gpus / num_gpus(runs[0])),
+        differs_from_baseline=differs(speedup),
+    )
+
+
+def repeats_by_run(
+    runs: Mapping[str, RunFigures], groups: Iterable[Group], sizes: Mapping[str, SizeSummary]
+) -> dict[str, Repeats]:
     """Return, for each run that was repeated, what it and its repeats came to."""
     repeats: dict[str, Repeats] = {}
     for group in groups:
-        sizes = list(by_size(runs[run] for run in group.runs).values())
-        baseline = next((theirs for theirs in sizes if theirs[0].run in group.baseline), [])
-        for theirs in sizes:
-            rate = _rate_over_runs(theirs)
-            against = None if theirs is baseline else _rate_over_runs(baseline)
-            if rate is not None:
-                is_other = None if against is None else differs(ratio(rate, against))
+        for theirs in by_size(runs[run] for run in group.runs).values():
+            rates = [run.samples_per_s.mean for run in theirs if run.samples_per_s]
+            if len(rates) > 1:
+                own = sizes.get(theirs[0].run)
                 summary = Repeats(
-                    **msgspec.structs.asdict(rate),
+                    **msgspec.structs.asdict(measure(rates)),
                     num_runs=len(theirs),
-                    differs_from_baseline=is_other,
+                    differs_from_baseline=own.differs_from_baseline if own else None,
                 )
                 repeats.update(dict.fromkeys((run.run for run in theirs), summary))
     return repeats
-
-
-def _rate_over_runs(runs: Sequence[RunFigures]) -> Measure | None:
-    """None with fewer than two."""
-    rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
-    return measure(rates) if len(rates) > 1 else None
 
 
 def lose_by_size(runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> list[Losses]:

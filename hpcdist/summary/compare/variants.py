@@ -7,12 +7,12 @@ many times the speed as there are times the GPUs; what is lost is divided as for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.statistics import measure, ratio
+from hpcdist.base.statistics import Ratio, ratios
 from hpcdist.summary.compare.sizes import (
     can_divide,
     common_straggler,
@@ -40,7 +40,11 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Spee
     for run in runs:
         by_name.setdefault(run.figures.variant or "", []).append(run)
     first = runs[0].figures.variant or ""
-    variants = {name: _summarize(name, by_name[name], by_name[first]) for name in by_name}
+    speedups = _speedups(by_name, first)
+    variants = {
+        name: _summarize(name, own, by_name[first], speedups.get(name))
+        for name, own in by_name.items()
+    }
     comparison = Comparison(
         id=runs[0].figures.comparison or "", baseline=first, variants=list(variants.values())
     )
@@ -51,13 +55,30 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Spee
     ]
 
 
+def _speedups(by_name: Mapping[str, Sequence[MeasuredRun]], first: str) -> dict[str, Ratio]:
+    """Return the ratio of each variant to the first one, judged together; of those without a run
+    that counts there is none."""
+    rates = {
+        name: measured_rate(counted)
+        for name, runs in by_name.items()
+        if (counted := [run.figures for run in runs if _counts(run)])
+    }
+    baseline = rates.pop(first, None)
+    if baseline is None:
+        return {}
+    judged = ratios([(rate, baseline) for rate in rates.values()])
+    return dict(zip(rates, judged, strict=True))
+
+
 def _summarize(
-    name: str, runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]
+    name: str,
+    runs: Sequence[MeasuredRun],
+    baseline_runs: Sequence[MeasuredRun],
+    speedup: Ratio | None,
 ) -> VariantSummary:
     counted, baseline = ([run for run in side if _counts(run)] for side in (runs, baseline_runs))
     first, num_devices = runs[0].figures, runs[0].num_devices
-    rates = [run.figures.samples_per_s.mean for run in counted if run.figures.samples_per_s]
-    rate = measure(rates) if rates else None
+    rate = measured_rate([run.figures for run in counted]) if counted else None
     variant = VariantSummary(
         name=name,
         job=first.job,
@@ -73,13 +94,8 @@ def _summarize(
         parts_s=mean_parts_s(counted) if counted else None,
         straggler=common_straggler(counted),
     )
-    if not counted or not baseline or runs is baseline_runs:
+    if speedup is None:
         return variant
-    # Over the runs, or of one run over its windows.
-    own_rate, other_rate = (
-        measured_rate([run.figures for run in side]) for side in (counted, baseline)
-    )
-    speedup = ratio(own_rate, other_rate)
     ideal = num_devices / baseline_runs[0].num_devices
     variant = msgspec.structs.replace(variant, speedup=speedup, ideal=ideal)
     if variant.is_without_its_gpus:

@@ -14,7 +14,13 @@ from operator import add, truediv
 
 from msgspec import Struct
 
-from hpcdist.base.statistics import Measure, quantile, spread_measure, weighted_standard_deviation
+from hpcdist.base.statistics import (
+    Measure,
+    in_blocks,
+    quantile,
+    spread_measure,
+    weighted_standard_deviation,
+)
 from hpcdist.rank.recorder import HISTOGRAM_RATIO
 from hpcdist.summary.read.records import Window
 from hpcdist.summary.values import StepTime
@@ -135,9 +141,9 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
 
     Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
     rank's rate needs its own clock only, and a missing window takes its samples and its time away.
-    Sd: over the windows of the lowest rank. The other ranks' windows begin and end elsewhere, so
-    their time and samples for the same steps are interpolated; windows that not every rank covers
-    are left out. Windows count by their length.
+    Sd: over blocks of windows of the lowest rank. The other ranks' windows begin and end elsewhere,
+    so their time and samples for the same steps are interpolated; windows that not every rank
+    covers are left out. Blocks count by their length.
     """
     weighted = 0.0
     total_s = 0.0
@@ -149,8 +155,9 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
         rates += rates_by_window(ranks)
     if not total_s:
         return None
-    sd = weighted_standard_deviation(rates)
-    return spread_measure(weighted / total_s, sd, len(rates), over="windows")
+    blocks = in_blocks(rates)
+    sd = weighted_standard_deviation(blocks)
+    return spread_measure(weighted / total_s, sd, len(blocks), over="windows")
 
 
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, each
-from hpcdist.base.text import UNDEFINED, decimals_for, first_few, format_mean_sd, number_of, shown
+from hpcdist.base.text import UNDEFINED, decimals_for, first_few, number_of, shown, spread_text
 from hpcdist.summary.compare.against import REGRESSIONS, Change, Changes, Side
 from hpcdist.summary.report.runs import gpus_column
 from hpcdist.summary.report.text import say, say_each
@@ -60,8 +61,10 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     decimals = decimals_for(means)
 
     def show(side: Side) -> str:
-        figure = UNDEFINED if side.mean is None else format_mean_sd(side.mean, side.sd, decimals)
-        return f"{figure} ({len(side.runs)})"
+        if side.mean is None:
+            return f"{UNDEFINED} ({len(side.runs)})"
+        mean = Measure(mean=side.mean, interval=side.interval)
+        return f"{spread_text(mean, decimals)} ({len(side.runs)})"
 
     variant: Column[Change] = Column("variant", lambda change: change.variant or "", align="left")
     has_variants = any(change.variant for change in changes)
@@ -88,7 +91,7 @@ def _remarks(comparison: Changes) -> Iterator[str]:
     changes = comparison.changes
     if any(change.over == "windows" for change in changes):
         yield (
-            "Single runs are compared by their windows of steps, which do not show how runs differ "
+            "Single runs are compared over stretches of each, which do not show how runs differ "
             "from each other: submit --repeat 3 for a more certain answer."
         )
     if any(change.over is None and change.change is not None for change in changes):

@@ -9,9 +9,9 @@ from hpcdist.base.text import (
     decimals_for,
     format_number,
     format_percent,
+    interval_text,
     number_of,
     shown,
-    spread_text,
 )
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, RunSummary, UsageSummary
@@ -27,9 +27,7 @@ _MOST_EFFICIENCY = 1.1
 _MORE_RUNS = " More repeats, or longer runs, would make that clear."
 _ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
 
-_TOO_GOOD = (
-    " That is too good to be true: something else slowed the smaller run down; run it again."
-)
+_TOO_GOOD = " More than ideal is seldom real: something else may have slowed the smaller run down."
 
 
 def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
@@ -112,9 +110,7 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     if size is not None:
         efficiency = size.efficiency.mean
         scaling = f" ({size.scaling} scaling)" if size.scaling else ""
-        if size.speedup.interval is not None:  # of all runs of its size
-            mean = size.speedup.mean
-            speedup = spread_text(size.speedup, 2) if size.speedup.sd else f"{mean:.2f}"
+        speedup = interval_text(size.speedup, 2)  # of all runs of its size
     baseline = next(other for other in runs if other.run in run.compared_with)
     # One process drives all GPUs with data_parallel.
     unit = "rank" if run.world_size == num_gpus(run) else "GPU"
@@ -123,7 +119,7 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     if size and size.differs_from_baseline is False:
         ideal = run.speedup / run.efficiency if run.efficiency else 1.0
         return (
-            f"{sizes} and {theirs} are not distinguishable in speed: {speedup} times as fast,"
+            f"Whether {sizes} are faster than {theirs} cannot be told: {speedup} times as fast,"
             f" where {ideal:.3g} is ideal{scaling}.{_MORE_RUNS}{_shared_cpus(run)}"
         )
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""

@@ -32,7 +32,7 @@ from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
 
 _MOST_RUNS = 20
 """Most runs in a brief report: a page, and all of a small sweep with repeats."""
-_ONE_EACH = "each size was run once: only repeats show how certain a speed-up is (--repeat 3)"
+_ONE_EACH = "each size was run once: repeat them with --repeat 3 to see how much runs differ"
 
 
 class Section(NamedTuple):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
+from hpcdist.base.statistics import Ratio
 from hpcdist.base.table import (
     Column,
     Format,
@@ -26,7 +27,7 @@ from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 _BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
-_SPEED_CAPTION = "Speed of all ranks together, mean ± sd over stretches of the run"
+_SPEED_CAPTION = "Speed of all ranks together, mean ± 95 % interval over stretches of the run"
 _STEP_CAPTION = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
 _STRAGGLING_NOTE = (
     "slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as rank 0 for its"
@@ -46,6 +47,22 @@ _PHASE_HEADERS = {
     "optimizer": "opti-\nmizer",
     "checkpoint": "check-\npoint",
 }
+
+
+def interval_note(speedups: Iterable[Ratio | None]) -> str:
+    """Say what the ± of a table of speed-ups is; nothing where no spread is known."""
+    judged = [speedup for speedup in speedups if speedup and speedup.over]
+    if not judged:
+        return ""
+    note = "±: 95 % confidence interval over repeated runs"
+    if any(speedup.over == "windows" for speedup in judged):
+        note = (
+            "±: 95 % confidence interval over stretches of one run; it does not include how runs "
+            "differ from each other, which --repeat 3 shows"
+        )
+    if len(judged) > 1:
+        note += "\nthat of a speed-up is wider, as several are compared at once (Holm's method)"
+    return note
 
 
 class Row(NamedTuple):
@@ -94,7 +111,7 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
         _SIZE,
     ]
     if has_rates:
-        columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_sd()))
+        columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_interval()))
     if has_speedups and not are_benchmarks:
         columns += [
             Column("speed-\nup", lambda row: row.run.speedup, number(2), is_marked=_is_baseline),

@@ -15,7 +15,7 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.sizes import by_size, num_gpus
-from hpcdist.summary.report.runs import Row, gpus_column
+from hpcdist.summary.report.runs import Row, gpus_column, interval_note
 from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
 
 _YES_NO = {True: "yes", False: "no", None: None}
@@ -88,11 +88,8 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
     if names_strategy:
         caption = f"{shown(size.strategy or 'no strategy')}: {caption}"
     notes = []
-    overs = {run.of_size.speedup.over for run in firsts if run.of_size} - {None}
-    if "windows" in overs:
-        notes = ["± is the 95 % confidence interval over windows: how runs differ takes --repeat 3"]
-    elif overs:
-        notes = ["± is the 95 % confidence interval of the mean over runs"]
+    if note := interval_note(run.of_size.speedup for run in firsts if run.of_size):
+        notes.append(note)
     forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
     if forecast:
         notes.append(forecast_sentence(forecast, firsts[0]))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.statistics import Measure
-from hpcdist.base.table import Column, Table, each, mean_sd, percent
-from hpcdist.base.text import format_mean_sd, format_ranges, shown, whole_percents
+from hpcdist.base.table import Column, Table, each, mean_interval, percent
+from hpcdist.base.text import format_ranges, shown, spread_text, whole_percents
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.report.runs import Row, gpus_column
+from hpcdist.summary.report.runs import Row, gpus_column, interval_note
 from hpcdist.summary.values import Comparison, Group, Losses, VariantSummary
 
 
@@ -134,9 +134,6 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]
     def speedup(variant: VariantSummary) -> Measure | str | None:
         return "1" if is_baseline(variant) else variant.speedup
 
-    def times(value: Measure) -> str:
-        return format_mean_sd(value.mean, value.sd_over_runs, 2)
-
     def num_runs(variant: VariantSummary) -> tuple[int, int]:
         return variant.num_measured, len(variant.runs)
 
@@ -144,11 +141,17 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]
         name,
         Column("runs", num_runs, each("{0[0]} of {0[1]}".format)),
         Column("GPUs", lambda variant: variant.num_devices),
-        Column("samples/s", lambda variant: variant.samples_per_s, mean_sd()),
-        Column("speed-\nup", speedup, each(times), is_marked=is_baseline),
+        Column("samples/s", lambda variant: variant.samples_per_s, mean_interval()),
+        Column(
+            "speed-\nup",
+            speedup,
+            each(lambda value: spread_text(value, 2)),
+            is_marked=is_baseline,
+        ),
         Column("effic.", lambda variant: variant.efficiency, percent(), unit="%"),
     ]
-    yield Table("", columns, variants)
+    note = interval_note([variant.speedup for variant in variants])
+    yield Table("", columns, variants, note)
     if any(variant.lost for variant in variants):
         lost = _share_columns(lambda variant: variant.lost, variants)
         yield Table("Share of the time lost against the ideal, in %", [name, *lost], variants)
