@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class Picture(NamedTuple):
 
 
 T = TypeVar("T")
+
+
+def error_bars(measures: Sequence[Measure], *, per: float = 1.0) -> tuple[list[float], list[float]]:
+    """Return how far the intervals of means reach below and above them; 0 where none is known."""
+    ends = [each.interval or Interval(low=each.mean, high=each.mean) for each in measures]
+    pairs = list(zip(measures, ends, strict=True))
+    below = [max(0.0, each.mean - end.low) / per for each, end in pairs]
+    return below, [max(0.0, end.high - each.mean) / per for each, end in pairs]
 
 
 def first(runs: Sequence[T], most: int) -> tuple[Sequence[T], str]:

@@ -75,11 +75,6 @@ class Measure(Struct, frozen=True, kw_only=True):
     over: Over | None = None
     """The values that the sd and the interval are over."""
 
-    @property
-    def sd_over_runs(self) -> float | None:
-        """The standard deviation, where it contains how runs differ from each other."""
-        return self.sd if self.over == "runs" else None
-
     def times(self, factor: float) -> Measure:
         """Return the same in another unit."""
         ends = self.interval

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.statistics import Measure, Ratio
+from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_heat_map
@@ -178,11 +178,14 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path,
     }
 
 
-def run_of(gpus, mean, *, against=100.0, nodes=1, sd=None):
-    speedup = Ratio(mean=mean / against, sd=sd and sd / against)
+def run_of(gpus, mean, *, against=100.0, nodes=1, half=None):
+    """`half`: half the width of the interval of the mean."""
+    ends = half and Interval(low=mean - half, high=mean + half)
+    of_speedup = half and Interval(low=ends.low / against, high=ends.high / against)
+    speedup = Ratio(mean=mean / against, interval=of_speedup)
     size = SizeSummary(
         num_runs=1,
-        samples_per_s=Measure(mean=mean, sd=sd),
+        samples_per_s=Measure(mean=mean, interval=ends),
         speedup=speedup,
         efficiency=Measure(mean=1.0),
     )
@@ -197,7 +200,7 @@ def run_of(gpus, mean, *, against=100.0, nodes=1, sd=None):
 
 
 def test_the_scaling_picture_draws_the_values_of_the_table_of_sizes():
-    rates, speedups = draw([run_of(1, 100.0, sd=5.0), run_of(2, 150.0, sd=15.0)]).axes
+    rates, speedups = draw([run_of(1, 100.0, half=5.0), run_of(2, 150.0, half=15.0)]).axes
     for axes, ends in ((rates, [(95, 105), (135, 165)]), (speedups, [(1, 1), (1.35, 1.65)])):
         (_, _, (bars,)) = axes.containers[0]
         drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]

@@ -363,3 +363,17 @@ def test_a_comparison_of_the_two_trainers_says_that_two_loops_are_compared(add_r
         files.write_json(run.spec_file, spec | {"job": spec["job"] | {"workload": workload}})
     said = " ".join(printed(runs).split())
     assert "Lightning: trained by Lightning's loop, the others by that of hpcdist" in said
+
+
+def test_tables_and_pictures_of_a_comparison_show_the_same_interval(add_run):
+    runs = [add_run("one", ALONE), add_run("one", ALONE | {"optimizer": 0.02})]
+    runs += [add_run("two", *[ALONE] * 2), add_run("two", *[ALONE | {"optimizer": 0.02}] * 2)]
+    comparison = compared(*runs)
+    ends = comparison.variants[1].speedup.interval
+    with drawing():
+        speedups, _ = draw_comparison(comparison).axes
+    (bar,) = (each for each in speedups.collections if isinstance(each, LineCollection))
+    ((low, _), (high, _)) = bar.get_segments()[0]
+    assert (low, high) == pytest.approx((ends.low, ends.high))
+    said = " ".join(printed(runs).split())
+    assert f"({ends.low:.2f} to {ends.high:.2f})" in said

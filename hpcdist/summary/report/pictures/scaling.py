@@ -9,6 +9,7 @@ from hpcdist.base.plotting import (
     LINES,
     PLAIN_NUMBERS,
     counts_axis,
+    error_bars,
     finish,
     new_figure,
     shared_legend,
@@ -51,8 +52,8 @@ def draw(runs: Sequence[RunSummary]) -> Figure:
     _draw(speed_axes, [(smallest, Measure(mean=1.0)), *speedups], to_come, 1.0)
     is_on_cpus = any(run.num_cpus is not None for run in runs)
     unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
-    finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
-    finish(speed_axes, x=unit, y=f"speed-up against {smallest} (mean ± sd)")
+    finish(rate_axes, x=unit, y="samples/s (± 95 % interval)")
+    finish(speed_axes, x=unit, y=f"speed-up against {smallest} (± interval)")
     shared_legend(figure, [rate_axes])
     return figure
 
@@ -90,7 +91,7 @@ def _draw_measured(
     axes.errorbar(
         [size for size, _ in points],
         [measured.mean for _, measured in points],
-        yerr=[measured.sd or 0.0 for _, measured in points],
+        yerr=error_bars([measured for _, measured in points]),
         capsize=4,
         **style,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.plotting import finish, label, new_figure, shared_legend
-from hpcdist.base.text import format_mean_sd, format_percent, shown, time_unit
+from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend
+from hpcdist.base.statistics import Measure
+from hpcdist.base.text import format_percent, shown, spread_text, time_unit
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.figures.timing import OTHER
@@ -129,7 +130,7 @@ def _lost_parts(lost: Mapping[str, float]) -> list[Part]:
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
-    """Draw the variants' speed-ups with their errors, and what each step was lost to."""
+    """Draw the variants' speed-ups with their intervals, and what each step was lost to."""
     figure = new_figure(10, 2.2 + 0.5 * len(comparison.variants))
     speed, step = figure.subplots(1, 2, sharey=True)
     _draw_speedups(speed, comparison)
@@ -151,16 +152,18 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     ideals = []
     for place, variant in enumerate(comparison.variants):
         if variant.name == comparison.baseline:
-            mean, sd = 1.0, None
+            speedup = Measure(mean=1.0)
         elif variant.speedup is None:
             continue
         else:
-            mean, sd = variant.speedup.mean, variant.speedup.sd_over_runs
+            speedup = variant.speedup
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
-        axes.barh(place, mean, height=_HEIGHT, **_KEPT, xerr=sd, ecolor=ink, capsize=4)
+        bars = None if speedup.interval is None else error_bars([speedup])
+        style = {**_KEPT, "xerr": bars, "ecolor": ink, "capsize": 4}
+        axes.barh(place, speedup.mean, height=_HEIGHT, **style)
         axes.annotate(  # beside the axes, where no bar and no error is
-            format_mean_sd(mean, sd, 2),
+            spread_text(speedup, 2),
             (1, place),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
@@ -170,7 +173,7 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     if ideals:
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color=ink, label="ideal")
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
+    axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± interval)")
 
 
 def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
