@@ -19,7 +19,7 @@ from pathlib import Path
 
 from commands import LIMIT_S, BenchmarkError, run_command, user_environment
 
-_TESTS = Path(__file__).parent.parent / "tests" / "slurm"
+_TESTS = Path(__file__).parent.parent / "tests"
 _POLL_S = 0.02
 _MAX_ARRAY_SIZE = 1001
 """Slurm's own default; that of the tests is small. The controller keeps the value that it finds at
@@ -98,7 +98,7 @@ class Site:
 @contextlib.contextmanager
 def booted() -> Iterator[Site]:
     """Boot a cluster; ends the program, with success and a reason, where the machine cannot."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path[:0] = [str(_TESTS / "slurm"), str(_TESTS / "support")]
     try:
         from slurm_cluster.cluster import Cluster
         from slurm_cluster.needs import missing_programs

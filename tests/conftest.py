@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from another_user import reachable  # noqa: F401 - a fixture of all tests
+from forked_command import command_server
 from submitting import submit_run
 
 from hpcdist.job import LoadedJob
@@ -271,6 +272,13 @@ def no_files_of_the_user(monkeypatch, tmp_path_factory):
 def lasting_process():
     """Call it with the pid of a process that serves several tests."""
     return _LASTING.add
+
+
+@pytest.fixture(scope="session")
+def command_process(lasting_process):
+    """The process that calls of the command are forked from."""
+    with command_server(lasting_process) as server:
+        yield server
 
 
 @dataclass

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from forked_command import command_server, run_command
+from forked_command import run_command
 
 LIMIT_S = 110.0
 _PYTHON_PATH = os.environ.get("PYTHONPATH")
@@ -74,13 +74,6 @@ def _submitted(folder):
     files = [file for name in ("spec", "sweep") if (file := folder / f"{name}.json").exists()]
     spec = json.loads(files[0].read_text()) if files else {}
     return spec.get("created_s", math.inf), folder
-
-
-@pytest.fixture(scope="session")
-def command_process(lasting_process):
-    """The process that calls of the command are forked from."""
-    with command_server(lasting_process) as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from lsf_site.site import Site, path_without_slurm
 
 
 @pytest.fixture(scope="session")
-def site_of(tmp_path_factory):
+def site_of(tmp_path_factory, command_process):
     """Call it with a SiteConfig; starts a site on the first call, and the same comes after."""
     programs = path_without_slurm(tmp_path_factory.mktemp("programs"))
     sites = {}
@@ -15,6 +15,7 @@ def site_of(tmp_path_factory):
     def get(config=SiteConfig()):  # noqa: B008  (frozen)
         if config not in sites:
             sites[config] = Site(config, programs=programs)
+            sites[config].command_server = command_process
             sites[config].start()
         return sites[config]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forked_command import command_server, run_command
+from forked_command import run_command
 
 from hpcdist.runs.run import Run
 
@@ -81,12 +81,6 @@ class User:
         self.wait_for(
             lambda: run.newest_attempt() >= life and len(run.event_files()) >= ranks * (life + 1)
         )
-
-
-@pytest.fixture(scope="module")
-def command_process(lasting_process):
-    with command_server(lasting_process) as server:
-        yield server
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def databases(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def cluster_of(missing, databases):
+def cluster_of(missing, databases, command_process):
     """Call it with a network; boots a cluster on the first call, and the same comes after."""
     clusters = {}
 
@@ -30,6 +30,7 @@ def cluster_of(missing, databases):
         if network not in clusters:
             cluster = Cluster(network, databases=databases)
             cluster.start()
+            cluster.command_server = command_process
             clusters[network] = cluster
         return clusters[network]
 

@@ -292,7 +292,7 @@ def test_two_clusters_at_once_do_not_meet_and_nothing_is_left_of_one_that_is_sto
 
 _KILLED = """
 import os, signal, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../support"]
 from slurm_cluster.cluster import Cluster
 cluster = Cluster(sys.argv[2], num_nodes=1, databases=sys.argv[3])
 cluster.start()

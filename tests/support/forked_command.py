@@ -22,6 +22,7 @@ import traceback
 _DRAWING = ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
 _PACKAGES = ("cli", "submission", "schedulers", "monitor", "summary", "job", "runs", "cluster")
 _MOST_BYTES = 1 << 17
+_NAMES = (["hpcdist"], [sys.executable, "-m", "hpcdist"])
 
 
 @contextlib.contextmanager
@@ -65,6 +66,25 @@ def run_command(server, arguments, *, cwd, environment, limit_s):
             os.close(read)
     texts = (output.decode().replace("\r\n", "\n").replace("\r", "\n") for output in outputs)
     return subprocess.CompletedProcess(arguments, status, *texts)
+
+
+def run_user_command(server, words, *, timeout, cwd=None, **options):
+    """Run what a user types as subprocess.run does; hpcdist itself is forked from the server,
+    where there is one and nothing is to be typed into it."""
+    name = next((name for name in _NAMES if words[: len(name)] == name), None)
+    if server and name and "input" not in options:
+        return run_command(
+            server,
+            words[len(name) :],
+            cwd=cwd or os.getcwd(),
+            environment=options["env"],
+            limit_s=timeout,
+        )
+    if "input" not in options:
+        options["stdin"] = subprocess.DEVNULL
+    return subprocess.run(
+        words, cwd=cwd, timeout=timeout, capture_output=True, text=True, check=False, **options
+    )
 
 
 def _read_all(pipes, deadline):

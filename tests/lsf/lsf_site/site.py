@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked_command import run_user_command
 
 from lsf_site.config import SiteConfig
 from lsf_site.daemon import COMMANDS, ORDER, SOCKET
@@ -93,6 +94,8 @@ class Site:
         programs = programs or path_without_slurm(self.folder / "system")
         self._path = os.pathsep.join(map(str, (self.bin, own_programs, programs)))
         self._process = None
+        self.command_server = None
+        """What hpcdist is forked from, or None: it is started anew."""
 
     def start(self):
         try:
@@ -174,16 +177,11 @@ class Site:
 
     def run(self, *arguments, timeout=LIMIT_S, check=True, **options):
         """A command, to its end; fails the test where the command fails, unless told otherwise."""
-        defaults = {"stdin": subprocess.DEVNULL, "env": self.environment}
-        if "input" in options:
-            del defaults["stdin"]
-        done = subprocess.run(
+        done = run_user_command(
+            self.command_server,
             list(map(str, arguments)),
-            **defaults | options,
-            capture_output=True,
-            text=True,
             timeout=timeout,
-            check=False,
+            **{"env": self.environment} | options,
         )
         if check and done.returncode:
             pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")

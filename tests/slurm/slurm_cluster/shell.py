@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from forked_command import run_user_command
 
 from slurm_cluster import namespaces, processes, programs
 
@@ -23,6 +24,8 @@ class Shell:
         self._spec = spec
         self._client = client
         own_programs = str(Path(sys.executable).parent)
+        self.command_server = None
+        """What hpcdist is forked from, or None: it is started anew, as always in namespaces."""
         self._path = os.pathsep.join([own_programs, os.environ.get("PATH", os.defpath)])
 
     @property
@@ -45,16 +48,11 @@ class Shell:
 
     def run(self, *arguments, timeout=_LIMIT_S, check=True, node=None, **options):
         """A command, to its end; fails the test where the command fails, unless told otherwise."""
-        defaults = {"stdin": subprocess.DEVNULL, "env": self.environment}
-        if "input" in options:
-            del defaults["stdin"]
-        done = subprocess.run(
+        done = run_user_command(
+            self.command_server,
             self.command(*arguments, node=node),
-            **defaults | options,
-            capture_output=True,
-            text=True,
             timeout=timeout,
-            check=False,
+            **{"env": self.environment} | options,
         )
         if check and done.returncode:
             pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
