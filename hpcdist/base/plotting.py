@@ -1,15 +1,21 @@
-"""Drawing with matplotlib: how all pictures look, and how a figure becomes a file.
+"""Drawing with matplotlib: how all pictures look, and how a figure becomes a file, or a part of a
+page.
 
 Colours are those of Okabe and Ito, which people with any colour vision can tell apart. Markers,
 lines and hatches repeat them for prints without colours. matplotlib is imported where it is used,
 and no window system is.
+
+A figure is laid out once, and then becomes a PNG and an SVG. What stands for a value can carry a
+tip: words that an SVG shows where the pointer rests, and the numbers of the runs that it is about.
 """
 
 from __future__ import annotations
 
 import io
+import re
+import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,6 +23,7 @@ from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -28,6 +35,15 @@ _INKS = (
 _LONGEST_LABEL = 48
 _DPI = 150
 _FEW_DECADES = 100.0
+_TITLE_WIDTH = 12
+"""Characters of a title for each inch."""
+
+INK = "#010203"
+"""A colour that nothing else has, black to the eye: a page puts its own in its place."""
+_WHITE = '<rect width="100%" height="100%" fill="#ffffff"/>'
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_TIP = re.compile(r'<g id="tip:([\d ]*):([^"]*)">')
+_NO_SEPARATE_LINES = re.compile(r"(?<=>)\s*\n\s*(?=<)")
 
 PLAIN_NUMBERS = "{x:,.10g}"
 """Format of the ticks of logarithmic axes, which are powers of ten by default."""
@@ -53,6 +69,26 @@ class Picture(NamedTuple):
     description: str
     """Text for readers who cannot see it, with what was left out."""
     draw: Callable[[], Figure]
+    topic: str = ""
+    """The tables that it belongs to."""
+    runs: Sequence[str] = ()
+    """Ids of the runs of a benchmark that it draws."""
+
+
+class Drawing(NamedTuple):
+    """A picture that is drawn."""
+
+    picture: Picture
+    png: bytes
+    """Empty where it is not wanted."""
+    svg: str
+    """With INK for texts and axes, and without a background; empty where it is not wanted."""
+
+    @property
+    def svg_file(self) -> str:
+        """The SVG as a file of its own, on white."""
+        at = self.svg.index(">", self.svg.index("<svg")) + 1
+        return f"{self.svg[:at]}{_WHITE}{self.svg[at:]}"
 
 
 T = TypeVar("T")
@@ -73,7 +109,7 @@ def first(runs: Sequence[T], most: int) -> tuple[Sequence[T], str]:
 
 
 @contextmanager
-def drawing(ink: str = "#000000") -> Iterator[None]:
+def drawing(ink: str = INK) -> Iterator[None]:
     """Give figures made and saved within this block one colour of texts and axes; `$` is text."""
     import matplotlib as mpl
 
@@ -89,6 +125,26 @@ def drawing(ink: str = "#000000") -> Iterator[None]:
         yield
 
 
+def render(picture: Picture, *, with_png: bool = True, with_svg: bool = True) -> Drawing:
+    """Draw a picture in every form that is wanted."""
+    with drawing():
+        figure = picture.draw()
+        _lay_out(figure)
+        png = save(figure, "png") if with_png else b""
+        text = save(figure, "svg", is_transparent=True).decode() if with_svg else ""
+    text = _TIP.sub(r'<g class="tip" data-runs="\1"><title>\2</title>', _METADATA.sub("", text))
+    return Drawing(picture, png, _NO_SEPARATE_LINES.sub("", text))
+
+
+def _lay_out(figure: Figure) -> None:
+    """Fix the places of all parts: every form would find them anew, which takes as long as to draw
+    them."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+
+
 def save(figure: Figure, form: str, *, is_transparent: bool = False) -> bytes:
     """Return the figure as `png` or `svg`."""
     file = io.BytesIO()
@@ -97,12 +153,34 @@ def save(figure: Figure, form: str, *, is_transparent: bool = False) -> bytes:
     return file.getvalue()
 
 
+def tip(artist: Artist, text: str, runs: Iterable[int] = ()) -> None:
+    """Have an SVG show `text` where the pointer rests on this, and say which runs it is about."""
+    artist.set_gid(f"tip:{' '.join(map(str, runs))}:{shown(text)}")
+
+
+def tip_points(
+    axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str], runs: Iterable[int]
+) -> None:
+    """Put a tip on each point of a line."""
+    numbers = list(runs)
+    for x, y, text in zip(xs, ys, texts, strict=True):
+        tip(axes.scatter([x], [y], s=90, alpha=0, zorder=9), text, numbers)
+
+
+def title(figure: Figure, *lines: str) -> None:
+    """Set a title of several lines, which are folded where the figure is narrow."""
+    width = int(_TITLE_WIDTH * figure.get_figwidth())
+    texts = [textwrap.fill(line, width) for line in lines if line]
+    figure.suptitle("\n".join(texts), fontsize="medium")
+
+
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return an empty figure that needs no window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    # As fine as it is saved, so that texts are measured once.
+    figure = Figure(figsize=(width_in, height_in), layout="constrained", dpi=_DPI)
     FigureCanvasAgg(figure)
     return figure
 

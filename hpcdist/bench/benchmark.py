@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+)
 
 from msgspec import Meta, Struct
 
@@ -23,6 +33,7 @@ from hpcdist.base.text import decimals_for, format_number
 from hpcdist.runs.run import slug
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_PICTURES = 3
@@ -44,8 +55,8 @@ class NumberedResult(Generic[ResultT]):
     number: int
     run: str
     """Id of the run."""
-    size: str
-    """Nodes and GPUs of each: `2 x 4`."""
+    name: str
+    """Its name in pictures, unlike that of others there."""
     result: ResultT
 
 
@@ -99,19 +110,24 @@ class Benchmark(Generic[ResultT]):
         job: str,  # noqa: ARG002
         runs: Sequence[NumberedResult[ResultT]],
     ) -> Iterator[Picture]:
-        """List the pictures of the runs of one job, which come oldest first; none is drawn yet.
+        """List the pictures of the runs of one job, which come oldest first; none is drawn yet, and
+        titles are drawn by who shows them.
 
         By default those of the newest runs, which also stand in their folders.
         """
         name, description = self.picture
         drawn, left_out = first(runs[::-1], _MOST_PICTURES)
         for run in drawn:
-            title = f"#{run.number} {label(run.run)}: {name}"
-            draw = functools.partial(self.draw, run.result, title)
-            yield Picture(f"{slug(run.run)}-{name}", title, description + left_out, draw)
+            yield Picture(
+                name=f"{slug(run.run)}-{name}",
+                title=f"{label(run.run)}: {name}",
+                description=f"Run {run.number}. {description}{left_out}",
+                draw=functools.partial(self.draw, run),
+                runs=[run.run],
+            )
 
-    def draw(self, result: ResultT, title: str) -> Figure:
-        """Draw the picture of one run."""
+    def draw(self, run: NumberedResult[ResultT]) -> Figure:
+        """Draw the picture of one run, without its title."""
         raise NotImplementedError
 
 
@@ -123,8 +139,82 @@ def timed_fields(times_s: Sequence[float], num_images: int) -> dict[str, Any]:
         "mean_time_s": mean_s,
         "sd_time_s": standard_deviation(times_s),
         "min_time_s": min(times_s),
+        "p25_time_s": percentile(times_s, 0.25),
+        "median_time_s": percentile(times_s, 0.5),
+        "p75_time_s": percentile(times_s, 0.75),
         "images_per_s": num_images / mean_s,
     }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest of the values that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+class Timed(Protocol):
+    """The times of repeated batches, as `timed_fields` has them."""
+
+    @property
+    def mean_time_s(self) -> float | None: ...
+
+    @property
+    def sd_time_s(self) -> float | None: ...
+
+    @property
+    def min_time_s(self) -> float | None: ...
+
+    @property
+    def p25_time_s(self) -> float | None: ...
+
+    @property
+    def median_time_s(self) -> float | None: ...
+
+    @property
+    def p75_time_s(self) -> float | None: ...
+
+
+class Spread(NamedTuple):
+    """A time in a picture: its bar reaches from one end to the other."""
+
+    middle_s: float
+    low_s: float
+    high_s: float
+
+    def rate(self, per: float) -> Spread:
+        """Return what is done in this time as a rate: `per` times its inverse."""
+        return Spread(per / self.middle_s, per / self.high_s, per / max(self.low_s, 1e-12))
+
+
+def spread(timed: Timed) -> Spread:
+    """Return the median and the quartiles, which never reach zero; of older runs, the mean and its
+    sd, down to the least that was measured."""
+    mean_s, sd_s = timed.mean_time_s or 0.0, timed.sd_time_s or 0.0
+    if timed.median_time_s and timed.p25_time_s and timed.p75_time_s:
+        return Spread(timed.median_time_s, timed.p25_time_s, timed.p75_time_s)
+    return Spread(mean_s, max(mean_s - sd_s, timed.min_time_s or 0.0), mean_s + sd_s)
+
+
+def spread_words(all_timed: Sequence[Timed]) -> str:
+    """Return what the points and bars of these are."""
+    has_quartiles = all(timed.median_time_s for timed in all_timed)
+    return "median and quartiles" if has_quartiles else "mean ± sd, from the least on"
+
+
+def draw_spreads(
+    axes: Axes, xs: Sequence[float], spreads: Sequence[Spread], per: float, **style: Any
+) -> None:
+    """Draw a line through the middles, with bars to the ends, in a unit that is `per`."""
+    axes.errorbar(
+        xs,
+        [spread.middle_s / per for spread in spreads],
+        yerr=[
+            [(spread.middle_s - spread.low_s) / per for spread in spreads],
+            [(spread.high_s - spread.middle_s) / per for spread in spreads],
+        ],
+        capsize=4,
+        **style,
+    )
 
 
 def is_shorter(time: Measure, other: Measure, *, by: float = 0.0) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -97,6 +99,7 @@ class BenchmarkRank:
         self,
         sentences: Iterable[str],
         plot_name: str,
+        title: str,
         draw: Callable[[], Figure],
         *,
         more: str = "",
@@ -105,9 +108,19 @@ class BenchmarkRank:
         for sentence in sentences:
             self.say(sentence)
         if self.context.rank == 0 and self.context.is_current():
-            from hpcdist.base.plotting import save
+            from hpcdist.base import plotting
 
-            files.write_whole(self.context.run.path / plot_name, save(draw(), "png"))
+            run = self.context.run
+            place = f"{run.id}, on {socket.gethostname()}, {time.strftime('%Y-%m-%d')}"
+
+            def draw_titled() -> Figure:
+                figure = draw()
+                plotting.title(figure, title, place)
+                return figure
+
+            picture = plotting.Picture(plot_name, title, "", draw_titled)
+            png = plotting.render(picture, with_svg=False).png
+            files.write_whole(run.path / plot_name, png)
             self.note(f"plot with error bars: {plot_name} in the run directory{more}")
 
     def alive(self) -> None:

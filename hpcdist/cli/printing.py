@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TextIO
 
 from hpcdist.base import files
@@ -40,6 +41,21 @@ def say(text: str) -> None:
     interrupted."""
     with suppress(OSError):
         print(one_line(text), file=sys.stderr, flush=True)
+
+
+def progress_bar(
+    what: str,
+) -> Callable[[Sequence[int]], AbstractContextManager[Iterable[int]]]:
+    """Return what shows, on a terminal and on stderr, how much of some work is done."""
+
+    def show(items: Sequence[int]) -> AbstractContextManager[Iterable[int]]:
+        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or not items:
+            return nullcontext(items)
+        import click
+
+        return click.progressbar(items, label=what, file=sys.stderr, show_pos=True)
+
+    return show
 
 
 def local_time(time_s: float | None) -> str:

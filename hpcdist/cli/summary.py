@@ -12,7 +12,7 @@ import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.options import json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note, print_json
+from hpcdist.cli.printing import note, print_json, progress_bar
 
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
@@ -156,11 +156,11 @@ def summary(
     result, own = _summarize(
         runs, run_names, cache, target_accuracy=target_accuracy, asks_accounting=True
     )
-    _write(result, files, plot_folder)
+    texts = _write(result, files, plot_folder)
     _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if form_on_stdout is not None:
         note(*result.skipped)
-        sys.stdout.write(_text(result, form_on_stdout))
+        sys.stdout.write(texts[form_on_stdout]())
         return None
     from hpcdist.summary import print_summary
     from hpcdist.summary.writing import write_comparisons
@@ -184,19 +184,37 @@ def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | 
     return forms[0] if forms else None
 
 
-def _write(result: Summary, files: Mapping[str, str | None], plot_folder: str | None) -> None:
-    from hpcdist.summary.writing import write_output, write_pictures
+def _write(
+    result: Summary, files: Mapping[str, str | None], plot_folder: str | None
+) -> dict[str, Callable[[], str]]:
+    """Write what has a file; return what makes each form."""
+    from hpcdist.summary.writing import write_output
 
+    texts = _texts(result, _draw(result, files["html"], plot_folder))
     for form, file in files.items():
         if file is not None and file != "-":
-            write_output(Path(file), _text(result, form), what=_NAMES[form])
-    if plot_folder is not None:
-        folder = Path(plot_folder)
-        written = write_pictures(result, folder)
-        if written:
-            note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
+            write_output(Path(file), texts[form](), what=_NAMES[form])
+    return texts
+
+
+def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> str | None:
+    """Draw the pictures that the page, the folder or both are to have; return the page."""
+    if html_file is None and plot_folder is None:
+        return None
+    from hpcdist.summary.report.page import to_html
+    from hpcdist.summary.report.report import make_report
+    from hpcdist.summary.writing import draw_pictures
+
+    report = make_report(result)
+    folder = None if plot_folder is None else Path(plot_folder)
+    drawn = draw_pictures(report.sections, folder, show=progress_bar("drawing"))
+    if folder is not None:
+        number = sum(map(len, drawn.values()))
+        if number:
+            note(f"{number} pictures, each as PNG and SVG, are in {folder}")
         else:
             note(f"there is nothing to draw yet, so {folder} has no pictures")
+    return None if html_file is None else to_html(report, drawn)
 
 
 def _summarize(
@@ -225,19 +243,19 @@ def _summarize(
     return result, own
 
 
-def _text(result: Summary, form: str) -> str:
+def _texts(result: Summary, page: str | None) -> dict[str, Callable[[], str]]:
+    """Return what makes each form of the summary; the page is there already, if it is wanted."""
     from hpcdist.base import files
     from hpcdist.summary import to_json
-    from hpcdist.summary.report import csv, page, report, text
+    from hpcdist.summary.report import csv, report, text
 
-    writers: dict[str, Callable[[], str]] = {
+    return {
         "json": lambda: files.to_json(to_json(result)),
         "csv": lambda: csv.to_csv(result),
         "csv-benchmarks": lambda: csv.to_benchmarks_csv(result),
         "markdown": lambda: text.to_markdown(report.make_report(result)),
-        "html": lambda: page.to_html(report.make_report(result)),
+        "html": lambda: page or "",
     }
-    return writers[form]()
 
 
 def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:

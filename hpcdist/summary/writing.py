@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +17,13 @@ from hpcdist.base.errors import UserError
 from hpcdist.monitor.states import run_accounting, run_states
 from hpcdist.runs.run import Run
 from hpcdist.summary import Summary, print_summary, summarize, to_json
+
+if TYPE_CHECKING:
+    from hpcdist.base.plotting import Drawing
+    from hpcdist.summary.report.report import Section
+
+    Drawn = Mapping[int, Sequence[Drawing]]
+    """By the index of the section."""
 
 PICTURE = "compare.png"
 PICTURE_FORMS = ("png", "svg")
@@ -35,41 +45,68 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
 def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
     """Write compare.png and compare.json into the folder of every comparison's sweep in the folder
     of the runs; the pictures' paths. Raises OSError."""
-    from hpcdist.base.plotting import drawing, save
-    from hpcdist.summary.report.pictures.shares import draw_comparison
+    from hpcdist.base.plotting import render
+    from hpcdist.summary.report.pictures.catalogue import comparison_picture
+    from hpcdist.summary.report.report import make_sections
 
     written = []
-    for comparison in summary.comparisons:
-        folder = runs / comparison.id
-        if folder.is_dir():
-            files.write_json(folder / "compare.json", msgspec.to_builtins(comparison))
-            with drawing():
-                picture = save(draw_comparison(comparison), "png")
-            files.write_whole(folder / PICTURE, picture, mode=files.USUAL_FILE)
+    for section in make_sections(summary):
+        if section.comparison is not None and (folder := runs / section.comparison.id).is_dir():
+            values = msgspec.to_builtins(section.comparison)
+            files.write_json(folder / "compare.json", values)
+            drawing = render(comparison_picture(section), with_svg=False)
+            files.write_whole(folder / PICTURE, drawing.png, mode=files.USUAL_FILE)
             written.append(folder / PICTURE)
     return written
+
+
+def draw_pictures(
+    sections: Sequence[Section],
+    folder: Path | None = None,
+    *,
+    show: Callable[[Sequence[int]], AbstractContextManager[Iterable[int]]] = nullcontext,
+) -> Drawn:
+    """Draw all pictures of the sections once; write them into the folder, which is made, if there
+    is one.
+
+    `show` is given the numbers of the pictures, and yields them again: a progress bar. Raises
+    UserError where the folder cannot be written.
+    """
+    from hpcdist.base.plotting import render
+    from hpcdist.summary.report.pictures.catalogue import find_pictures
+
+    drawn: dict[int, list[Drawing]] = defaultdict(list)
+    found = list(find_pictures(sections))
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        with show(range(len(found))) as numbers:
+            for number in numbers:
+                index, picture = found[number]
+                drawing = render(picture, with_png=folder is not None)
+                if folder is not None:
+                    _write_drawing(folder, drawing)
+                drawn[index].append(drawing._replace(png=b""))
+    except OSError as error:
+        raise cannot_write_output(folder or Path(), error, what="pictures") from None
+    return drawn
+
+
+def _write_drawing(folder: Path, drawing: Drawing) -> None:
+    contents = {"png": drawing.png, "svg": drawing.svg_file.encode()}
+    for form in PICTURE_FORMS:
+        path = folder / f"{drawing.picture.name}.{form}"
+        files.write_whole(path, contents[form], mode=files.USUAL_FILE)
 
 
 def write_pictures(summary: Summary, folder: Path) -> list[Path]:
     """Draw all pictures into a folder, which is made; their paths. Raises UserError where it
     cannot be written."""
-    from hpcdist.base.plotting import drawing, save
-    from hpcdist.summary.report.pictures.catalogue import find_pictures
     from hpcdist.summary.report.report import make_sections
 
-    written = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for _, picture in find_pictures(make_sections(summary)):
-            with drawing():
-                figure = picture.draw()
-                for form in PICTURE_FORMS:
-                    path = folder / f"{picture.name}.{form}"
-                    files.write_whole(path, save(figure, form), mode=files.USUAL_FILE)
-                    written.append(path)
-    except OSError as error:
-        raise cannot_write_output(folder, error, what="pictures") from None
-    return written
+    drawn = draw_pictures(list(make_sections(summary)), folder)
+    names = [drawing.picture.name for drawings in drawn.values() for drawing in drawings]
+    return [folder / f"{name}.{form}" for name in names for form in PICTURE_FORMS]
 
 
 def write_output(path: Path, text: str, *, what: str) -> None:

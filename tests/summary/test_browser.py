@@ -12,6 +12,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.report.page import to_html
 from hpcdist.summary.report.report import make_report
+from hpcdist.summary.writing import draw_pictures
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
 FAILED = Verdict(
@@ -74,8 +75,13 @@ def page(make_run_in, events, tmp_path_factory):
     runs.append(make_run("ddp-bad", job=EVIL, verdict=FAILED))
     runs[-1].log_file(0).write_text(f"{EVIL}\nthe end\n")
     file = folder / "report.html"
-    file.write_text(to_html(make_report(summarize(runs, {}))))
+    file.write_text(page_of(runs))
     return file
+
+
+def page_of(runs):
+    report = make_report(summarize(runs, {}))
+    return to_html(report, draw_pictures(report.sections))
 
 
 def show(browser, page, *, width=DESKTOP, scheme="light"):
@@ -220,7 +226,7 @@ def test_a_hostile_log_stays_text_and_long_lines_are_cut(browser, make_run, tmp_
     lines = [b"\x1b[31mred\x1b[0m \x00" + EVIL.encode(), b"x" * 20_000, b"\xff</pre></html>"]
     run.log_file(0).write_bytes(b"\n".join(lines))
     page = tmp_path / "report.html"
-    page.write_text(to_html(make_report(summarize([run], {}))))
+    page.write_text(page_of([run]))
     assert "x" * 2_001 not in page.read_text()
     show(browser, page, width=PHONE)
     assert browser.title == "Summary of 1 run"

@@ -15,6 +15,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.report.page import command_again, to_html
 from hpcdist.summary.report.report import make_report
+from hpcdist.summary.writing import draw_pictures
 
 EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=alert(1)>"
 FAILED = Verdict(
@@ -41,7 +42,8 @@ class Elements(HTMLParser):
 
 
 def page_of(runs):
-    return to_html(make_report(summarize(runs, {})))
+    report = make_report(summarize(runs, {}))
+    return to_html(report, draw_pictures(report.sections))
 
 
 def parsed(text):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 import xml.etree.ElementTree as ET
 
 import pytest
+from matplotlib.text import Text
 from PIL import Image
 
+from hpcdist.base import files
 from hpcdist.base.errors import UserError
+from hpcdist.base.plotting import render
 from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.summary import summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
@@ -132,16 +136,10 @@ def test_a_window_that_a_rank_wrote_after_it_hung_is_where_its_steps_were(make_r
     assert read_heat_map(run.path).whole_s == pytest.approx(2.0)
 
 
-def test_a_run_of_one_window_is_a_dot(make_run, events):
+def test_nothing_is_drawn_of_one_point(make_run, events):
     run = make_run("short")
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
-    (picture,) = [
-        one
-        for _, one in find_pictures(make_sections(summarize([run], {})))
-        if "learning" in one.name
-    ]
-    for axes in picture.draw().axes:
-        assert [line.get_marker() for line in axes.lines] == ["."]
+    assert pictures_of(run) == {}
 
 
 def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, events):
@@ -176,6 +174,12 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path,
         "good-ranks.svg",
         "ddp-learning.svg",
     }
+
+
+def pictures_of(*runs, **options):
+    """The pictures of runs, by name."""
+    sections = make_sections(summarize(list(runs), {}, **options))
+    return {picture.name: picture for _, picture in find_pictures(sections)}
 
 
 def run_of(gpus, mean, *, against=100.0, nodes=1, half=None):
@@ -247,7 +251,7 @@ def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, even
         if one.name == "ddp-shares"
     ]
     (axes,) = picture.draw().axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["#1: 1 x 1"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["1 x 1"]
     widths = {bar.get_label(): bar.patches[0].get_width() for bar in axes.containers}
     expected = {"forward and backward": 60.0, "data wait": 30.0, "fixed cost": 10.0}
     assert widths == pytest.approx(expected)
@@ -262,8 +266,52 @@ def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
     ]
     assert picture.description.endswith("Only 7 of 9 runs are drawn.")
     drawn = [line.get_label() for line in picture.draw().axes[0].lines]
-    assert drawn[:2] == ["#1: training", "#1: test"]
-    assert drawn[-2:] == ["#9: training", "#9: test"]
+    assert drawn[0] == "1 x 1 (one-0)"  # of its tests: there is no room for training as well
+    assert drawn[-1] == "1 x 2"
+    assert len(drawn) == 7
+
+
+def test_pictures_say_where_and_when_their_runs_were_and_name_no_gpu_on_cpus(make_run, events):
+    runs = []
+    for gpus, rate in ((1, 100.0), (2, 60.0)):
+        run = make_run(f"ddp-{gpus}", gpus=gpus)
+        spec = {**files.read_json(run.spec_file), "scheduler": "local", "host": "ann's"}
+        files.write_json(run.spec_file, spec | {"created_s": 1.7e9})
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus, cpus=[rank], num_cpus=gpus)
+            events.write(run, rank, [start, *events.steady([rate] * 4), events.end()])
+        runs.append(run)
+    for name, picture in pictures_of(*runs).items():
+        figure = picture.draw()
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert not any("GPU" in text for text in texts), (name, texts)
+        when = time.strftime("%Y-%m-%d", time.localtime(1.7e9))
+        assert figure.get_suptitle().splitlines() == [picture.title, f"CPUs of ann's, {when}"]
+
+
+def test_legends_have_nothing_that_is_not_seen(make_run, events):
+    run = make_run("ddp-1")
+    phases_s = {"data_wait": [0.0001] * 10, "forward_backward": [0.0979] * 10}
+    windows = [
+        events.window(step=10 * n, times_s=[0.1] * 10, samples=100, phases_s=phases_s)
+        for n in (1, 2, 3)
+    ]
+    events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
+    (legend,) = pictures_of(run)["ddp-phases"].draw().legends
+    assert [text.get_text() for text in legend.get_texts()] == ["forward backward", "other"]
+
+
+def test_svg_pictures_have_words_where_the_pointer_rests_and_know_their_runs(make_ddp):
+    drawing = render(pictures_of(make_ddp("ddp-1", 1), make_ddp("ddp-2", 2))["ddp-losses"])
+    root = ET.fromstring(drawing.svg)
+    tips = {
+        group.find("{*}title").text: group.get("data-runs")
+        for group in root.iter("{http://www.w3.org/2000/svg}g")
+        if group.get("class") == "tip"
+    }
+    assert tips["1 x 1: not lost 100 %"] == "1"
+    assert any(text.startswith("1 x 2: stragglers ") for text in tips)
+    assert set(tips.values()) == {"1", "2"}
 
 
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):

@@ -8,7 +8,6 @@ can be compared with the speed of the hardware for any number of ranks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated
@@ -105,12 +104,6 @@ def algorithm_bandwidth(num_bytes: int, time_s: float) -> float:
 def bus_bandwidth(num_bytes: int, time_s: float, num_ranks: int) -> float:
     """Return bytes per second over each rank's link; 0 for one rank, which sends nothing."""
     return algorithm_bandwidth(num_bytes, time_s) * 2 * (num_ranks - 1) / num_ranks
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the values that `share` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def tournament(num_nodes: int) -> list[list[Pair]]:

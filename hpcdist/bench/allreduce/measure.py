@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth, percentile
+from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth
+from hpcdist.bench.benchmark import percentile
 from hpcdist.bench.ranks import num_affordable
 from hpcdist.job.spec import Allreduce
 

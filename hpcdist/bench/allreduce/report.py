@@ -15,10 +15,11 @@ from hpcdist.base.plotting import (
     new_figure,
     plain_log_ticks,
     shared_legend,
+    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each
-from hpcdist.base.text import show_binary, shown, time_unit
+from hpcdist.base.text import show_binary, show_time, shown, time_unit
 from hpcdist.bench.allreduce.figures import (
     AllreduceSummary,
     Collective,
@@ -71,12 +72,16 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
     def pictures(
         self, job: str, runs: Sequence[NumberedResult[AllreduceSummary]]
     ) -> Iterator[Picture]:
-        """List one picture, with a line for each run."""
-        drawn, left_out = first(runs, _MOST_RUNS)
-        title = f"{label(job)}: all-reduce by size"
-        description = f"One line per run: number, nodes x GPUs.{left_out}"
-        draw = functools.partial(_draw, drawn, title)
-        yield Picture(f"{slug(job)}-allreduce", title, description, draw)
+        """List one picture, with a line for each run of several sizes."""
+        drawn, left_out = first([run for run in runs if len(run.result.sizes) > 1], _MOST_RUNS)
+        if drawn:
+            yield Picture(
+                name=f"{slug(job)}-allreduce",
+                title=f"{label(job)}: all-reduce by size",
+                description=f"One line per run.{left_out}",
+                draw=functools.partial(_draw, drawn),
+                runs=[run.run for run in drawn],
+            )
 
 
 def _size_table(summary: AllreduceSummary, number: int) -> Table[SizeFigures]:
@@ -110,17 +115,21 @@ def _pair_table(summary: AllreduceSummary, number: int) -> Table[PairFigures]:
     return Table(caption, columns, slowest)
 
 
-def _draw(runs: Sequence[NumberedResult[AllreduceSummary]], title: str) -> Figure:
+def _draw(runs: Sequence[NumberedResult[AllreduceSummary]]) -> Figure:
     figure = new_figure(9, 4.4)
     bus_axes, time_axes = figure.subplots(1, 2)
     for run, line in zip(runs, LINES, strict=False):
-        style = line | {"label": label(f"#{run.number}: {run.size}")}
+        style = line | {"label": label(run.name)}
         sizes = run.result.sizes
         counts = [size.bytes for size in sizes]
-        bus_axes.plot(counts, [size.bus_bytes_per_s / _GB for size in sizes], **style)
+        rates = [size.bus_bytes_per_s / _GB for size in sizes]
+        bus_axes.plot(counts, rates, **style)
         medians = [size.median_time_s * 1e3 for size in sizes]
         above = [max(0.0, size.p95_time_s - size.median_time_s) * 1e3 for size in sizes]
         time_axes.errorbar(counts, medians, yerr=[[0.0] * len(sizes), above], capsize=3, **style)
+        texts = [f"{run.name}, {_in_words(size)}" for size in sizes]
+        tip_points(bus_axes, counts, rates, texts, [run.number])
+        tip_points(time_axes, counts, medians, texts, [run.number])
     drawn = sorted({size.bytes for run in runs for size in run.result.sizes})
     ticks = drawn[:: -(-len(drawn) // _MOST_TICKS)]
     for axes, y in (
@@ -134,5 +143,11 @@ def _draw(runs: Sequence[NumberedResult[AllreduceSummary]], title: str) -> Figur
         axes.set_xticks(ticks, [show_binary(size) for size in ticks], rotation=30)
         axes.tick_params(axis="x", which="minor", bottom=False)
     shared_legend(figure, [bus_axes])
-    figure.suptitle(title)
     return figure
+
+
+def _in_words(size: SizeFigures) -> str:
+    return (
+        f"{show_binary(size.bytes)}: median {show_time(size.median_time_s)}, p95 "
+        f"{show_time(size.p95_time_s)}, {size.bus_bytes_per_s / _GB:.3g} GB/s bus bandwidth"
+    )

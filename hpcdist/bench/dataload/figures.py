@@ -83,6 +83,10 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     sd_time_s: Seconds | None = None
     """Deviation of the passes' times per batch; None where there was one pass."""
     min_time_s: Seconds
+    p25_time_s: Seconds | None = None
+    """A quarter of the passes took no longer; older runs lack this and the next two."""
+    median_time_s: Seconds | None = None
+    p75_time_s: Seconds | None = None
     images_per_s: PerSecond
     """All ranks of the node together."""
     start_time_s: Seconds

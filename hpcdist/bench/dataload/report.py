@@ -11,15 +11,24 @@ import msgspec
 
 from hpcdist.base.plotting import (
     LINES,
+    Picture,
     counts_axis,
     finish,
     new_figure,
-    shared_legend,
+    plain_log_ticks,
+    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_sd, number
 from hpcdist.base.text import column_decimals, show_mean_sd, shown
-from hpcdist.bench.benchmark import Benchmark, rate_measure
+from hpcdist.bench.benchmark import (
+    Benchmark,
+    NumberedResult,
+    draw_spreads,
+    rate_measure,
+    spread,
+    spread_words,
+)
 from hpcdist.bench.dataload.conclusion import conclude, shortened, work_s
 from hpcdist.bench.dataload.figures import (
     ALWAYS,
@@ -43,7 +52,8 @@ MOST_AXES = 12
 
 _COLUMNS = 4
 _LABEL_WIDTH = 34
-_APART = 0.015  # of the axis
+_DECADES = 50.0
+"""From this ratio on small values cannot be told apart on a linear axis."""
 _MB = 1e6
 
 
@@ -75,8 +85,14 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
             rate = rate_measure(cell.images_per_s, cell.time_s)
             yield f"images/s, {_way_in_words(cell)}", rate
 
-    def draw(self, result: DataloadSummary, title: str) -> Figure:
-        return make_figure(result.cells, title)
+    def pictures(
+        self, job: str, runs: Sequence[NumberedResult[DataloadSummary]]
+    ) -> Iterator[Picture]:
+        """List the pictures of the newest runs that timed several ways of loading."""
+        return super().pictures(job, [run for run in runs if len(run.result.cells) > 1])
+
+    def draw(self, run: NumberedResult[DataloadSummary]) -> Figure:
+        return make_figure(run.result.cells, [run.number])
 
 
 def _way_in_words(cell: DataloadCell) -> str:
@@ -173,56 +189,60 @@ def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:
     )
 
 
-def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
-    """Draw the time per batch by workers, with error bars and one line per transform.
+def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figure:
+    """Draw the time per batch by workers, with error bars.
 
-    What else was compared has axes of its own, all with the same scale.
+    Each transform, and what else was compared, has axes of its own, all with the same scale; `runs`
+    are the numbers of the runs that they are of.
     """
     panels = dict(list(group_in_panels(cells).items())[:MOST_AXES])
-    names = list(dict.fromkeys(cell.setting.transform for cell in cells))
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure(max(7.0, 3.6 * columns), 3.4 * rows + 1.2)
+    figure = new_figure(max(6.0, 3.6 * columns), 3.1 * rows + 0.8)
     all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for index, (axes, (heading, drawn)) in enumerate(
+    words = spread_words(cells)
+    for index, (axes, (heading, series)) in enumerate(
         zip(all_axes.flat, panels.items(), strict=False)
     ):
-        # Bars of several lines are kept apart, along the workers.
-        step = _APART * max(cell.setting.workers for cell in cells)
-        for series in drawn:
-            number = names.index(series[0].setting.transform)
-            shift = step * (number - (len(names) - 1) / 2)
-            axes.errorbar(
-                [cell.setting.workers + shift for cell in series],
-                [cell.mean_time_s * 1e3 for cell in series],
-                yerr=[(cell.sd_time_s or 0.0) * 1e3 for cell in series],
-                capsize=4,
-                label=shortened(series[0].setting.transform),
-                **LINES[number % len(LINES)],
-            )
-        counts_axis(axes, sorted({cell.setting.workers for series in drawn for cell in series}))
-        y = "time per batch (ms), mean ± sd" if index % columns == 0 else ""
+        workers = [cell.setting.workers for cell in series]
+        spreads = [spread(cell) for cell in series]
+        draw_spreads(axes, workers, spreads, 1e-3, **LINES[0])
+        middles = [each.middle_s * 1e3 for each in spreads]
+        tip_points(axes, workers, middles, [_cell_in_words(cell) for cell in series], runs)
+        counts_axis(axes, sorted(workers))
+        y = f"time per batch (ms),\n{words}" if index % columns == 0 else ""
         finish(axes, x="workers per rank", y=y)
         axes.set_title(textwrap.fill(heading, _LABEL_WIDTH), fontsize="medium")
     for axes in all_axes.flat[len(panels) :]:
         axes.remove()
-    all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
-    shared_legend(figure, list(all_axes.flat[: len(panels)]), columns=4, title="transform")
-    figure.suptitle(title)
+    drawn = [spread(cell) for series in panels.values() for cell in series]
+    shared = all_axes.flat[0]  # of all, once their common scale is known
+    if max(each.high_s for each in drawn) > _DECADES * min(each.low_s for each in drawn):
+        shared.set_yscale("log")
+        plain_log_ticks(shared.yaxis)
+    else:
+        shared.set_ylim(bottom=0)
     return figure
 
 
-def group_in_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
-    """Return series by what they have in common beside the transform, which have axes of their
-    own; only the first MOST_AXES are drawn."""
+def _cell_in_words(cell: DataloadCell) -> str:
+    time = show_mean_sd(cell.mean_time_s, cell.sd_time_s)
+    way = f"{cell.setting.workers} workers, {shortened(cell.setting.transform)}"
+    return f"{way}: {time} per batch (mean ± sd), {cell.images_per_s:,.0f} images/s"
+
+
+def group_in_panels(cells: Sequence[DataloadCell]) -> dict[str, Series]:
+    """Return each series by what makes it another than the others, which is the heading of its
+    axes; only the first MOST_AXES are drawn."""
     keys = [key for key in varied([cell.setting for cell in cells]) if key not in ALWAYS]
     nodes = sorted({cell.node for cell in cells})
-    panels: dict[str, list[Series]] = {}
+    panels: dict[str, Series] = {}
     for node in nodes:
         for series in by_workers(cell for cell in cells if cell.node == node):
             setting = series[-1].setting  # with workers, whose keys the others lack
-            words = [f"{key} {in_job(getattr(setting, key))}" for key in keys]
+            words = [f"transform {shortened(setting.transform)}"]
+            words += [f"{key} {in_job(getattr(setting, key))}" for key in keys]
             if len(nodes) > 1:
                 words.insert(0, f"node {node} ({series[0].host})")
-            panels.setdefault(", ".join(words), []).append(series)
+            panels[", ".join(words)] = series
     return panels

@@ -254,7 +254,8 @@ class _DataloadRank(BenchmarkRank):
         self.conclude(
             (*summary.conclusions, *summary.details),
             PLOT_NAME,
-            lambda: make_figure(cells, title),
+            title,
+            lambda: make_figure(cells),
             more=f"; {left_out} more would not be readable" if left_out > 0 else "",
         )
 

@@ -46,6 +46,10 @@ class InferenceCell(Struct, frozen=True, kw_only=True):
     """None where it does not fit into memory."""
     sd_time_s: Seconds | None = None
     min_time_s: Seconds | None = None
+    p25_time_s: Seconds | None = None
+    """A quarter of the calls took no longer; older runs lack this and the next two."""
+    median_time_s: Seconds | None = None
+    p75_time_s: Seconds | None = None
     images_per_s: PerSecond | None = None
     parts_s: dict[str, Seconds] = {}
     """Seconds of a call in nn.DataParallel's own parts, replicate, scatter and gather; empty where

@@ -12,11 +12,21 @@ from hpcdist.base.plotting import (
     finish,
     new_figure,
     plain_log_ticks,
+    shared_legend,
+    tip_points,
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each, mean_sd, number
-from hpcdist.base.text import UNDEFINED, number_of
-from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure, three_digits
+from hpcdist.base.text import UNDEFINED, number_of, show_mean_sd
+from hpcdist.bench.benchmark import (
+    Benchmark,
+    NumberedResult,
+    draw_spreads,
+    rate_measure,
+    spread,
+    spread_words,
+    three_digits,
+)
 from hpcdist.bench.inference.figures import (
     DATA_PARALLEL,
     PROCESS_PER_GPU,
@@ -27,7 +37,6 @@ from hpcdist.bench.inference.figures import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _STYLES = dict(zip((SINGLE, DATA_PARALLEL, PROCESS_PER_GPU), LINES, strict=False))
@@ -77,12 +86,16 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
     def pictures(
         self, job: str, runs: Sequence[NumberedResult[InferenceSummary]]
     ) -> Iterator[Picture]:
-        """List the pictures of the newest runs that timed anything."""
-        timed = [run for run in runs if any(cell.mean_time_s for cell in run.result.cells)]
+        """List the pictures of the newest runs that timed several batch sizes."""
+        timed = [
+            run
+            for run in runs
+            if len({cell.batch_size for cell in run.result.cells if cell.mean_time_s}) > 1
+        ]
         return super().pictures(job, timed)
 
-    def draw(self, result: InferenceSummary, title: str) -> Figure:
-        return make_figure(result.cells, title)
+    def draw(self, run: NumberedResult[InferenceSummary]) -> Figure:
+        return make_figure(run.result.cells, [run.number])
 
 
 def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[InferenceCell]:
@@ -113,39 +126,43 @@ def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[Inferen
     return Table(f"#{number_of_run}: inference by batch size, mean ± sd", columns, ordered)
 
 
-def make_figure(cells: Sequence[InferenceCell], title: str) -> Figure:
-    """Draw time per batch and images/s by batch size, with error bars."""
+def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Figure:
+    """Draw time per batch and images/s by batch size, with error bars; `runs` are the numbers of
+    the runs that they are of."""
     figure = new_figure(10, 4.5)
     time_axes, rate_axes = figure.subplots(1, 2)
     ordered = sorted(cells, key=lambda cell: cell.batch_size)  # else lines run back and forth
+    all_timed = [cell for cell in ordered if cell.mean_time_s]
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
-        timed = [cell for cell in ordered if cell.strategy == strategy and cell.mean_time_s]
-        _error_bars(time_axes, strategy, timed, [cell.time_s.times(1e3) for cell in timed])
-        rates = [rate_measure(cell.images_per_s or 0.0, cell.time_s) for cell in timed]
-        _error_bars(rate_axes, strategy, timed, rates)
+        timed = [cell for cell in all_timed if cell.strategy == strategy]
+        if not timed:
+            continue
+        devices = max(cell.devices for cell in timed)
+        style: dict[str, Any] = {
+            **_STYLES.get(strategy, LINES[-1]),
+            "label": f"{strategy} ({number_of(devices, 'device')})",
+        }
+        xs = [cell.batch_size for cell in timed]
+        times = [spread(cell) for cell in timed]
+        rates = [time.rate(cell.batch_size) for cell, time in zip(timed, times, strict=True)]
+        texts = [_in_words(cell) for cell in timed]
+        for axes, spreads, per in ((time_axes, times, 1e-3), (rate_axes, rates, 1.0)):
+            draw_spreads(axes, xs, spreads, per, **style)
+            tip_points(axes, xs, [each.middle_s / per for each in spreads], texts, runs)
+    words = spread_words(all_timed)
     for axes, what in ((time_axes, "time per batch (ms)"), (rate_axes, "images/s")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
         counts_axis(axes, sorted({cell.batch_size for cell in cells}))
-        finish(axes, x="images per batch, over all devices", y=f"{what}, mean ± sd")
-        axes.legend()
-    figure.suptitle(title)
+        finish(axes, x="images per batch, over all devices", y=f"{what}, {words}")
+    shared_legend(figure, [time_axes])
     return figure
 
 
-def _error_bars(
-    axes: Axes, strategy: str, cells: Sequence[InferenceCell], measures: Sequence[Measure]
-) -> None:
-    devices = max((cell.devices for cell in cells), default=1)
-    sds = [measure.sd or 0.0 for measure in measures]
-    # On a logarithmic axis a bar that reached 0 would have no lower end.
-    lower = [min(sd, 0.9 * measure.mean) for measure, sd in zip(measures, sds, strict=True)]
-    options: dict[str, Any] = {**_STYLES.get(strategy, LINES[-1]), "capsize": 4}
-    axes.errorbar(
-        [cell.batch_size for cell in cells],
-        [measure.mean for measure in measures],
-        yerr=[lower, sds],
-        label=f"{strategy} ({number_of(devices, 'device')})",
-        **options,
+def _in_words(cell: InferenceCell) -> str:
+    time = show_mean_sd(cell.mean_time_s or 0.0, cell.sd_time_s)
+    return (
+        f"{cell.strategy}, {number_of(cell.batch_size, 'image')} per batch: {time} (mean ± sd), "
+        f"{cell.images_per_s or 0.0:,.0f} images/s"
     )

@@ -157,7 +157,7 @@ class _InferenceRank(BenchmarkRank):
         if self._cells:
             title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
             sentences = compare_with_single(self._cells)
-            self.conclude(sentences, PLOT_NAME, lambda: make_figure(self._cells, title))
+            self.conclude(sentences, PLOT_NAME, title, lambda: make_figure(self._cells))
 
 
 def to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:

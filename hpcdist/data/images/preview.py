@@ -115,6 +115,7 @@ def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
 
 
 _LEAST_SIDE, _MOST_SIDE = 96, 176
+_PAIRS_IN_ROW = 4
 _GAP = 12
 _INNER_GAP = 2
 _TEXT = 12
@@ -128,10 +129,12 @@ def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
 
     width, height = _tile_size(samples)
     per_sample = 2 if both else 1
-    # Near to what makes the page square, with the last row as full as can be.
-    even = math.sqrt(len(samples) * (height + _LINE) / (width * per_sample))
-    choices = {max(1, min(math.floor(even) + step, len(samples))) for step in (-1, 0, 1, 2)}
-    columns = min(choices, key=lambda number: (-len(samples) % number, abs(number - even)))
+    if both:
+        columns = min(_PAIRS_IN_ROW, len(samples))
+    else:  # near to what makes the page square, with the last row as full as can be
+        even = math.sqrt(len(samples) * (height + _LINE) / width)
+        choices = {max(1, min(math.floor(even) + step, len(samples))) for step in (-1, 0, 1, 2)}
+        columns = min(choices, key=lambda number: (-len(samples) % number, abs(number - even)))
     cell_width = width * per_sample + (per_sample - 1) * _INNER_GAP + _GAP
     cell_height = height + _LINE + _GAP
     rows = math.ceil(len(samples) / columns)

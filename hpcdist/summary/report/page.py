@@ -12,12 +12,12 @@ import json
 import re
 import shlex
 import time
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.base.files import read_json, shipped_folder
-from hpcdist.base.plotting import Picture, drawing, save
+from hpcdist.base.plotting import INK, Drawing, Picture
 from hpcdist.base.secrets import Stars, starred_args
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import shown
@@ -25,7 +25,6 @@ from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import Report, Section
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.values import RunSummary
@@ -36,15 +35,12 @@ _LOG_LINES = 40
 _LONGEST_LINE = 2_000
 """Characters: lines of progress bars can be long, and many runs may have failed."""
 
-_INK = "#010203"
-"""A colour that nothing else has: the page puts its own in its place, dark or light."""
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
-_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
-def to_html(report: Report) -> str:
+def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     """Return one page that needs no other file and no network; its policy lets browsers load
-    nothing."""
+    nothing. `drawn` are the pictures, by the index of their section."""
     import jinja2
     from markupsafe import Markup
 
@@ -59,12 +55,13 @@ def to_html(report: Report) -> str:
     environment.filters["one_line"] = shown
     script = (folder / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    pictures: dict[int, list[tuple[Picture, str]]] = defaultdict(list)
-    for index, picture in find_pictures(report.sections):
-        pictures[index].append((picture, _draw_inline(picture)))
+    pictures = {
+        index: [(drawing.picture, _inline(drawing)) for drawing in drawings]
+        for index, drawings in drawn.items()
+    }
     return environment.get_template("report.html.j2").render(
         sections=[
-            PageSection(section, pictures[index], [_run(row) for row in section.rows])
+            PageSection(section, pictures.get(index, []), [_run(row) for row in section.rows])
             for index, section in enumerate(report.sections)
         ],
         num_runs=sum(len(section.rows) for section in report.sections),
@@ -139,15 +136,14 @@ def _log(run: RunSummary) -> str:
     return "\n".join(lines)
 
 
-def _draw_inline(picture: Picture) -> str:
-    """Draw an `svg` element that is as wide as there is room, with ids that no other has: they are
-    those of the whole page."""
-    with drawing(ink=_INK):
-        svg = save(picture.draw(), "svg", is_transparent=True).decode()
-    head, _, rest = _METADATA.sub("", svg[svg.index("<svg") :]).partition(">")
+def _inline(drawing: Drawing) -> str:
+    """Return an `svg` element that is as wide as there is room, with ids that no other has: they
+    are those of the whole page."""
+    head, _, rest = drawing.svg[drawing.svg.index("<svg") :].partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
-    return _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}").replace(_INK, "currentColor")
+    name = drawing.picture.name
+    return _ID.sub(rf"\g<1>{name}-", f"{head}>{rest}").replace(INK, "currentColor")
 
 
 _JOB_FILES = (".yaml", ".yml")

@@ -8,7 +8,8 @@ single runs in the table of runs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from hpcdist.base.table import Table
@@ -35,6 +36,16 @@ _MOST_RUNS = 20
 _ONE_EACH = "each size was run once: repeat them with --repeat 3 to see how much runs differ"
 
 
+class Topic(Enum):
+    """The subject of tables and pictures that belong together."""
+
+    SPEED = "Speed of each run"
+    MEASURED = "Measurements"
+    TIME = "Where the time goes"
+    LEARNING = "Steps and learning"
+    RESOURCES = "Memory and resources"
+
+
 class Section(NamedTuple):
     """The runs of a job or of a comparison, and what they come to."""
 
@@ -49,6 +60,8 @@ class Section(NamedTuple):
     sentences: Sequence[str] = ()
     """Words that stand for a table that is left out."""
     tables: Sequence[Table[Any]] = ()
+    topics: Mapping[Topic, Sequence[Table[Any]]] = {}
+    """All tables by their subjects; empty in a brief report."""
     remarks: Sequence[str] = ()
     left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
@@ -126,27 +139,33 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 
 
-_DETAILS: tuple[tuple[str, Callable[[Sequence[Row]], Iterable[Table[Row]]]], ...] = (
-    ("step times", step_tables),
-    ("phases of a step", phase_tables),
-    ("model states", memory_tables),
-    ("resources", resource_tables),
-    ("time to accuracy", accuracy_tables),
+_DETAILS: tuple[tuple[str, Topic, Callable[[Sequence[Row]], Iterable[Table[Row]]]], ...] = (
+    ("step times", Topic.LEARNING, step_tables),
+    ("phases of a step", Topic.TIME, phase_tables),
+    ("model states", Topic.RESOURCES, memory_tables),
+    ("resources", Topic.RESOURCES, resource_tables),
+    ("time to accuracy", Topic.LEARNING, accuracy_tables),
 )
 
 
 def _whole(section: Section) -> Section:
     rows, comparison = section.rows, section.comparison
-    tables = [
-        *(comparison_tables(comparison) if comparison else ()),
-        *size_tables(rows),
-        *(() if comparison else repeats_tables(rows)),
-        speed_table(rows),
-        *_benchmarks(rows),
-        *share_tables(section.groups, rows),
-        *(table for _, make in _DETAILS for table in make(rows)),
-    ]
-    return section._replace(tables=tables, remarks=_remarks(rows))
+    topics: dict[Topic, list[Table[Any]]] = {
+        Topic.SPEED: [
+            *(comparison_tables(comparison) if comparison else ()),
+            *size_tables(rows),
+            *(() if comparison else repeats_tables(rows)),
+            speed_table(rows),
+        ],
+        Topic.MEASURED: list(_benchmarks(rows)),
+        Topic.TIME: list(share_tables(section.groups, rows)),
+        Topic.LEARNING: [],
+        Topic.RESOURCES: [],
+    }
+    for _, topic, make in _DETAILS:
+        topics[topic] += make(rows)
+    tables = [table for of_topic in topics.values() for table in of_topic]
+    return section._replace(tables=tables, topics=topics, remarks=_remarks(rows))
 
 
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
@@ -173,7 +192,7 @@ def _brief(section: Section, *, times_accuracy: bool) -> Section:
         shares = list(share_tables(lossy, section.rows))
         num_shares = len(list(share_tables(groups, section.rows)))
         answers = [*size_tables(section.rows, only_repeated=True), *repeats_tables(section.rows)]
-    details = {name: list(make(rows)) for name, make in _DETAILS}
+    details = {name: list(make(rows)) for name, _, make in _DETAILS}
     if times_accuracy:
         details["time to accuracy"] = list(accuracy_tables(rows, is_asked=True))
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)

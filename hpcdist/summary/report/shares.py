@@ -25,21 +25,20 @@ class Look(NamedTuple):
 
 
 # Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which
-# a dark page hides; hatches for print.
+# a dark page hides; hatches for print, without
+# circles, which make an SVG ten times as large.
 LOOKS = {
     part.DATA: Look("data\nwait", "data wait", {"color": "#E69F00", "hatch": "//"}),
     part.DEVICE: Look("to\ndev.", "to device", {"color": "#F0E442", "hatch": "--"}),
     part.COMMUNICATION: Look(
-        "exposed\ncomm.", "exposed communication", {"color": "#0072B2", "hatch": ".."}
+        "exposed\ncomm.", "exposed communication", {"color": "#0072B2", "hatch": "\\\\"}
     ),
     part.STRAGGLERS: Look("strag-\nglers", "stragglers", {"color": "#56B4E9", "hatch": "xx"}),
-    part.COMPUTING: Look(
-        "slower\ncomp.", "slower computing", {"color": "#CC79A7", "hatch": "\\\\"}
-    ),
+    part.COMPUTING: Look("slower\ncomp.", "slower computing", {"color": "#CC79A7", "hatch": "||"}),
     part.FIXED: Look("fixed\ncost", "fixed cost", {"color": "#999999"}),
-    part.CHECKPOINTS: Look("check-\npoint", "checkpoints", {"color": "#D55E00", "hatch": "oo"}),
-    part.RESTARTS: Look("re-\nstarts", "restarts", {"color": "#5D3A9B", "hatch": "++"}),
-    part.UNDIVIDED: Look("in no\nphase", "in no phase", {"color": "#DDDDDD", "hatch": "**"}),
+    part.CHECKPOINTS: Look("check-\npoint", "checkpoints", {"color": "#D55E00", "hatch": "++"}),
+    part.RESTARTS: Look("re-\nstarts", "restarts", {"color": "#5D3A9B", "hatch": "/"}),
+    part.UNDIVIDED: Look("in no\nphase", "in no phase", {"color": "#DDDDDD", "hatch": "-"}),
 }
 _ALWAYS = {part.DATA, part.COMMUNICATION, part.STRAGGLERS, part.COMPUTING, part.FIXED}
 """Shares that always have a column; others have one where some row has them."""

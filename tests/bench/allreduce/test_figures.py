@@ -9,11 +9,11 @@ from hpcdist.bench.allreduce.figures import (
     bus_bandwidth,
     common_node,
     next_to_confirm,
-    percentile,
     plan_rounds,
     slow_pairs,
     tournament,
 )
+from hpcdist.bench.benchmark import percentile
 
 
 @pytest.mark.parametrize("num_nodes", range(1, 12))

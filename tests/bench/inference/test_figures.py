@@ -133,6 +133,9 @@ def test_mean_and_sd_are_those_of_the_repeats():
         "mean_time_s": 2.0,
         "sd_time_s": 1.0,
         "min_time_s": 1.0,
+        "p25_time_s": 1.0,
+        "median_time_s": 2.0,
+        "p75_time_s": 3.0,
         "images_per_s": 4.0,
     }
 

@@ -28,7 +28,7 @@ def test_every_axis_has_numbers_to_read_its_lines_by(growth):
         for strategy in STRATEGIES
         for power, batch_size in enumerate((1, 512))
     ]
-    for axes in make_figure(cells, "inference").axes:
+    for axes in make_figure(cells).axes:
         low, high = axes.get_ylim()
         labels = [
             tick.get_text()
@@ -40,7 +40,7 @@ def test_every_axis_has_numbers_to_read_its_lines_by(growth):
 
 
 def test_strategies_differ_in_colours_all_can_tell_apart_and_in_dashes():
-    axes, _ = make_figure([timed(strategy, 8, 0.1) for strategy in STRATEGIES], "one size").axes
+    axes, _ = make_figure([timed(strategy, 8, 0.1) for strategy in STRATEGIES]).axes
     lines = [line for line in axes.lines if line.get_marker() in {"o", "s", "^"}]
     drawn = [(line.get_color(), line.get_linestyle()) for line in lines]
     assert drawn == [(style["color"], style["linestyle"]) for style in LINES[:3]]
@@ -48,6 +48,6 @@ def test_strategies_differ_in_colours_all_can_tell_apart_and_in_dashes():
 
 def test_lines_go_from_the_smallest_batch_to_the_largest_whatever_was_timed_first():
     cells = [timed(SINGLE, batch_size, 0.001 * batch_size) for batch_size in (64, 1, 8)]
-    for axes in make_figure(cells, "sizes as the job has them").axes:
+    for axes in make_figure(cells).axes:
         (line,) = [line for line in axes.lines if line.get_marker() == "o"]
         assert list(line.get_xdata()) == [1, 8, 64]

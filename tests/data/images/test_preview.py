@@ -101,3 +101,11 @@ def test_large_images_are_made_smaller_and_names_that_are_no_text_are_drawn():
     in_its_grey = (np.asarray(page)[..., 0] == 77).sum()
     assert 88 * 176 <= in_its_grey < 88 * 176 + 50  # some are of letters
     assert page.width < 500
+
+
+def test_four_pairs_stand_in_a_row():
+    pixels = np.full((96, 96, 3), 200, np.uint8)
+    pair = Shown(label="a", before=pixels, after=pixels)
+    four, eight = (draw_grid([pair] * number, title="", both=True) for number in (4, 8))
+    assert eight.width == four.width > 8 * 96
+    assert four.height < eight.height < 2 * four.height

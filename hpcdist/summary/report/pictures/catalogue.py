@@ -1,4 +1,8 @@
-"""The pictures that a section has, and how to draw each; nothing is drawn yet."""
+"""The pictures that a section has, and how to draw each; nothing is drawn yet.
+
+The first picture of a section carries its answer. Each says below its title on what hardware and
+when its runs were, for it may be shown without the page.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_percent, format_ranges, format_time, unique
+from hpcdist.base.text import format_percent, format_ranges, format_time, number_of, unique
 from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.run import slug
 from hpcdist.summary.report.pictures import over_time, scaling, shares
-from hpcdist.summary.report.pictures.series import read_heat_map, read_learning, read_usage
-from hpcdist.summary.report.report import Section
+from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
+from hpcdist.summary.report.pictures.series import (
+    Learning,
+    read_heat_map,
+    read_learning,
+    read_usage,
+)
+from hpcdist.summary.report.report import Section, Topic
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.report.shares import alone_losses
-from hpcdist.summary.values import Losses, RunSummary
+from hpcdist.summary.values import Losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_OWN = 3
 """Runs that have pictures of their own: those with most ranks."""
+_LEAST_POINTS = 2
+"""Nothing is drawn of fewer."""
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
@@ -37,122 +50,175 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
 
 def _of_section(section: Section) -> Iterator[Picture]:
     if section.comparison:
-        id_, faster = section.comparison.id, "times as fast as the first variant"
-        description = f"Bars: {faster}, and what the rest of the time was lost to."
-        draw = partial(shares.draw_comparison, section.comparison)
-        yield Picture(f"{slug(id_)}-comparison", f"{label(id_)}: compared", description, draw)
+        yield from _comparison(section)
     else:
         yield from _scaling(section)
+    yield from _benchmarks(section)
     yield from _shares(section)
     yield from _phases(section)
     yield from _heat_maps(section)
     yield from _learning(section)
     yield from _usage(section)
-    yield from _benchmarks(section)
 
 
 def _picture(
-    kind: str, name: str, title: str, description: str, draw: Callable[[], Figure]
-) -> Picture:
-    """Name the picture of a job or run, and draw its title as well."""
+    name: str, topic: Topic, what: str, rows: Sequence[Row], draw: Callable[[], Figure]
+) -> Callable[[str, str], Picture]:
+    """Return what makes the picture of a job or run from its kind and description; its title, with
+    the hardware and date of the runs, is drawn as well."""
+    title = f"{label(name)}: {what}"
 
-    def draw_titled() -> Figure:
-        figure = draw()
-        figure.suptitle(title)
-        return figure
+    def make(kind: str, description: str) -> Picture:
+        draw_titled = partial(_titled, draw, title, rows)
+        return Picture(f"{slug(name)}-{kind}", title, description, draw_titled, topic.value)
 
-    return Picture(f"{slug(name)}-{kind}", title, description, draw_titled)
+    return make
+
+
+def _titled(draw: Callable[[], Figure], title: str, rows: Sequence[Row]) -> Figure:
+    figure = draw()
+    plotting.title(figure, title, made_on(row.run for row in rows))
+    return figure
+
+
+def comparison_picture(section: Section) -> Picture:
+    """Return the picture of a comparison, which stands in its sweep's folder, too."""
+    comparison = section.comparison
+    assert comparison is not None
+    numbers = {row.run.run: row.number for row in section.rows}
+    draw = partial(shares.draw_comparison, comparison, numbers)
+    make = _picture(comparison.id, Topic.SPEED, "compared", section.rows, draw)
+    against = label(comparison.baseline)
+    return make("comparison", f"Times as fast as {against}, and what the rest was lost to.")
+
+
+def _comparison(section: Section) -> Iterator[Picture]:
+    variants = section.comparison.variants if section.comparison else []
+    if sum(variant.samples_per_s is not None for variant in variants) >= _LEAST_POINTS:
+        yield comparison_picture(section)
 
 
 def _scaling(section: Section) -> Iterator[Picture]:
     by_id = {row.run.run: row for row in section.rows}
+    num_scaled = sum(bool(group.baseline) for group in section.groups)
     for group in section.groups:
         members = dict.fromkeys((*group.baseline, *group.runs))
         rows = [by_id[run] for run in members if run in by_id]
         if group.baseline and rows:
             kind = f" ({group.scaling} scaling)" if group.scaling else ""
-            title = f"{label(section.name)}: speed against size{kind}"
             has_forecast = any(row.run.forecast and row.run.forecast.sizes for row in rows)
             dashed = "; dashed, what more would bring" if has_forecast else ""
             numbers = format_ranges(sorted(row.number for row in rows))
-            description = f"Runs {numbers}; the dotted line is the ideal{dashed}."
             draw = partial(scaling.draw, [row.run for row in rows])
-            yield _picture("scaling", section.name, title, description, draw)
+            which = f", runs {numbers}" if num_scaled > 1 else ""
+            what = f"speed against size{kind}{which}"
+            make = _picture(section.name, Topic.SPEED, what, rows, draw)
+            yield make("scaling", f"Runs {numbers}; the dotted line is the ideal{dashed}.")
 
 
 def _shares(section: Section) -> Iterator[Picture]:
-    title = f"{label(section.name)}: where the time goes"
+    by_id = {row.run.run: row for row in section.rows}
+    unit = unit_of(row.run for row in section.rows)
+    num_scaled = sum(bool(group.baseline) for group in section.groups)
     for group in section.groups:
         if group.baseline and group.losses:
-            description = "One bar per size: what was not lost, and what the rest was lost to."
-            draw = partial(shares.draw_sizes, group.losses, list(map(_size, group.losses)))
-            yield _picture("losses", section.name, title, description, draw)
+            rows = [by_id[run] for losses in group.losses for run in losses.runs if run in by_id]
+            draw = partial(
+                shares.draw_sizes, _with_numbers(group.losses, by_id), [*map(size, group.losses)]
+            )
+            numbers = format_ranges(sorted(row.number for row in rows))
+            what = "where the time goes" + (f", runs {numbers}" if num_scaled > 1 else "")
+            make = _picture(section.name, Topic.TIME, what, rows, partial(draw, unit=unit))
+            described = "One bar per size: what was not lost, and what the rest was lost to."
+            yield make("losses", described)
     # Of groups of one size; in these computing is the ideal.
     if alone := alone_losses(section.groups):
-        numbers = {row.run.run: row.number for row in section.rows}
         drawn = alone[: shares.MOST_RUNS]
         left_out = "" if drawn == alone else f" Only {len(drawn)} of {len(alone)} are drawn."
+        firsts = [by_id[losses.runs[0]] for losses in drawn]
         names = [
-            f"#{format_ranges(sorted(numbers[run] for run in losses.runs))}: {_size(losses)}"
-            for losses in drawn
+            f"{name}, {number_of(len(losses.runs), 'run')}" if len(losses.runs) > 1 else name
+            for name, losses in zip(run_names(firsts), drawn, strict=True)
         ]
-        title = f"{title}, without another size to compare with"
-        description = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
-        draw = partial(shares.draw_sizes, drawn, names)
-        yield _picture("shares", section.name, title, description, draw)
+        draw = partial(shares.draw_sizes, _with_numbers(drawn, by_id), names, unit=unit)
+        what = "where the time goes, without another size to compare with"
+        make = _picture(section.name, Topic.TIME, what, firsts, draw)
+        yield make(
+            "shares", f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+        )
+
+
+def _with_numbers(
+    all_losses: Sequence[Losses], by_id: dict[str, Row]
+) -> list[tuple[list[int], Losses]]:
+    return [
+        (sorted(by_id[run].number for run in losses.runs if run in by_id), losses)
+        for losses in all_losses
+    ]
 
 
 def _phases(section: Section) -> Iterator[Picture]:
-    if rows := [row for row in section.rows if row.run.phase_s and row.run.step_time_s]:
+    rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
+    if len(rows) > 1 or any(len(row.run.phase_s or {}) > 1 for row in rows):
         drawn, left_out = first(rows, shares.MOST_RUNS)
-        title = f"{label(section.name)}: what a step consists of"
-        description = f"One bar per run: number, nodes x GPUs.{left_out}"
-        draw = partial(shares.draw_phases, drawn)
-        yield _picture("phases", section.name, title, description, draw)
+        draw = partial(shares.draw_phases, drawn, run_names(drawn))
+        make = _picture(section.name, Topic.TIME, "what a step consists of", drawn, draw)
+        yield make("phases", f"One bar per run.{left_out}")
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
     for row, path, left_out in _largest(rows):
         if times := read_heat_map(path):
-            title = f"#{row.number} {label(row.run.run)}: step time by rank"
             ends = [
                 f"{format_time(pace.own_time_s)} (rank {over_time.rank_name(pace.rank, pace.host)})"
                 for pace in (row.run.fastest_rank, row.run.slowest_rank)
                 if pace  # of a single rank that stepped neither is known
             ]
-            means = f"Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
-            description = f"{means}{left_out}"
-            draw = partial(over_time.draw_heat_map, times)
-            yield _picture("ranks", row.run.run, title, description, draw)
+            means = f" Mean over all steps: {' to '.join(dict.fromkeys(ends))}." if ends else ""
+            draw = partial(over_time.draw_heat_map, times, row.number)
+            make = _picture(row.run.run, Topic.TIME, "step time by rank", [row], draw)
+            yield make("ranks", f"Run {row.number}.{means}{left_out}")
 
 
 def _learning(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
     drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
     drawn = sorted(drawn, key=lambda row: row.number)
-    read = {f"#{row.number}": read_learning(Path(row.run.path or "")) for row in drawn}
-    named = {
-        name: learning for name, learning in read.items() if any(curve.values for curve in learning)
-    }
-    if named:
-        title = f"{label(section.name)}: loss and accuracy"
+    found: list[tuple[Row, Learning]] = []
+    for row in drawn:
+        learning = read_learning(Path(row.run.path or ""))
+        if any(len(curve.values) >= _LEAST_POINTS for curve in learning):
+            found.append((row, learning))
+    if found:
+        shown = [row for row, _ in found]
+        named = dict(zip(run_names(shown), (learning for _, learning in found), strict=True))
         targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
         target = targets[0] if targets else None
         aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
-        description = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
-        draw = partial(over_time.draw_learning, named, target=target)
-        yield _picture("learning", section.name, title, description, draw)
+        numbers = [row.number for row in shown]
+        draw = partial(over_time.draw_learning, named, target=target, numbers=numbers)
+        if left_out:  # a picture without its page says so, too
+            draw = partial(_noted, draw, left_out.strip())
+        make = _picture(section.name, Topic.LEARNING, "loss and accuracy", shown, draw)
+        lines = over_time.describe_lines(named)
+        yield make("learning", f"{lines}{aim}{left_out}")
+
+
+def _noted(draw: Callable[[], Figure], text: str) -> Figure:
+    figure = draw()
+    figure.supxlabel(text, fontsize="small")
+    return figure
 
 
 def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
     for row, path, left_out in _largest(rows):
         if series := read_usage(path):
-            title = f"#{row.number} {label(row.run.run)}: what it used"
-            description = f"{over_time.describe_usage(series)}{left_out}"
-            draw = partial(over_time.draw_usage, series)
-            yield _picture("usage", row.run.run, title, description, draw)
+            draw = partial(over_time.draw_usage, series, row.number)
+            make = _picture(row.run.run, Topic.RESOURCES, "what it used", [row], draw)
+            described = over_time.describe_usage(series)
+            yield make("usage", f"Run {row.number}. {described}{left_out}")
 
 
 def _largest(rows: Sequence[Row]) -> Iterator[tuple[Row, Path, str]]:
@@ -164,14 +230,22 @@ def _largest(rows: Sequence[Row]) -> Iterator[tuple[Row, Path, str]]:
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
+    by_id = {row.run.run: row for row in section.rows}
     for benchmark in BENCHMARKS:
-        runs = [
-            NumberedResult(number=row.number, run=row.run.run, size=_size(row.run), result=result)
-            for row in section.rows
-            if (result := getattr(row.run, benchmark.key)) is not None
+        rows = [row for row in section.rows if getattr(row.run, benchmark.key) is not None]
+        results = [
+            NumberedResult(
+                number=row.number,
+                run=row.run.run,
+                name=name,
+                result=getattr(row.run, benchmark.key),
+            )
+            for row, name in zip(rows, run_names(rows), strict=True)
         ]
-        if runs:
-            yield from benchmark.pictures(section.name, runs)
+        for picture in benchmark.pictures(section.name, results):
+            own = [by_id[run] for run in picture.runs]
+            draw = partial(_titled, picture.draw, picture.title, own)
+            yield picture._replace(draw=draw, topic=Topic.MEASURED.value)
 
 
 def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
@@ -183,7 +257,3 @@ def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
         places[number] = counts[kind]
         counts[kind] += 1
     return sorted(rows, key=lambda row: places[row.number])
-
-
-def _size(sized: RunSummary | Losses) -> str:
-    return f"{sized.nodes} x {sized.gpus_per_node}"

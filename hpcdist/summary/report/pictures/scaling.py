@@ -13,9 +13,12 @@ from hpcdist.base.plotting import (
     finish,
     new_figure,
     shared_legend,
+    tip_points,
 )
 from hpcdist.base.statistics import Interval, Measure
+from hpcdist.base.text import decimals_for, spread_text
 from hpcdist.summary.compare.sizes import by_size, num_gpus
+from hpcdist.summary.report.pictures.labels import unit_of
 from hpcdist.summary.report.scaling import of_size
 from hpcdist.summary.values import RunSummary
 
@@ -50,10 +53,11 @@ def draw(runs: Sequence[RunSummary]) -> Figure:
         to_come = {largest: Measure(mean=measured.mean), **to_come}
     _draw(rate_axes, rates, to_come, rate.mean)
     _draw(speed_axes, [(smallest, Measure(mean=1.0)), *speedups], to_come, 1.0)
-    is_on_cpus = any(run.num_cpus is not None for run in runs)
-    unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
-    finish(rate_axes, x=unit, y="samples/s (± 95 % interval)")
-    finish(speed_axes, x=unit, y=f"speed-up against {smallest} (± interval)")
+    on_cpus = unit_of(runs) == "ranks"
+    spread = " (± 95 % interval)" if any(rate.interval for _, rate in rates) else ""
+    x = "ranks on CPUs" if on_cpus else "GPUs"
+    finish(rate_axes, x=x, y=f"samples/s{spread}")
+    finish(speed_axes, x=x, y=f"speed-up against {smallest}{spread}")
     shared_legend(figure, [rate_axes])
     return figure
 
@@ -88,13 +92,13 @@ def _draw_measured(
     axes: Axes, points: _Points, style: dict[str, Any], shift: tuple[int, int]
 ) -> None:
     """`shift` is that of the labels from their points."""
-    axes.errorbar(
-        [size for size, _ in points],
-        [measured.mean for _, measured in points],
-        yerr=error_bars([measured for _, measured in points]),
-        capsize=4,
-        **style,
-    )
+    means = [measured.mean for _, measured in points]
+    sizes = [size for size, _ in points]
+    bars = error_bars([measured for _, measured in points])
+    axes.errorbar(sizes, means, yerr=bars, capsize=4, **style)
+    decimals = decimals_for(means)
+    texts = [f"{size}: {spread_text(measured, decimals)}" for size, measured in points]
+    tip_points(axes, sizes, means, texts, ())
     for size, measured in points:
         text = f"{measured.mean:.3g}" if measured.mean < 1_000 else f"{measured.mean:,.0f}"
         axes.annotate(text, (size, measured.mean), xytext=shift, textcoords="offset points")

@@ -140,6 +140,7 @@ PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
 """Panels in the order in which they are drawn."""
 
 _GIB = 2**30
+_LEAST_POINTS = 2
 _GAP = (math.nan, math.nan, 0.0)
 """Point between two attempts, where nothing was sampled."""
 
@@ -164,7 +165,7 @@ class UsageSeries(NamedTuple):
 
 
 def read_usage(path: Path) -> UsageSeries | None:
-    """Read the lines of a run; None where nothing was sampled."""
+    """Read the lines of a run; None where nothing was sampled twice."""
     files = Run(path).usage_files()
     nodes = sorted({node for node, _, _ in files})
     taken = set(nodes[:: max(1, -(-len(nodes) // MOST_NODES))])
@@ -181,7 +182,7 @@ def read_usage(path: Path) -> UsageSeries | None:
             begins_s.setdefault(attempt, begin_s - zero_s)
             _add_node(panels, record, zero_s)
     drawn = {panel: list(lines.values()) for panel, lines in panels.items() if lines}
-    if not drawn:
+    if all(len(line.values) < _LEAST_POINTS for lines in drawn.values() for line in lines):
         return None
     return UsageSeries(drawn, num_nodes=len(nodes), num_left_out=len(nodes) - len(taken))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend
+from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend, tip
 from hpcdist.base.statistics import Measure
-from hpcdist.base.text import format_percent, shown, spread_text, time_unit
+from hpcdist.base.text import format_percent, spread_text, time_unit
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.figures.timing import OTHER
@@ -23,8 +23,10 @@ _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
 
 MOST_RUNS = 24
-_VISIBLE = 0.002
-"""Smaller shares are thinner than a line."""
+_VISIBLE = 0.005
+"""Smaller shares are 0 % in a table, and thinner than a line."""
+_ROOM = 1.3
+"""Length of an axis of speed-ups, as a multiple of the largest: for the figures behind the bars."""
 _HEIGHT = 0.66
 _LABELLED = 0.08
 """A narrower bar has no room for its figure."""
@@ -33,8 +35,8 @@ _PHASE_STYLES: dict[str, dict[str, Any]] = {
     "data_wait": {"color": "#E69F00", "hatch": "//"},
     "host_to_device": {"color": "#F0E442", "hatch": "--"},
     "forward_backward": {"color": "#009E73"},
-    "exposed_communication": {"color": "#0072B2", "hatch": ".."},
-    "optimizer": {"color": "#CC79A7", "hatch": "\\\\"},
+    "exposed_communication": {"color": "#0072B2", "hatch": "\\\\"},
+    "optimizer": {"color": "#CC79A7", "hatch": "||"},
     "checkpoint": {"color": "#D55E00", "hatch": "xx"},
     OTHER: {"color": "#999999"},
 }
@@ -44,21 +46,31 @@ Part = tuple[str, float, dict[str, Any]]
 """A part of a bar: its name, its width and its style."""
 
 
-def draw_sizes(sizes: Sequence[Losses], names: Sequence[str]) -> Figure:
+class Bar(NamedTuple):
+    """One bar, with the numbers of the runs that it is of."""
+
+    name: str
+    parts: Sequence[Part]
+    runs: Sequence[int]
+
+
+def draw_sizes(
+    sizes: Sequence[tuple[Sequence[int], Losses]], names: Sequence[str], *, unit: str
+) -> Figure:
     """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
-    reaches left of zero: all to its right is longer by as much."""
-    is_compared = bool(sizes[0].against)
-    stacks, left = [], []
-    for size in sizes:
+    reaches left of zero: all to its right is longer by as much. Sizes come with the numbers of
+    their runs."""
+    is_compared = bool(sizes[0][1].against)
+    bars, left = [], []
+    for (numbers, size), bar in zip(sizes, names, strict=True):
         # Without another size, what is in no phase is neither computing for certain nor lost.
         kept = size.efficiency if size.against else size.shares[COMPUTING]
         lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
         name = "not lost" if size.against else "forward and backward"
-        stacks.append([(name, 100 * kept, _KEPT), *_lost_parts(lost)])
+        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *_lost_parts(lost)], numbers))
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
-    x = f"share of all the time (%): {ideal}"
-    figure = _draw_stacks(stacks, names, x=x, y="nodes x GPUs")
+    figure = _draw_bars(bars, x=f"share of all the time (%): {ideal}", y=f"nodes x {unit}")
     (axes,) = figure.axes
     axes.axvline(0, color="#666666", linewidth=0.8)
     for place, kept in enumerate(left):
@@ -75,15 +87,19 @@ def draw_sizes(sizes: Sequence[Losses], names: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_phases(rows: Sequence[Row]) -> Figure:
+def draw_phases(rows: Sequence[Row], names: Sequence[str]) -> Figure:
     """Draw one bar per run of what a step consists of; `rows` have phases."""
     of_rows = [row.run.phase_s or {} for row in rows]
-    spent = {phase for phases in of_rows for phase, time_s in phases.items() if time_s}
+    longest_s = max(sum(phases.values()) for phases in of_rows)
+    seen_s = _VISIBLE * longest_s
+    spent = {phase for phases in of_rows for phase, time_s in phases.items() if time_s >= seen_s}
     own = sorted(spent - {*PHASES, OTHER})
     ordered = [phase for phase in (*PHASES, *own, OTHER) if phase in spent]
-    unit_s, unit = time_unit(max(sum(phases.values()) for phases in of_rows))
-    stacks = [
-        [
+    unit_s, unit = time_unit(longest_s)
+    bars = []
+    for (number, run), name in zip(rows, names, strict=True):
+        phases = run.phase_s or {}
+        parts: list[Part] = [
             (
                 label(phase.replace("_", " ")),
                 phases.get(phase, 0.0) / unit_s,
@@ -91,35 +107,31 @@ def draw_phases(rows: Sequence[Row]) -> Figure:
             )
             for phase in ordered
         ]
-        for phases in of_rows
-    ]
-    names = []
-    for number, run in rows:
-        variant = f" {run.variant}" if run.variant else ""
-        names.append(label(f"#{number}{variant}: {run.nodes} x {run.gpus_per_node}"))
-    return _draw_stacks(stacks, names, x=f"mean time per step ({unit})", y="")
+        bars.append(Bar(label(name), parts, [number]))
+    return _draw_bars(bars, x=f"mean time per step ({unit})", y="", unit=unit)
 
 
-def _draw_stacks(
-    stacks: Sequence[Iterable[Part]], names: Sequence[str], *, x: str, y: str
-) -> Figure:
-    figure = new_figure(9, 1.9 + 0.5 * len(stacks))
+def _draw_bars(bars: Sequence[Bar], *, x: str, y: str, unit: str = "%") -> Figure:
+    figure = new_figure(9, 1.9 + 0.42 * len(bars))
     axes = figure.subplots()
-    for place, parts in enumerate(stacks):
-        _stack(axes, place, parts)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)  # the first one on top
+    for place, bar in enumerate(bars):
+        _stack(axes, place, bar, unit)
+    axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)  # the first one on top
     finish(axes, x=x, y=y)
     shared_legend(figure, [axes], columns=4)
     return figure
 
 
-def _stack(axes: Axes, place: int, parts: Iterable[Part]) -> None:
+def _stack(axes: Axes, place: int, bar: Bar, unit: str) -> None:
     """Draw a bar whose parts stand behind each other; those below zero to the left of it."""
     right = left = 0.0
-    for name, width, style in parts:
+    for name, width, style in bar.parts:
         begin = right if width >= 0 else left
-        axes.barh(place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style)
+        (part,) = axes.barh(
+            place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style
+        )
+        tip(part, f"{bar.name}: {name} {width:.3g} {unit}", bar.runs)
         right, left = right + max(0.0, width), left + min(0.0, width)
 
 
@@ -129,27 +141,37 @@ def _lost_parts(lost: Mapping[str, float]) -> list[Part]:
     return [(LOOKS[name].label, 100 * lost[name], LOOKS[name].style) for name in visible]
 
 
-def draw_comparison(comparison: Comparison) -> Figure:
-    """Draw the variants' speed-ups with their intervals, and what each step was lost to."""
-    figure = new_figure(10, 2.2 + 0.5 * len(comparison.variants))
-    speed, step = figure.subplots(1, 2, sharey=True)
-    _draw_speedups(speed, comparison)
-    for place, variant in enumerate(comparison.variants):
-        _stack(step, place, _variant_parts(variant, comparison.baseline))
-    step.axvline(0, color="#666666", linewidth=0.8)
-    step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
-    names = [shown(variant.name) for variant in comparison.variants]
+def draw_comparison(comparison: Comparison, numbers: Mapping[str, int] | None = None) -> Figure:
+    """Draw the variants' speed-ups with their intervals, and what each step was lost to; `numbers`
+    are those of the runs, by id."""
+    has_losses = any(variant.lost for variant in comparison.variants)
+    figure = new_figure(10 if has_losses else 7, 2.2 + 0.45 * len(comparison.variants))
+    all_axes = figure.subplots(1, 2 if has_losses else 1, sharey=True, squeeze=False)[0]
+    speed = all_axes[0]
+    known = numbers or {}
+    runs = [sorted(known[run] for run in each.runs if run in known) for each in comparison.variants]
+    _draw_speedups(speed, comparison, runs)
+    if has_losses:
+        step = all_axes[1]
+        for place, variant in enumerate(comparison.variants):
+            parts = _variant_parts(variant, comparison.baseline)
+            _stack(step, place, Bar(label(variant.name), parts, runs[place]), "%")
+        step.axvline(0, color="#666666", linewidth=0.8)
+        step.set_xlabel("share of the time (%): not lost, and lost to;\nleft of 0: gained")
+        step.grid(visible=True, axis="x", alpha=0.3)
+        step.set_axisbelow(True)
+    names = [label(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
-    shared_legend(figure, [speed, step], columns=4, loc="outside upper center", markerscale=0.4)
+    shared_legend(figure, list(all_axes), columns=4, markerscale=0.4)
     return figure
 
 
-def _draw_speedups(axes: Any, comparison: Comparison) -> None:
+def _draw_speedups(axes: Any, comparison: Comparison, runs: Sequence[Sequence[int]]) -> None:
     from matplotlib import rcParams
 
     ink = rcParams["text.color"]  # black is not to be seen on a dark page
-    ideals = []
+    ideals, ends = [], [1.0]
     for place, variant in enumerate(comparison.variants):
         if variant.name == comparison.baseline:
             speedup = Measure(mean=1.0)
@@ -159,21 +181,28 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             speedup = variant.speedup
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
-        bars = None if speedup.interval is None else error_bars([speedup])
-        style = {**_KEPT, "xerr": bars, "ecolor": ink, "capsize": 4}
-        axes.barh(place, speedup.mean, height=_HEIGHT, **style)
-        axes.annotate(  # beside the axes, where no bar and no error is
-            spread_text(speedup, 2),
-            (1, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
+        high = speedup.interval.high if speedup.interval else speedup.mean
+        error = None if speedup.interval is None else error_bars([speedup])
+        bars = axes.barh(
+            place, speedup.mean, height=_HEIGHT, **_KEPT, xerr=error, ecolor=ink, capsize=4
+        )
+        text = spread_text(speedup, 2)
+        tip(bars[0], f"{label(variant.name)}: {text} times as fast", runs[place])
+        axes.annotate(  # behind the bar, its error and its ideal
+            text,
+            (high, place),
+            xytext=(6, 0),
             textcoords="offset points",
             va="center",
         )
+        ends.append(high)
     if ideals:
-        axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color=ink, label="ideal")
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± interval)")
+        ends += [ideal for ideal, _ in ideals]
+        axes.scatter(*zip(*ideals, strict=True), marker="|", s=500, color=ink, label="ideal")
+    axes.set_xlim(0, _ROOM * max(ends))
+    has_intervals = any(each.speedup and each.speedup.interval for each in comparison.variants)
+    what = " (± interval)" if has_intervals else ""
+    axes.set_xlabel(f"times as fast as {label(comparison.baseline)}{what}")
 
 
 def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
