@@ -199,6 +199,10 @@ class Scheduler(ABC):
     """Runs are processes of this machine: they end with the command that follows them."""
     has_queue: ClassVar[bool] = False
     """Jobs wait until others have ended, and go on when the caller has left."""
+    shares_files: ClassVar[bool] = True
+    """Jobs find the user's files where they are here; else they get a snapshot, and no more."""
+    jobs_can_wait: ClassVar[bool] = True
+    """A job can be held back until others have ended; read where there is a queue."""
     allocation_variable: ClassVar[str | None] = None
     """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
     a step; None: there are no steps."""

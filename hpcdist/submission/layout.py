@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from hpcdist.base.errors import UserError
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target, Task
@@ -91,7 +92,11 @@ def group_points(
 def lay_out(
     planned: PlannedSubmission, places: Places, dependencies: Sequence[Dependency] = ()
 ) -> list[LaidOutJob]:
-    """Return the jobs of a submission: runs whose scripts are the same go into one array."""
+    """Return the jobs of a submission: runs whose scripts are the same go into one array.
+
+    Raises UserError where a job would have to wait, and its scheduler knows no waiting.
+    """
+    check_waits(planned, dependencies)
     groups: list[PointGroup] = []
     # What runs on this machine comes last: the places of the others are those of their jobs.
     here = set(planned.points_here())
@@ -143,6 +148,33 @@ def _group_of_scheduler(
     ]
 
 
+def check_waits(
+    planned: PlannedSubmission,
+    dependencies: Sequence[Dependency] = (),
+    *,
+    summary_after: bool = False,
+) -> None:
+    """Raise UserError where a job would have to wait for others, and cannot."""
+    queues = [run.scheduler for run in planned.runs if run.scheduler.has_queue]
+    scheduler = next((one for one in queues if not one.jobs_can_wait), None)
+    if scheduler is None:
+        return
+    limit = planned.max_parallel
+    for option, is_asked, instead in (
+        ("--after", bool(dependencies), "submit it when the other has ended (hpcdist status)"),
+        (
+            "--max-parallel",
+            limit is not None and limit < len(planned.runs),
+            "the nodes of the compute are the limit: jobs wait until some are free",
+        ),
+        ("--summary-after", summary_after, "hpcdist submit --wait, or hpcdist summary afterwards"),
+    ):
+        if is_asked:
+            raise UserError(
+                f"{option}: a job of {scheduler.title} cannot wait for others", hint=instead
+            )
+
+
 def single_job(
     planned: PlannedSubmission,
     places: Places,
@@ -164,6 +196,7 @@ def planned_scripts(
 
     RUN and JOBID-of-NAME stand for ids that are not known yet.
     """
+    check_waits(planned, summary_after=summary_after)
     places = planned.places(folder / _PLACEHOLDER_ID)
     jobs = lay_out(planned, places, dependencies)
     ids = [f"JOBID-of-{job.target.name}" for job in jobs]

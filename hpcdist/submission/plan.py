@@ -84,7 +84,10 @@ class PlannedRun:
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
     def prepare(self) -> None:
-        """Do what comes before any submission, such as a download, which may take long."""
+        """Do what comes before any submission, such as a download, which may take long; what jobs
+        would not find is for themselves to do."""
+        if not self.scheduler.shares_files:
+            return
         with _located(self.loaded):
             load_workload(self.loaded.job).prepare()
 
@@ -236,7 +239,12 @@ def plan_run(
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
     # What starts while its user looks on needs none: there is no queue to wait in.
     by_default = allocation is None and not chosen.runs_here
-    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=by_default)
+    workspace = plan_workspace(
+        loaded.job,
+        snapshot or SnapshotRequest(),
+        by_default=by_default,
+        only_there=None if chosen.shares_files else chosen.title,
+    )
     return PlannedRun(
         loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
     )

@@ -34,7 +34,7 @@ from hpcdist.runs.spec import (
 )
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency
-from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, lay_out
+from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
 _GIT_TIMEOUT_S = 5.0
@@ -55,6 +55,7 @@ def submit(
     scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
     says so.
     """
+    check_waits(planned, dependencies, summary_after=summary_task is not None)
     make_runs_folder(runs)
     submission = Submission(planned.stored(runs), runs, command)
     try:

@@ -116,11 +116,14 @@ class Workspace:
         return workspace
 
 
-def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) -> Workspace:
+def plan_workspace(
+    job: JobSpec, request: SnapshotRequest, *, by_default: bool, only_there: str | None = None
+) -> Workspace:
     """Decide where the job would run; the work tree is read where it is to be a snapshot.
 
     `by_default` takes a snapshot where the user did not say, the job runs code of the user's, and
-    there is a git work tree.
+    there is a git work tree. `only_there` is the scheduler whose jobs find nothing but a snapshot:
+    UserError where one is needed, and there is none.
     """
     submit_dir = os.getcwd()
     if isinstance(job, TrainingJob | InferenceJob):
@@ -128,6 +131,8 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     else:
         runs_code_of_user = isinstance(job, OwnCodeJob)
     by_default = by_default and runs_code_of_user
+    if only_there is not None and runs_code_of_user:
+        request = replace(request, wanted=_snapshot_needed(request, only_there))
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = _limit_bytes(request.limit_mb)
@@ -140,8 +145,24 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
             raise
         note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
         return Workspace(submit_dir=submit_dir, notes=[note])
-    notes = [*snapshot.notes, *_left_behind(snapshot, job)]
+    left_behind = _left_behind(snapshot, job)
+    if only_there is not None and left_behind:
+        raise UserError(
+            f"{left_behind[0]}: {only_there} has no other files than the snapshot's",
+            hint="have it in the git work tree, in no file that .gitignore lists",
+        )
+    notes = [*snapshot.notes, *left_behind]
     return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)
+
+
+def _snapshot_needed(request: SnapshotRequest, scheduler: str) -> bool:
+    """Return True; UserError where the user wants no snapshot."""
+    if request.wanted is False:
+        raise UserError(
+            f"--no-snapshot: jobs of {scheduler} find no files but those of a snapshot",
+            hint="leave out --no-snapshot",
+        )
+    return True
 
 
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:

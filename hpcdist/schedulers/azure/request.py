@@ -3,12 +3,11 @@ about. Pure.
 
 The keys are those of the page "CLI (v2) command job YAML schema". Azure brings the folder `code` to
 every node, makes it the working directory, and mounts the run's folder of a datastore there; the
-command is executed once per node.
+command is executed once per node. It unpacks the one archive that the folder holds:
 
-    code/
-      lib/         hpcdist, and what it needs
-      run/         spec.json and, of a function, function.pkl
-      snapshot/    the snapshot of the user's work tree, where the job has one
+    lib/         hpcdist, and what it needs
+    run/         spec.json and, of a function, function.pkl
+    snapshot/    the snapshot of the user's work tree, where the job has one
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from hpcdist.runs.run import slug
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.request import limit_line, product, time_limit_min
 
-CODE, LIB, RUN, SNAPSHOT = "code", "lib", "run", "snapshot"
+CODE, ARCHIVE = "code", "code.tar.gz"
+LIB, RUN, SNAPSHOT = "lib", "run", "snapshot"
 OUTPUT = "run"
 """The output by whose name the command finds the mounted run directory."""
 _SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
@@ -62,8 +62,9 @@ def check_profile(cluster: ClusterProfile) -> AzureOptions:
 
 
 def job_name(name: str) -> str:
-    """Return the name of a run as Azure takes it: letters, digits, dashes and underscores."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    """Return the name of a run as Azure takes it: letters, digits, dashes and underscores; the SDK
+    makes capitals small."""
+    return re.sub(r"[^a-z0-9_-]", "-", name.lower())
 
 
 def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
@@ -115,7 +116,7 @@ def _command(cluster: ClusterProfile, target: Target) -> str:
         [
             "here=$PWD",
             *cluster.setup,
-            'cd "$here"',
+            f'cd "$here" && tar -xzf {ARCHIVE} || exit 1',
             f"export PYTHONPATH={_python_path(target)}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"exec {python} -u -m hpcdist.schedulers.azure.start {output}",
         ]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import defaultdict
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from hpcdist.base.errors import SchedulerError
-from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.spec import JobSpec
+from hpcdist.base import files
+from hpcdist.base.errors import JobError
+from hpcdist.base.secrets import Stars
+from hpcdist.base.text import show_bytes
+from hpcdist.cluster.profile import AzureOptions, ClusterProfile
+from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.azure.request import check_profile, explanation, job_yaml
+from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
+from hpcdist.schedulers.azure import jobs
+from hpcdist.schedulers.azure.request import CODE, check_profile, explanation, job_name, job_yaml
+from hpcdist.schedulers.azure.upload import write_code
 from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
+from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
 from hpcdist.schedulers.request import time_limit_min
 
-_NOT_YET = "this version of hpcdist renders jobs for Azure, and does not submit them"
+_JOB_FILE = "job.yml"
 
 
 class AzureScheduler(Scheduler):
@@ -22,6 +31,8 @@ class AzureScheduler(Scheduler):
     name = "azure"
     title = "Azure"
     has_queue = True
+    shares_files = False
+    jobs_can_wait = False
 
     def plan(
         self,
@@ -31,6 +42,7 @@ class AzureScheduler(Scheduler):
         busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
     ) -> Plan:
         check_profile(cluster)
+        _refuse_secrets(job)
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
             device=job.launch.device,
@@ -49,20 +61,87 @@ class AzureScheduler(Scheduler):
 
     def submit(
         self,
-        job: JobSpec,  # noqa: ARG002 - not yet
-        target: Target,  # noqa: ARG002
-        runs: Sequence[Run],  # noqa: ARG002
-        script: str,  # noqa: ARG002
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
         *,
-        agents: Sequence[Task],  # noqa: ARG002
+        agents: Sequence[Task],  # noqa: ARG002 - each node makes its own
     ) -> list[str]:
-        raise SchedulerError(_NOT_YET)
+        (run,) = runs
+        azure, name = _workspace_of(run), job_name(target.name)
+        jobs.check_compute(azure, job.resources.nodes)
+        jobs.check_environment(azure)
+        snapshot = Path(target.own_folders[-1]) if target.own_folders else None
+        size = write_code(run, target.folder, snapshot)
+        file = target.folder / _JOB_FILE
+        files.write_whole(file, script)
+        said = jobs.create(azure, file, name)
+        shutil.rmtree(target.folder / CODE, ignore_errors=True)
+        note_jobs(
+            runs,
+            [name],
+            submission=Submission(scheduler=self.name),
+            target=target,
+            take_back=lambda: jobs.cancel(azure, [name]),
+        )
+        return [f"uploaded {show_bytes(size)} to the workspace {azure.workspace}", *said]
 
-    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:  # noqa: ARG002 - not yet
-        raise SchedulerError(_NOT_YET)
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        conditions = {}
+        for azure, theirs in _by_workspace(runs).items():
+            found = {job.name: job for job in jobs.ask_jobs(azure, [*map(_name_of, theirs)])}
+            for run in theirs:
+                job = found.get(_name_of(run))
+                conditions[run.id] = condition_of(run, run.read_submission(), job, self.title)
+        return conditions
 
-    def cancel(self, runs: Sequence[Run]) -> None:  # noqa: ARG002 - not yet
-        raise SchedulerError(_NOT_YET)
+    def cancel(self, runs: Sequence[Run]) -> None:
+        for azure, theirs in _by_workspace(runs).items():
+            self._cancel(azure, theirs)
+
+    def _cancel(self, azure: AzureOptions, runs: Sequence[Run]) -> None:
+        names = [_name_of(run) for run in runs]
+
+        def list_living() -> set[str]:
+            return {job.name for job in jobs.ask_jobs(azure, names) if job.is_active}
+
+        end_jobs(
+            runs,
+            list_living(),
+            kill=lambda names: jobs.cancel(azure, names),
+            list_living=list_living,
+            hint="Azure takes minutes to end a job on nodes that do not answer: see the studio",
+        )
 
 
 scheduler = AzureScheduler()
+
+
+def _refuse_secrets(job: JobSpec) -> None:
+    """Raise JobError for values that look secret: who may read the workspace's storage could read
+    them there."""
+    values = job_to_dict(job)
+    hidden = [key for key, value in Stars().value(values).items() if value != values[key]]
+    if hidden:
+        raise JobError(
+            f"what looks like a secret stands in {' and '.join(hidden)}, and would be stored where "
+            "all users of the workspace can read it",
+            hint="have the program read it from the workspace's key vault, or from a datastore",
+        )
+
+
+def _workspace_of(run: Run) -> AzureOptions:
+    return (run.read_spec() or RunSpec()).cluster.profile.azure
+
+
+def _name_of(run: Run) -> str:
+    """Return the name of a run's job; of one that is being submitted, as it was planned."""
+    return (run.read_submission() or Submission()).job_id or job_name(run.id)
+
+
+def _by_workspace(runs: Sequence[Run]) -> dict[AzureOptions, list[Run]]:
+    found: dict[AzureOptions, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[_workspace_of(run)].append(run)
+    return found

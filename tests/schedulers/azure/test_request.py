@@ -90,7 +90,7 @@ def test_any_name_of_a_job_arrives(load_job, tmp_path, name):
 
 
 def test_a_run_is_called_as_azure_allows(load_job, tmp_path):
-    loaded = read(load_job, tmp_path, job(), profile(), target("train.v2-20261123-010000-abcd"))
+    loaded = read(load_job, tmp_path, job(), profile(), target("Train.v2-20261123-010000-abcd"))
     assert loaded.name == "train-v2-20261123-010000-abcd"
 
 
@@ -109,7 +109,7 @@ def test_the_command_has_the_setup_and_the_paths_of_the_snapshot(load_job, tmp_p
         "if true; then",
         "  echo 'a: b'",
         "fi",
-        'cd "$here"',
+        'cd "$here" && tar -xzf code.tar.gz || exit 1',
         f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}",
         "exec python -u -m hpcdist.schedulers.azure.start ${{outputs.run}}",
     ]

@@ -1,0 +1,91 @@
+"""What is brought to Azure with a job: one archive with hpcdist, the run's files and the snapshot.
+
+One archive, for Azure keeps single files as blobs, which have no permissions and no links, and
+thousands of them take minutes. Equal contents make equal archives.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcdist.base import files
+from hpcdist.base.carried import carry
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.azure.request import ARCHIVE, CODE, LIB, RUN, SNAPSHOT
+
+
+def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
+    """Write the archive into the folder `code` in `folder`; return its size in bytes.
+
+    Links that lead out of the snapshot, to data and environments that git ignores, stay here: they
+    would lead nowhere. So does what the user's .amlignore lists.
+    """
+    code = folder / CODE
+    code.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    path = code / ARCHIVE
+    with (
+        open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file,
+        gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        _add_tree(archive, LIB, carry())
+        for own in (run.spec_file, run.function_file):
+            if own.exists():
+                _add_file(archive, f"{RUN}/{own.name}", own)
+        if snapshot is not None:
+            _add_tree(archive, SNAPSHOT, snapshot, left_out=_ignored(snapshot))
+    return path.stat().st_size
+
+
+def _add_tree(
+    archive: tarfile.TarFile, name: str, folder: Path, *, left_out: frozenset[str] = frozenset()
+) -> None:
+    for place in _places(folder):
+        if place in left_out:
+            continue
+        path = folder / place
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            if os.path.commonpath([target, os.path.realpath(folder)]) == os.path.realpath(folder):
+                entry = _entry(f"{name}/{place}", 0o777)
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                archive.addfile(entry)
+        else:
+            _add_file(archive, f"{name}/{place}", path)
+
+
+def _places(folder: Path) -> Iterator[str]:
+    """Yield the files and links in a folder, sorted, without byte code of this Python."""
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        folders[:] = sorted({*folders} - {*links, "__pycache__"})
+        for name in sorted([*names, *links]):
+            yield os.path.relpath(os.path.join(parent, name), folder)
+
+
+def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    content = files.read_bytes(path, most_bytes=float("inf"))
+    entry = _entry(name, 0o755 if os.access(path, os.X_OK) else 0o644)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _entry(name: str, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.mode = mode
+    return entry
+
+
+def _ignored(snapshot: Path) -> frozenset[str]:
+    """Return the files of a snapshot that its .amlignore lists, as Azure's SDK reads it."""
+    from azure.ai.ml._utils._asset_utils import AmlIgnoreFile
+
+    ignore = AmlIgnoreFile(snapshot)
+    if not ignore.exists():
+        return frozenset()
+    return frozenset(one for one in _places(snapshot) if ignore.is_file_excluded(snapshot / one))

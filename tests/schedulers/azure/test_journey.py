@@ -1,0 +1,117 @@
+"""Runs on Azure from submission to their ends: the command, the real SDK, a stand-in behind it."""
+
+import io
+import json
+import tarfile
+
+import pytest
+
+TWO = ("--nodes", "2", "--gpus", "1")
+
+
+def uploaded(azure):
+    """Return the names and contents of the one archive that was uploaded."""
+    (content,) = [one for name, (one, _) in azure.blobs.items() if name.endswith("code.tar.gz")]
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return {
+            one.name: archive.extractfile(one).read() if one.isfile() else one.linkname
+            for one in archive
+        }
+
+
+def state_of(hpcdist, run):
+    (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
+    return found["state"], found["reason"]
+
+
+def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
+    (hpcdist.folder / "data").mkdir()
+    (hpcdist.folder / "tool.sh").write_text("#!/bin/sh\n")
+    (hpcdist.folder / "notes.txt").write_text("private notes\n")
+    (hpcdist.folder / ".env").write_text("WANDB_API_KEY=7c0ffee0badcafe57c0ffee0badcafe57c0ffee0\n")
+    (hpcdist.folder / ".amlignore").write_text("*.txt\n")
+    run = hpcdist.submit(*TWO, "--time", "30")
+
+    assert azure.job_ids() == [run.id]
+    job = azure.jobs[run.id]["properties"]
+    assert job["resources"]["instanceCount"] == 2
+    assert job["limits"]["timeout"] == "PT30M"
+    assert job["properties"] == {}  # nothing of the git repository
+    rendered = hpcdist("render", "train.py", *TWO, "--time", "30").stdout
+    named = rendered.replace("name: run\n", f"name: {run.id}\n")
+    named = named.replace('/hpcdist/run"', f'/hpcdist/{run.id}"')
+    assert (run.path / "job.yml").read_text() == named
+    assert not (run.path / "code").exists()
+    found = uploaded(azure)
+    assert found["snapshot/train.py"] == b"print('trained')\n"
+    assert {name.partition("/")[0] for name in found} == {"lib", "run", "snapshot"}
+    assert "lib/hpcdist/schedulers/azure/request.py" in found
+    assert not {"snapshot/notes.txt", "snapshot/.env", "snapshot/data"} & set(found)
+    assert b"7c0ffee0badcafe5" not in b"".join(
+        one for one in found.values() if isinstance(one, bytes)
+    )
+    assert run.read_submission().scheduler == "azure"
+
+    assert state_of(hpcdist, run) == ("pending", "it waits for nodes of its compute")
+    azure.set_state(run.id, "Running")
+    assert state_of(hpcdist, run) == ("running", None)
+    azure.set_state(run.id, "NotResponding")
+    assert state_of(hpcdist, run)[1] == "its nodes have stopped answering Azure"
+    azure.set_state(run.id, "Completed")
+    assert state_of(hpcdist, run)[0] == "done"
+
+
+@pytest.mark.parametrize("state", ["Queued", "Running", "Failed"])
+def test_cancel_ends_a_job_and_leaves_one_that_has_ended(hpcdist, azure, state):
+    run = hpcdist.submit()
+    azure.set_state(run.id, state)
+    hpcdist("cancel", run.id)
+    ended = "Failed" if state == "Failed" else "Canceled"
+    assert azure.jobs[run.id]["properties"]["status"] == ended
+    assert state_of(hpcdist, run)[0] == ("failed" if state == "Failed" else "cancelled")
+    assert "had ended already" in hpcdist("cancel", run.id).stderr
+
+
+def test_a_sweep_is_a_job_per_run(hpcdist, azure):
+    hpcdist("submit", "train.py", "--sweep", "nodes=1,2")
+    assert len(azure.jobs) == 2
+    counts = [one["properties"]["resources"]["instanceCount"] for one in azure.jobs.values()]
+    assert sorted(counts) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--sweep", "nodes=1,2", "--max-parallel", "1"],
+            "--max-parallel: a job of Azure cannot wait",
+        ),
+        (["--summary-after"], "--summary-after: a job of Azure cannot wait"),
+        (["--no-snapshot"], "--no-snapshot: jobs of Azure find no files"),
+        (["--nodes", "5"], "the compute gpu-cluster has 4 nodes at most"),
+        (
+            ["--", "--token", "ghp_0123456789abcdefghijklmnopqrstuvwxyzAB"],
+            "what looks like a secret",
+        ),
+    ],
+    ids=["max-parallel", "summary", "no-snapshot", "nodes", "secret"],
+)
+def test_what_azure_cannot_do_is_refused_before_anything_is_sent(hpcdist, azure, words, said):
+    done = hpcdist("submit", "train.py", *words, code=2)
+    assert said in done.stderr
+    assert (azure.jobs, azure.blobs) == ({}, {})
+    assert not list((hpcdist.folder / "runs").glob("train*"))
+
+
+def test_a_run_after_another_is_refused(hpcdist, azure):
+    run = hpcdist.submit()
+    done = hpcdist("submit", "train.py", "--after", run.id, code=2)
+    assert "--after: a job of Azure cannot wait for others" in done.stderr
+    assert azure.job_ids() == [run.id]
+
+
+def test_a_script_outside_of_git_is_refused(hpcdist, azure, tmp_path):
+    (hpcdist.folder / "data").mkdir()
+    (hpcdist.folder / "data" / "train.py").write_text("")
+    done = hpcdist("submit", "data/train.py", code=2)
+    assert "Azure has no other files than the snapshot's" in done.stderr

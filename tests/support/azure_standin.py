@@ -1,0 +1,616 @@
+"""A stand-in for Azure: the few REST calls that its SDK sends for hpcdist, answered in their form.
+
+It is a proxy that the SDK goes through (HTTPS_PROXY) and that is every host of Azure's to it, by a
+certificate of its own. So the SDK's real client runs, with its own retries, log-in and uploads, and
+no host but those named here can be spoken to: the certificate is for no other.
+"""
+
+import base64
+import datetime as dt
+import json
+import re
+import ssl
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+SUBSCRIPTION = "12345678-1234-1234-1234-123456789abc"
+PROVIDER = "Microsoft.MachineLearningServices"
+GROUP = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/course"
+WORKSPACE = f"{GROUP}/providers/{PROVIDER}/workspaces/ml-course"
+ARM = "management.azure.com"
+BLOBS = "mlstore.blob.core.windows.net"
+REGION = "westeurope.api.azureml.ms"
+HOSTS = (ARM, BLOBS, REGION)
+IDENTITY_HEADER = "stand-in-identity"
+PROFILE = {
+    "subscription": SUBSCRIPTION,
+    "resource_group": "course",
+    "workspace": "ml-course",
+    "compute": "gpu-cluster",
+    "environment": "torch:3",
+}
+_MODIFIED = "Mon, 23 Nov 2026 01:00:00 GMT"
+_ACTIVE = ("NotStarted", "Queued", "Preparing", "Provisioning", "Starting", "Running", "Finalizing")
+
+
+def azure_error(code, message):
+    return {"error": {"code": code, "message": message, "details": []}}
+
+
+class Call(NamedTuple):
+    """A request to the workspace."""
+
+    method: str
+    parts: list
+    """What stands behind the kind of the thing."""
+    query: dict
+    body: dict | None
+
+
+class Azure:
+    """One workspace with its computes, environments, jobs and blobs; tests change it."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.requests = []
+        """(method, host, path without query, query), in their order."""
+        self.unknown_hosts = []
+        self.jobs = {}
+        self.blobs = {}
+        """container/name -> (bytes, metadata)"""
+        self.codes = {}
+        self.computes = {
+            "gpu-cluster": {"vmSize": "Standard_NC24ads_A100_v4", "maxNodeCount": 4},
+            "cpu-cluster": {"vmSize": "Standard_D4s_v3", "maxNodeCount": 2},
+        }
+        self.environments = {"torch": ["1", "2", "3"]}
+        self.datastores = ["workspaceblobstore"]
+        self.faults = []
+        self.tokens = 0
+        self.token_lasts_s = 3600.0
+        self.issued = set()
+        """Tokens that count."""
+
+    def fail(
+        self,
+        method,
+        pattern,
+        status,
+        *,
+        code="",
+        message="",
+        headers=None,
+        times=1,
+        after=False,
+        delay_s=0.0,
+    ):
+        """Answer so many requests otherwise; with `after`, once they were carried out; status 0
+        breaks the connection off."""
+        body = azure_error(code, message)
+        self.faults.append(
+            {
+                "method": method,
+                "pattern": re.compile(pattern),
+                "answer": (status, body, headers or {}),
+                "times": times,
+                "after": after,
+                "delay_s": delay_s,
+            }
+        )
+
+    def asked(self, method, pattern):
+        """Return the requests that match."""
+        found = (one for one in self.requests if one[0] == method)
+        return [one for one in found if re.search(pattern, one[1] + one[2])]
+
+    def fault(self, method, place):
+        with self.lock:
+            for one in self.faults:
+                if one["times"] and one["method"] == method and one["pattern"].search(place):
+                    one["times"] -= 1
+                    return one
+        return None
+
+    def set_state(self, name, state):
+        self.jobs[name]["properties"]["status"] = state
+
+    def job_ids(self):
+        return sorted(self.jobs)
+
+    # Azure Resource Manager.
+
+    def arm(self, method, path, query, body):
+        if path.lower() == WORKSPACE.lower():
+            return 200, self.workspace()
+        usages = re.fullmatch(
+            r"/subscriptions/[^/]+/providers/Microsoft.MachineLearningServices/locations/(\w+)/(usages|vmSizes)",
+            path,
+        )
+        if usages:
+            return 200, self.usages() if usages[2] == "usages" else self.vm_sizes()
+        if not path.startswith(WORKSPACE + "/"):
+            return 404, azure_error("ResourceNotFound", f"The Resource '{path}' was not found.")
+        parts = path[len(WORKSPACE) + 1 :].split("/")
+        handler = getattr(self, f"on_{parts[0]}", None)
+        if handler is None:
+            return 404, azure_error("NotFound", f"no route {path}")
+        return handler(Call(method, parts[1:], query, body))
+
+    def workspace(self):
+        return {
+            "id": WORKSPACE,
+            "name": "ml-course",
+            "type": "Microsoft.MachineLearningServices/workspaces",
+            "location": "westeurope",
+            "properties": {
+                "friendlyName": "ml-course",
+                "discoveryUrl": f"https://{REGION}/discovery",
+                "workspaceId": "0" * 32,
+                "provisioningState": "Succeeded",
+            },
+        }
+
+    def usages(self):
+        return {
+            "value": [
+                {
+                    "id": f"{WORKSPACE}/usages/x",
+                    "type": "Microsoft.MachineLearningServices/vmFamily/usages",
+                    "unit": "Count",
+                    "currentValue": 24,
+                    "limit": 96,
+                    "name": {
+                        "value": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
+                        "localizedValue": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
+                    },
+                }
+            ]
+        }
+
+    def vm_sizes(self):
+        sizes = [("Standard_NC24ads_A100_v4", 24, 1, 220.0), ("Standard_D4s_v3", 4, 0, 16.0)]
+        return {
+            "value": [
+                {
+                    "name": name,
+                    "vCPUs": cpus,
+                    "gpus": gpus,
+                    "memoryGB": memory,
+                    "lowPriorityCapable": True,
+                    "premiumIO": True,
+                    "family": "x",
+                    "osVhdSizeMB": 1,
+                    "maxResourceVolumeMB": 1,
+                    "supportedComputeTypes": ["AmlCompute"],
+                }
+                for name, cpus, gpus, memory in sizes
+            ]
+        }
+
+    def compute(self, name):
+        options = self.computes[name]
+        return {
+            "id": f"{WORKSPACE}/computes/{name}",
+            "name": name,
+            "type": "Microsoft.MachineLearningServices/workspaces/computes",
+            "location": "westeurope",
+            "properties": {
+                "computeType": "AmlCompute",
+                "provisioningState": options.get("state", "Succeeded"),
+                "properties": {
+                    "vmSize": options["vmSize"],
+                    "vmPriority": options.get("priority", "Dedicated"),
+                    "scaleSettings": {
+                        "minNodeCount": 0,
+                        "maxNodeCount": options["maxNodeCount"],
+                        "nodeIdleTimeBeforeScaleDown": "PT120S",
+                    },
+                    "currentNodeCount": 0,
+                },
+            },
+        }
+
+    def on_computes(self, call):
+        if not call.parts:
+            return 200, {"value": [self.compute(name) for name in self.computes]}
+        if call.parts[0] not in self.computes:
+            return 404, azure_error(
+                "ResourceNotFound",
+                f"The Resource '{PROVIDER}/workspaces/ml-course/computes/{call.parts[0]}' under "
+                "resource group 'course' was not found.",
+            )
+        return 200, self.compute(call.parts[0])
+
+    def environment(self, name, version):
+        return {
+            "id": f"{WORKSPACE}/environments/{name}/versions/{version}",
+            "name": version,
+            "type": "Microsoft.MachineLearningServices/workspaces/environments/versions",
+            "properties": {
+                "image": "pytorch",
+                "osType": "Linux",
+                "isAnonymous": False,
+                "isArchived": False,
+                "environmentType": "UserCreated",
+            },
+            "systemData": {"createdAt": "2026-01-01T00:00:00Z"},
+        }
+
+    def on_environments(self, call):
+        if not call.parts:
+            return 200, {
+                "value": [
+                    {
+                        "id": f"{WORKSPACE}/environments/{name}",
+                        "name": name,
+                        "properties": {"latestVersion": versions[-1], "isArchived": False},
+                    }
+                    for name, versions in self.environments.items()
+                ]
+            }
+        versions = self.environments.get(call.parts[0], [])
+        if call.method == "PUT":
+            return 201, self.environment(call.parts[0], call.parts[2])
+        if len(call.parts) == 1 and versions:
+            return 200, {
+                "id": f"{WORKSPACE}/environments/{call.parts[0]}",
+                "name": call.parts[0],
+                "properties": {"latestVersion": versions[-1], "isArchived": False},
+            }
+        if len(call.parts) == 2 and versions:
+            return 200, {
+                "value": [self.environment(call.parts[0], one) for one in reversed(versions)]
+            }
+        if len(call.parts) == 3 and call.parts[2] in versions:
+            return 200, self.environment(call.parts[0], call.parts[2])
+        return 404, azure_error("UserError", f"Environment {'/'.join(call.parts)} was not found.")
+
+    def on_datastores(self, call):
+        found = [
+            {
+                "id": f"{WORKSPACE}/datastores/{name}",
+                "name": name,
+                "type": "Microsoft.MachineLearningServices/workspaces/datastores",
+                "properties": {
+                    "datastoreType": "AzureBlob",
+                    "accountName": "mlstore",
+                    "containerName": "blobs",
+                    "endpoint": "core.windows.net",
+                    "protocol": "https",
+                    "isDefault": name == self.datastores[0],
+                    "credentials": {"credentialsType": "AccountKey"},
+                },
+            }
+            for name in self.datastores
+        ]
+        if not call.parts:
+            return 200, {"value": found}
+        named = [one for one in found if one["name"] == call.parts[0]]
+        if not named:
+            return 404, azure_error("UserError", f"Could not find datastore: {call.parts[0]}")
+        if call.parts[1:] == ["listSecrets"]:
+            return 200, {"secretsType": "Sas", "sasToken": "sv=2024&sig=standin"}
+        return 200, named[0]
+
+    def on_codes(self, call):
+        if call.parts[-1] == "startPendingUpload":
+            uri = f"https://{BLOBS}/code-{call.parts[0]}"
+            return 200, {
+                "pendingUploadId": "1",
+                "pendingUploadType": "TemporaryBlobReference",
+                "blobReferenceForConsumption": {
+                    "blobUri": uri,
+                    "storageAccountArmId": "x",
+                    "credential": {"credentialType": "SAS", "sasUri": f"{uri}?sv=2024&sig=standin"},
+                },
+            }
+        key = f"{call.parts[0]}/{call.parts[2]}" if len(call.parts) == 3 else None
+        if key is None:
+            wanted = call.query.get("hash", [""])[0]
+            found = [
+                one
+                for one in self.codes.values()
+                if wanted and one["properties"]["properties"].get("hash_sha256") == wanted
+            ]
+            return 200, {"value": found}
+        if call.method == "PUT":
+            self.codes[key] = {
+                "id": f"{WORKSPACE}/codes/{call.parts[0]}/versions/{call.parts[2]}",
+                "name": call.parts[2],
+            } | call.body
+            return 201, self.codes[key]
+        return (
+            (200, self.codes[key])
+            if key in self.codes
+            else (404, azure_error("UserError", "no such code"))
+        )
+
+    def on_jobs(self, call):
+        if not call.parts:
+            return 200, {"value": list(self.jobs.values())}
+        name = call.parts[0]
+        if call.method == "PUT":
+            return self.put_job(name, call.body)
+        if name not in self.jobs:
+            return 404, azure_error("UserError", f"Cannot find run {name}.")
+        job = self.jobs[name]
+        if call.parts[1:] == ["cancel"]:
+            if job["properties"]["status"] in _ACTIVE:
+                job["properties"]["status"] = "Canceled"
+            elif job["properties"]["status"] != "Canceled":
+                return 400, azure_error(
+                    "UserError",
+                    f"Run {name} is in the terminal state {job['properties']['status']}.",
+                )
+            return 200, None
+        return 200, job
+
+    def put_job(self, name, body):
+        properties = body["properties"]
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", name):
+            return 400, azure_error("UserError", f"The name {name} is not valid.")
+        compute = properties["computeId"].rpartition("/")[2]
+        if compute not in self.computes:
+            return 404, azure_error(
+                "UserError", f"The specified compute target {compute} was not found."
+            )
+        if "codes" not in properties["codeId"]:
+            return 400, azure_error("UserError", "no code")
+        if name in self.jobs:
+            return 400, azure_error(
+                "UserError", "Only tags, isArchived and displayName can be changed."
+            )
+        job = {
+            "id": f"{WORKSPACE}/jobs/{name}",
+            "name": name,
+            "type": "Microsoft.MachineLearningServices/workspaces/jobs",
+        } | body
+        job["systemData"] = {
+            "createdAt": dt.datetime.now(dt.timezone.utc).isoformat(),
+            "createdBy": "Ann",
+        }
+        job["properties"]["status"] = "Queued"
+        job["properties"]["services"] = {
+            "Studio": {"jobServiceType": "Studio", "endpoint": f"https://ml.azure.com/runs/{name}"}
+        }
+        self.jobs[name] = job
+        return 201, job
+
+    # Storage.
+
+    def blob(self, method, path, query, body, headers):  # noqa: PLR0911 - a table of calls
+        key = unquote(path).lstrip("/")
+        if query.get("comp") == ["list"]:
+            container, prefix = key, query.get("prefix", [""])[0]
+            names = sorted(name for name in self.blobs if name.startswith(f"{container}/{prefix}"))
+            items = "".join(
+                f"<Blob><Name>{name[len(container) + 1 :]}</Name><Properties>"
+                f"<Content-Length>{len(self.blobs[name][0])}</Content-Length>"
+                f"<Last-Modified>{_MODIFIED}</Last-Modified><Etag>0x1</Etag>"
+                "<BlobType>BlockBlob</BlobType></Properties></Blob>"
+                for name in names
+            )
+            head = '<?xml version="1.0" encoding="utf-8"?><EnumerationResults>'
+            text = f"{head}<Blobs>{items}</Blobs><NextMarker /></EnumerationResults>"
+            return 200, text.encode(), {"Content-Type": "application/xml"}
+        if method == "PUT" and query.get("comp") == ["metadata"]:
+            metadata = {
+                name[10:]: value
+                for name, value in headers.items()
+                if name.lower().startswith("x-ms-meta-")
+            }
+            self.blobs[key] = (self.blobs[key][0], metadata)
+            return 200, b"", {}
+        if method == "PUT" and query.get("comp") == ["block"]:
+            self.blobs.setdefault(f"{key}#blocks", (b"", {}))
+            self.blobs[f"{key}#blocks"] = (self.blobs[f"{key}#blocks"][0] + body, {})
+            return 201, b"", {}
+        if method == "PUT" and query.get("comp") == ["blocklist"]:
+            self.blobs[key] = self.blobs.pop(f"{key}#blocks")
+            return 201, b"", {}
+        if method == "PUT":
+            self.blobs[key] = (body, {})
+            return 201, b"", {"ETag": '"0x1"', "Last-Modified": _MODIFIED}
+        if key not in self.blobs:
+            return 404, b"", {"x-ms-error-code": "BlobNotFound"}
+        content, metadata = self.blobs[key]
+        found = {f"x-ms-meta-{name}": value for name, value in metadata.items()} | {
+            "x-ms-blob-type": "BlockBlob",
+            "ETag": '"0x1"',
+            "Last-Modified": _MODIFIED,
+        }
+        asked = headers.get("x-ms-range") or headers.get("Range")
+        if asked and method == "GET":
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            first, last = int(first), min(int(last or 1 << 60), len(content) - 1)
+            if first >= len(content):
+                return (
+                    416,
+                    b"",
+                    {"x-ms-error-code": "InvalidRange", "Content-Range": f"bytes */{len(content)}"},
+                )
+            found["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+            return 206, content[first : last + 1], found
+        return 200, content, found
+
+    def put_output(self, job, place, content):
+        """Write a file of the mounted output of a job."""
+        self.blobs[f"blobs/hpcdist/{job}/{place}"] = (content, {})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    host = None
+
+    def do_CONNECT(self):
+        host = self.path.partition(":")[0]
+        self.send_response(200)
+        self.end_headers()
+        try:
+            self.connection = self.server.context.wrap_socket(self.connection, server_side=True)
+        except (ssl.SSLError, OSError):
+            self.server.azure.unknown_hosts.append(host)
+            self.close_connection = True
+            return
+        self.rfile, self.wfile = (
+            self.connection.makefile("rb", -1),
+            self.connection.makefile("wb", 0),
+        )
+        self.host = host
+        self.close_connection = False
+
+    def finish(self):
+        super().finish()
+        self.connection.close()
+
+    def _answer(self):
+        azure = self.server.azure
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.host is None:
+            self._send(*self._token(query))
+            return
+        azure.requests.append((self.command, self.host, parts.path, query))
+        fault = azure.fault(self.command, f"{self.host}{parts.path}?{parts.query}")
+        if fault and not fault["after"]:
+            self._send_fault(fault)
+            return
+        with azure.lock:
+            answer = self._carry_out(azure, parts.path, query, body)
+        if fault:
+            self._send_fault(fault)
+        else:
+            self._send(*answer)
+
+    do_GET = do_PUT = do_POST = do_HEAD = _answer  # noqa: N815 - names of http.server
+
+    def _token(self, query):
+        azure = self.server.azure
+        if self.headers.get("X-IDENTITY-HEADER") != IDENTITY_HEADER:
+            return 401, {"error": "no identity"}, {}
+        azure.tokens += 1
+        expires = str(int(time.time() + azure.token_lasts_s))
+        token = _token_of_tenant(azure.tokens)
+        azure.issued.add(token)
+        return (
+            200,
+            {
+                "access_token": token,
+                "expires_on": expires,
+                "resource": query.get("resource", [""])[0],
+                "token_type": "Bearer",
+            },
+            {},
+        )
+
+    def _carry_out(self, azure, path, query, body):
+        if self.host == BLOBS:
+            return azure.blob(self.command, path, query, body, self.headers)
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token not in azure.issued:
+            return (
+                401,
+                azure_error(
+                    "ExpiredAuthenticationToken",
+                    "The access token expiry UTC time is earlier than current UTC time.",
+                ),
+                {"WWW-Authenticate": 'Bearer error="invalid_token"'},
+            )
+        if self.host == ARM:
+            status, answer = azure.arm(
+                self.command, path, query, json.loads(body) if body else None
+            )
+            return status, answer, {}
+        return 404, azure_error("NotFound", path), {}
+
+    def _send_fault(self, fault):
+        time.sleep(fault["delay_s"])
+        status, body, headers = fault["answer"]
+        if status == 0:
+            self.close_connection = True
+            self.connection.close()
+            return
+        self._send(status, body, headers)
+
+    def _send(self, status, body, headers):
+        content = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+def _token_of_tenant(number):
+    claims = json.dumps({"tid": "tenant", "number": number}).encode()
+    return f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.sig"
+
+
+@contextmanager
+def azure_standin(folder):
+    """Start the stand-in; yield it, and the variables by which the SDK comes to it."""
+    certificate = _certificate(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    server.azure = Azure()
+    server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.context.load_cert_chain(certificate)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield (
+            server.azure,
+            {
+                "HTTPS_PROXY": place,
+                "NO_PROXY": "127.0.0.1",
+                "REQUESTS_CA_BUNDLE": str(certificate),
+                "IDENTITY_ENDPOINT": f"{place}/token",
+                "IDENTITY_HEADER": IDENTITY_HEADER,
+            },
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _certificate(folder):
+    """Write a certificate for the hosts, and its key, into one file; it is trusted by itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stand-in for Azure")])
+    now = dt.datetime.now(dt.timezone.utc)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "stand-in.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
+    return path
