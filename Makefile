@@ -14,14 +14,17 @@ BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
 
-.PHONY: demo test foreign lint package fuzz constraints clean slurm browser
+# The container runtime that needs no rights, in which the tests start agents.
+CONTAINER_PACKAGES := charliecloud-runtime
+
+.PHONY: demo test foreign lint package fuzz constraints clean slurm browser container
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
 	$(BIN)/hpcdist submit ddp --nodes 1 --gpus 1 --local
 	$(BIN)/hpcdist summary
 
-test: $(VENV)/test-installed slurm browser
+test: $(VENV)/test-installed slurm browser container
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
@@ -47,12 +50,15 @@ fuzz: $(VENV)/test-installed
 constraints: $(VENV)/test-installed
 	$(BIN)/python .ci/constraints.py > constraints.txt
 
-# Never fail: without Slurm or a browser their tests are skipped, with a reason.
+# Never fail: without Slurm, a browser or a container runtime their tests are skipped, with a reason.
 slurm:
 	@./tests/install-packages "a real Slurm" $(SLURM_PACKAGES)
 
 browser:
 	@./tests/install-packages "a real browser" $(BROWSER_PACKAGES)
+
+container:
+	@./tests/install-packages "a real container" $(CONTAINER_PACKAGES)
 
 $(VENV)/python-made:
 	$(PYTHON) -c 'import sys; sys.exit("hpcdist needs Python 3.10 or newer, this is " + sys.version) if sys.version_info < (3, 10) else None'

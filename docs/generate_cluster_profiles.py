@@ -49,7 +49,7 @@ These commands show your profiles and what a job would request:
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
 If both files describe a cluster, they are merged key by key. The project's value wins, and `null` in the project's file
-removes the user's value. Lists, `environment`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and
+removes the user's value. Lists, `environment`, `container`, `lsf` and `azure` are each replaced as one value. `--partition`, `--account` and
 `--qos` override both files.
 
 hpcdist selects the cluster from the first of these that is given: `--cluster NAME`, the variable `HPCDIST_CLUSTER`,
@@ -80,6 +80,8 @@ _NOTES = """
 - `setup`: each item is bash code of one or more lines. A single text is a list of one item.
 - `environment`: values are text. Put numbers, true and false in quotes.
 - `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
+- `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
+  of an image is relative to the file. See [containers.md](containers.md).
 - `directives`: options that hpcdist sets itself are refused, with the name of the key to use: `--partition` is the key
   partition.
 - A value that looks secret, by its name (a token, a password, an API key) or by itself (`ghp_...`, `Bearer ...`, a private key, a

@@ -18,6 +18,7 @@ _SECTIONS = {
     "Resources": "`resources`",
     "Launch": "`launch`",
     "Record": "`record`",
+    "Container": "`container`",
     "TrainJob": "Jobs with `workload: train`",
     "LightningJob": "Jobs with `workload: lightning`",
     "TrainingJob": "Jobs with `workload: train` or `workload: lightning`",

@@ -17,7 +17,7 @@ import msgspec
 
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
-from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.shortage import full_disk
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import is_own
@@ -41,12 +41,16 @@ class Agent:
         plan: LaunchPlan,
         place: JobPlace,
         requeuer: Scheduler | None = None,
+        *,
+        is_inside: bool = False,
     ) -> None:
+        """`is_inside` where the agent is in an image, and another process concludes for it."""
         self.verdict: Verdict | None = None
         self._run = run
         self._job = job
         self._node = OwnNode(job=job, plan=plan, place=place)
         self._requeuer = requeuer
+        self._is_inside = is_inside
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
@@ -74,7 +78,11 @@ class Agent:
             if self._member is not None:
                 self._member.usage.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
-        if self.verdict is not None and self._attempts.has_a_say():
+        if self.verdict is None or not self._attempts.has_a_say():
+            return
+        if self._is_inside:
+            self._leave_to_outside()
+        else:
             self.verdict = lives.conclude(
                 self._run,
                 self._job,
@@ -84,6 +92,14 @@ class Agent:
                 has_a_say=self._attempts.has_a_say,
                 begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
             )
+
+    def _leave_to_outside(self) -> None:
+        end = left.EndOfAgent(
+            verdict=self.verdict,
+            newest=self._attempts.newest,
+            has_begun=self._attempts.has_begun,
+        )
+        left.leave(self._run, self._node.place.node_rank, end)
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
@@ -141,8 +157,11 @@ def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None
         return _refuse(run, place, error.message)
     except (KeyError, msgspec.ValidationError) as error:
         return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
+    is_inside = left.take_note()
+    if is_inside:
+        left.leave(run, place.node_rank, left.EndOfAgent())
     requeuer = load_requeuer(str(spec.scheduler))
-    agent = Agent(run, job, plan, place, requeuer)
+    agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

@@ -52,17 +52,33 @@ def carry(cache: Path | None = None) -> Path:
     `cache` is the folder that takes it; None: the user's cache. Any number may do so at once. A
     folder that is there and was changed is made anew. Raises CannotCarryError.
     """
-    contents = dict(_contents())
+    contents = _contents()
+    folder = _folder(cache)
     try:
-        folder = (cache or files.user_cache()) / FOLDER
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         _check_private(folder)
         return _stored(folder, contents)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        raise CannotCarryError(
-            f"hpcdist cannot be copied for another Python: {error}",
-            hint="name another folder for caches with XDG_CACHE_HOME",
-        ) from None
+    except OSError as error:
+        raise _cannot(error) from None
+
+
+def carried_folder(cache: Path | None = None) -> Path:
+    """Return the folder that `carry` would make, which need not be there."""
+    return _folder(cache) / _digest(_contents())
+
+
+def _folder(cache: Path | None) -> Path:
+    try:
+        return (cache or files.user_cache()) / FOLDER
+    except RuntimeError as error:  # there is no home
+        raise _cannot(error) from None
+
+
+def _cannot(error: Exception) -> CannotCarryError:
+    return CannotCarryError(
+        f"hpcdist cannot be copied for another Python: {error}",
+        hint="name another folder for caches with XDG_CACHE_HOME",
+    )
 
 
 def tags(folder: Path) -> list[str]:
@@ -93,8 +109,12 @@ def _check_private(folder: Path) -> None:
 # Taking.
 
 
-def _contents() -> Iterator[tuple[str, bytes]]:
-    """Yield all files: place in the folder, and bytes."""
+def _contents() -> dict[str, bytes]:
+    """Return all files by their place in the folder."""
+    return dict(_each_file())
+
+
+def _each_file() -> Iterator[tuple[str, bytes]]:
     package = Path(__file__).parents[1]
     own = _tree(package)
     yield from ((f"hpcdist/{place}", data) for place, data in own if not _is_shipped(place))

@@ -33,6 +33,12 @@ def missing() -> list[str]:
     return found if importlib.util.find_spec(_FROM_IMAGE) else [*found, _FROM_IMAGE]
 
 
+def check(place: str) -> None:
+    """End the program where something is missing, with what is to be done."""
+    if names := missing():
+        sys.exit(what_to_do(names, place))
+
+
 def what_to_do(names: list[str], place: str) -> str:
     """Return the sentences on what is missing in a `place` such as an image, and how it gets there,
     or beside hpcdist where the image cannot be changed."""

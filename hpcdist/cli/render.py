@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -36,7 +37,7 @@ def render(*, options: JobOptions, explain: bool) -> None:
 
     planned = plan(options)
     if explain:
-        _explain(planned)
+        _explain(planned, options.runs)
     # Without a queue the command itself would wait.
     dependencies = settle_afters(options, planned) if planned.has_queue else []
     scripts = planned_scripts(
@@ -49,7 +50,7 @@ def render(*, options: JobOptions, explain: bool) -> None:
         sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
 
 
-def _explain(planned: PlannedSubmission) -> None:
+def _explain(planned: PlannedSubmission, runs: Path) -> None:
     """Explain the numbers, once for runs that ask for the same."""
     from hpcdist.submission.plan import shape_of
 
@@ -60,6 +61,5 @@ def _explain(planned: PlannedSubmission) -> None:
         if len(points) > 1:
             labels = ", ".join(dict.fromkeys(planned.points[index].label for index in same))
             say(one_line(f"{len(same)} of {len(planned.runs)} runs: {labels}"))
-        run = planned.runs[same[0]]
-        for line in run.scheduler.explain(run.loaded.job, run.plan):
+        for line in planned.runs[same[0]].explain(runs):
             say(one_line(line))

@@ -34,7 +34,10 @@ FILE_NAME = "hpcdist.yaml"
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"
 
-_RUN_KEYS = ("setup", "python", "environment", "directives", "lsf.launcher", "azure.image")
+_RUN_KEYS = (
+    *("setup", "python", "environment", "directives", "lsf.launcher", "azure.image"),
+    *("container.image", "container.python", "container.options"),
+)
 """Keys whose values are executed as the user, or decide what is."""
 
 
@@ -236,7 +239,7 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 
     Raises ProfileError where that is everybody.
     """
-    sections = {name: of for name, of in values.items() if name in SCHEDULERS}
+    sections = {name: of for name, of in values.items() if name in {*SCHEDULERS, "container"}}
     of_sections = {f"{name}.{key}": of[key] for name, of in sections.items() for key in of}
     given = {**values, **of_sections}
     keys = [key for key in _RUN_KEYS if given.get(key)]
@@ -259,7 +262,7 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     values = dict(file.clusters[name])
     # A key that has nothing behind it is empty; several lines of bash may be one text.
-    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}}
+    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}, "container": {}}
     empty |= {name: {} for name in SCHEDULERS if name in ClusterProfile.__struct_fields__}
     values |= {key: value for key, value in empty.items() if values.get(key, ...) is None}
     if isinstance(values.get("setup"), str):
@@ -269,6 +272,10 @@ def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
         python = os.path.expanduser(python)
         # A path is relative to the file, a bare name is for PATH.
         values["python"] = os.path.abspath(file.path.parent / python) if "/" in python else python
+    image = (values.get("container") or {}).get("image")
+    if image and image.startswith((".", "~")):
+        path = os.path.abspath(file.path.parent / os.path.expanduser(image))
+        values["container"] = {**values["container"], "image": path}
     return values
 
 

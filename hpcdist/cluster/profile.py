@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from hpcdist.cluster.schedulers import scheduler_choices
-from hpcdist.job.spec import Count, Positive, Section
+from hpcdist.job.spec import Container, Count, Positive, Section
 
 if TYPE_CHECKING:
     SchedulerChoice = str
@@ -103,6 +103,8 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Differences between LSF sites."""
     azure: AzureOptions = AzureOptions()
     """The workspace of Azure Machine Learning, and what a job gets there."""
+    container: Container = Container()
+    """The image of every job that names none: keys as in the section container of a job."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""
     price_per_hour: Positive | None = None

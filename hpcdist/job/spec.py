@@ -224,6 +224,27 @@ class Record(Section, frozen=True, kw_only=True):
     samples are taken more often."""
 
 
+class Container(Section, frozen=True, kw_only=True):
+    """The image that the agents and ranks run in; hpcdist itself need not be in it."""
+
+    image: str | None = None
+    """An image file (.sif, .sqsh), a folder with an image's files, or one of a registry, such as
+    docker://pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime; none: no image, whatever the profile
+    says. Unset: as the profile says, and else none."""
+    runtime: Literal["auto", "apptainer", "pyxis", "charliecloud", "podman"] = "auto"
+    """Program that starts it: apptainer, pyxis (Slurm), charliecloud or podman; auto: the only one
+    that is there."""
+    mounts: list[str] = []
+    """Folders of the nodes that are seen inside too: SRC, SRC:DST or SRC:DST:ro, where $NAME stands
+    for a variable of the job. The runs, the directory that you submit from and data.root are
+    mounted in any case. Those of the profile and of the job are added up."""
+    python: str = "python3"
+    """The image's interpreter: 3.10 or newer, with torch."""
+    options: list[str] = []
+    """Further options for the runtime, one per item; those of the profile and of the job are added
+    up."""
+
+
 class JobSpec(Section, frozen=True, kw_only=True):
     """The keys of every job, whatever its workload."""
 
@@ -236,6 +257,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
     resources: Resources = Resources()
     launch: Launch = Launch()
     record: Record = Record()
+    container: Container = Container()
 
     @property
     def gpus_per_rank(self) -> int:

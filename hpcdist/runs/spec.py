@@ -94,6 +94,16 @@ class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The work tree."""
 
 
+class UsedContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """The image that the agents and ranks of a run ran in."""
+
+    image: str | None = None
+    """Path, or reference to a registry."""
+    runtime: str | None = None
+    identity: str | None = None
+    """Tells an image from a changed one: the id of a .sif, or size and time of another file."""
+
+
 class GitState(msgspec.Struct, frozen=True, kw_only=True):
     """Git's view of the directory that a run was submitted from."""
 
@@ -175,6 +185,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     """The directory that the run was submitted from."""
     snapshot: UsedSnapshot | None = None
+    container: UsedContainer | None = None
+    """None: no image."""
     command: list[str] = []
     """The command by which the user asked for the run."""
     user: str | None = None
@@ -207,8 +219,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self) -> dict[str, Any]:
         """Return the content of spec.json."""
         value: dict[str, Any] = msgspec.to_builtins(self)
-        if self.sweep is None:
-            del value["sweep"]
+        for key in ("sweep", "container"):
+            if value[key] is None:
+                del value[key]
         return value
 
 

@@ -22,6 +22,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import State, Verdict
@@ -84,6 +85,8 @@ class Target(Struct, frozen=True, kw_only=True):
     """All of them must come true."""
     allocation: str | None = None
     step_options: list[str] = []
+    container: InContainer | None = None
+    """How the agents are started in an image; None: they are in none."""
 
     @property
     def script_file(self) -> Path:
@@ -206,6 +209,8 @@ class Scheduler(ABC):
     allocation_variable: ClassVar[str | None] = None
     """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
     a step; None: there are no steps."""
+    takes_containers: ClassVar[bool] = False
+    """Its agents can be started in a container image."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     longest_poll_s: ClassVar[float] = 15.0

@@ -19,19 +19,23 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment
 
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import is_own
+from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_task, seal_tasks
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.hosts import PLACE_VARIABLE
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
+_PICKLE_LIMIT_S = 60.0
+"""Time in which a pickle comes at the latest: submitit waits as long."""
+_POLL_S = 0.5
 
 
 class ScriptExecutor(core.Executor):
@@ -153,6 +157,32 @@ def _own_place() -> int:
     return int(os.environ.get(PLACE_VARIABLE) or JobEnvironment().array_task_id or 0)
 
 
+def load_sealed_task(folder: Path, seal: str) -> object:
+    """Return what the job's node is to execute, once it is there, for a process that has it run
+    elsewhere. Ends with a verdict where something else is there than what was submitted."""
+    unnamed = _unnamed_pickle(folder, _own_place())
+    named = utils.JobPaths(folder, job_id=JobEnvironment().job_id).submitted_pickle
+
+    def find() -> Path | None:
+        return next((path for path in (named, unnamed) if path.exists()), None)
+
+    try:
+        check_folder(folder.parent)
+        check_folder(folder)
+        path = poll(find, interval_s=_POLL_S, limit_s=_PICKLE_LIMIT_S)
+        content = read_task(path or unnamed, listed_as=unnamed.name, seal=seal)
+    except BrokenSealError as error:
+        _refuse(folder, error)
+    delayed = pickle.loads(content)  # noqa: S301 - it is the user's own, as it was submitted
+    return delayed.function
+
+
+def _refuse(folder: Path, error: BrokenSealError) -> NoReturn:
+    print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+    _write_refusal(Run(folder.parent), error)
+    sys.exit(EXIT_FAILED)
+
+
 def run_pickle(*, adopts: bool = False) -> None:
     """Run submitit's main on the folder that sys.argv names, if what is there is what was submitted
     by the seal behind it; with `adopts` where the job may have no id yet, as far as submitit knows.
@@ -167,9 +197,7 @@ def run_pickle(*, adopts: bool = False) -> None:
             _adopt_pickle(folder)
         _run_sealed(seal)
     except BrokenSealError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-        _write_refusal(Run(folder.parent), error)
-        sys.exit(EXIT_FAILED)
+        _refuse(folder, error)
 
 
 def _write_refusal(run: Run, error: BrokenSealError) -> None:

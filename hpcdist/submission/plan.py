@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from hpcdist.agent.task import AgentTask
+from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
+from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import seal_run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
+from hpcdist.submission.container import explanation, in_container, settle_container
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
@@ -37,6 +40,7 @@ class PlannedRun:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    container_notes: list[str] = field(default_factory=list)
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -58,24 +62,51 @@ class PlannedRun:
                 "of processes, but not in a variable of the environment or a private file"
             )
         of_job = load_workload(self.loaded.job).notes()
-        return [*notes, *self.plan.notes, *self.workspace.notes, *of_job]
+        return [
+            *notes,
+            *self.plan.notes,
+            *self.workspace.notes,
+            *self.container_notes,
+            *of_job,
+        ]
 
     def script(self, target: Target) -> str:
         return self.scheduler.render(self.loaded.job, target, self.plan)
 
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """Return what the script of one run is for."""
-        cwd, environment = self.workspace.place(run.path.parent)
+        runs = run.path.parent
+        cwd, environment = self.workspace.place(runs)
+        container = self.container_in(runs)
         return Target(
             name=run.id,
             folder=run.path,
             cwd=cwd,
             environment=environment,
-            own_folders=self.workspace.own_folders(run.path.parent),
+            own_folders=[
+                *self.workspace.own_folders(runs),
+                *([container.python_path] if container else []),
+            ],
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,
+            container=container,
         )
+
+    def explain(self, runs: Path) -> list[str]:
+        """Return the arithmetic behind the script, and what images find, a line each."""
+        return [
+            *self.scheduler.explain(self.loaded.job, self.plan),
+            *explanation(self.loaded.job, self.container_in(runs)),
+        ]
+
+    def container_in(self, runs: Path) -> InContainer | None:
+        """Return how the agents are started in an image, with the runs in a folder."""
+        cwd, _ = self.workspace.place(runs)
+        with _located(self.loaded):
+            return in_container(
+                self.loaded.job, runs=runs, cwd=cwd, submit_dir=self.workspace.submit_dir
+            )
 
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
@@ -198,7 +229,10 @@ class PlannedSubmission:
             run.prepare()
 
     def stored(self, folder: Path) -> PlannedSubmission:
-        """Store the snapshots, each once, in the folder of the runs, and return the new plan."""
+        """Store the snapshots, each once, in the folder of the runs, and the hpcdist for images;
+        return the new plan."""
+        if any(run.loaded.job.container.image for run in self.runs):
+            carry()
         stored: dict[int, Workspace] = {}
         for run in self.runs:
             if id(run.workspace) not in stored:
@@ -233,6 +267,7 @@ def plan_run(
         loaded = msgspec.structs.replace(loaded, job=job)
     with _located(loaded):
         load_workload(loaded.job).check()
+        loaded, container_notes = settle_container(loaded, cluster, chosen)
         if allocation is None:
             plan = chosen.plan(loaded.job, cluster.profile)
         else:
@@ -246,7 +281,12 @@ def plan_run(
         only_there=None if chosen.shares_files else chosen.title,
     )
     return PlannedRun(
-        loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+        loaded=loaded,
+        scheduler=chosen,
+        cluster=cluster,
+        plan=plan,
+        workspace=workspace,
+        container_notes=container_notes,
     )
 
 
@@ -281,10 +321,11 @@ def plan_points(
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
                 load_workload(job).check()
+                loaded, container_notes = settle_container(loaded, same.cluster, same.scheduler)
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):
-                    of_plan = same.scheduler.plan(job, same.cluster.profile)
-            planned = replace(same, loaded=loaded, plan=of_plan)
+                    of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
+            planned = replace(same, loaded=loaded, plan=of_plan, container_notes=container_notes)
         else:
             planned = plan(loaded, point)
         by_values[values(point)] = by_shape[shape] = by_shape[code] = planned

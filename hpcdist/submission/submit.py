@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
+from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import versions
 from hpcdist.job.spec import job_to_dict
@@ -34,6 +34,7 @@ from hpcdist.runs.spec import (
 )
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency
+from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
@@ -226,6 +227,11 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     """
     from hpcdist.agent.debug import begin, run_here
 
+    if planned.loaded.job.container.image is not None:
+        raise UserError(
+            "debug mode runs in this process, and in no container",
+            hint="add --set container.image=none, or leave out --debug",
+        )
     make_runs_folder(runs)
     planned = planned.stored(runs)
     submission = Submission(PlannedSubmission.of_run(planned), runs, command)
@@ -295,6 +301,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             ),
             cwd=workspace.submit_dir,
             snapshot=workspace.used_snapshot(runs),
+            container=used_container(loaded.job),
             sweep=_starred_place(spec.sweep, stars),
         )
     )

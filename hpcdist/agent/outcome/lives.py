@@ -60,7 +60,8 @@ class Attempts:
         self._job = job
         self._requeuer = requeuer
         self._log = log
-        self._newest = run.newest_attempt()  # its own, or from before its time
+        self.newest = run.newest_attempt()
+        """The newest attempt that it knows: its own, or from before its time."""
 
     def claim(self) -> int:
         """Take the next attempt number for all agents, and return it."""
@@ -69,19 +70,19 @@ class Attempts:
         return self.number
 
     def begin(self, number: int) -> None:
-        self.number = self._newest = number
+        self.number = self.newest = number
         self.has_begun = True
 
     def is_overtaken(self) -> bool:
-        return self._run.newest_attempt() > self._newest
+        return self._run.newest_attempt() > self.newest
 
     def has_a_say(self) -> bool:
         """Return False, and write that to the agent's log, where a newer attempt has begun
         elsewhere."""
         newest = self._run.newest_attempt()
-        if newest > self._newest:
+        if newest > self.newest:
             self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
-        return newest <= self._newest
+        return newest <= self.newest
 
 
 def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:

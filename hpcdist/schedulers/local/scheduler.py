@@ -64,6 +64,7 @@ class LocalScheduler(Scheduler):
     name = "local"
     title = "this machine"
     runs_here = True
+    takes_containers = True
     longest_poll_s = 1.0  # asking this machine is cheap
 
     def plan(

@@ -48,6 +48,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     title = "LSF"
     version_command = ("bsub", "-V")
     has_queue = True
+    takes_containers = True
     can_requeue = True
 
     def plan(

@@ -51,6 +51,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     title = "PBS"
     version_command = ("qsub", "--version")
     has_queue = True
+    takes_containers = True
     can_requeue = True
 
     def plan(

@@ -62,6 +62,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
     title = "Slurm"
     version_command = ("sbatch", "--version")
     has_queue = True
+    takes_containers = True
     allocation_variable = "SLURM_JOB_ID"
     can_requeue = True
 

@@ -34,6 +34,7 @@ NOT_COMPARED = (
     "strategy",  # one rank needs no strategy; what a strategy costs is part of the speed-up
     "launch",  # restarts and time limits; the device and backend that ran are compared
     "record",
+    *("container.runtime", "container.mounts", "container.python", "container.options"),
     "train.seed",  # repeats
     "data.download",
     "checkpoint.keep",

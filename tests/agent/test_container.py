@@ -1,0 +1,132 @@
+"""Runs whose agents are in a container image, on this machine, by a real runtime."""
+
+import json
+import os
+import signal
+import stat
+import sys
+
+import pytest
+from conftest import LaunchedRun
+from containers import container, image  # noqa: F401 - a fixture
+from submitting import submit_run
+
+from hpcdist.job import load_job
+from hpcdist.schedulers.local.scheduler import scheduler as local
+
+LOOK = """\
+import json, os, signal, sys, time
+import hpcdist
+print(json.dumps({
+    "root": sorted(os.listdir("/")), "uid": os.getuid(), "cwd": os.getcwd(),
+    "hpcdist": hpcdist.__file__, "shm": os.statvfs("/dev/shm").f_blocks,
+    "environment": dict(os.environ), "numpy": "numpy" in sys.modules,
+}), flush=True)
+open(f"written-{os.environ['RANK']}", "w").close()
+"""
+WAIT = "import time\nprint('{}', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch, image):  # noqa: F811 - pytest's way
+    """Starts a script in the image; keys of the section container may be given."""
+    monkeypatch.chdir(tmp_path)
+    launched = []
+
+    def start(text, *overrides, nodes=1, **keys):
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        sets = [word for word in container(keys.pop("image", image), **keys) if word != "--set"]
+        loaded = load_job(str(script), overrides=[*sets, f"resources.nodes={nodes}", *overrides])
+        run = LaunchedRun(submit_run(loaded, tmp_path / "runs"))
+        launched.append(run)
+        return run
+
+    yield start
+    for run in launched:
+        if not run.run.verdict_file.exists():
+            local.cancel([run.run])
+
+
+def program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_hosts_libraries(
+    launch,
+    tmp_path,
+    monkeypatch,
+    image,  # noqa: F811
+):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/host/lib")
+    monkeypatch.setenv("TOKEN_OF_MINE", "hf_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+    run = launch(LOOK, nodes=2)
+    assert run.verdict().state == "done", run.verdict().message
+    assert run.run.read_verdict().exit_code_of_run == 0
+    for rank in range(2):
+        (found,) = run.said(rank)
+        assert set(found["root"]) == {*os.listdir(image)}
+        assert (found["uid"], found["cwd"]) == (os.getuid(), str(tmp_path))
+        assert "/carried/" in found["hpcdist"]
+        assert found["shm"] == os.statvfs("/dev/shm").f_blocks
+        environment = found["environment"]
+        assert environment["TOKEN_OF_MINE"].startswith("hf_")
+        assert environment["PYTHONNOUSERSITE"] == "1"
+        assert "LD_LIBRARY_PATH" not in environment
+        assert "HPCDIST_IN_CONTAINER" not in environment
+        assert (tmp_path / f"written-{rank}").stat().st_uid == os.getuid()
+    used = run.run.read_spec().container
+    assert (used.image, used.runtime) == (str(image), "charliecloud")
+    assert used.identity.startswith("folder:")
+    log = (run.run.submitit_folder / "controller.log").read_text() + "".join(
+        path.read_text() for path in run.run.submitit_folder.glob("*_log.*")
+    )
+    assert f"ch-run --bind={tmp_path}:{tmp_path}" in log
+    assert "hf_aaaa" not in log + run.run.path.joinpath("script.sh").read_text()
+
+
+def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_victims(launch):
+    text = "import os, time\nprint('{}', flush=True)\ntime.sleep(600 if os.environ['RANK'] == '0'"
+    run = launch(f"{text} else 0.1)\nraise ValueError('boom')\n", nodes=2)
+    verdict = run.verdict()
+    assert (verdict.kind, verdict.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
+
+    run = launch(WAIT)
+    run.wait(lambda: run.said(0))
+    os.kill(run.pid(0), signal.SIGKILL)
+    assert (run.verdict().kind, run.verdict().signal) == ("signal", "SIGKILL")
+
+    run = launch(WAIT, options="[--private-tmp]", mounts=[])
+    run.wait(lambda: run.said(0))
+    local.cancel([run.run])
+    assert run.verdict().kind == "cancelled"
+
+
+def test_an_image_that_cannot_start_an_agent_is_the_verdict_in_its_words(launch, tmp_path):
+    old = f"""#!{sys.executable}
+import sys
+sys.version_info = (3, 9, 18)
+exec(sys.argv[3])
+"""
+    without_torch = f'#!/bin/sh\nexec {sys._base_executable} -S -s "$@"\n'
+    runs = {
+        "the image has Python 3.9, and hpcdist needs 3.10 or newer": launch(
+            LOOK, python=program(tmp_path / "old", old)
+        ),
+        "the image has no torch: python -m pip install torch": launch(
+            LOOK, python=program(tmp_path / "bare", without_torch), nodes=2
+        ),
+        "can't execve(2): /no/python: No such file or directory": launch(LOOK, python="/no/python"),
+        "container.mounts names $NOT_SET, which is not set in the job": launch(
+            LOOK, mounts=["$NOT_SET"]
+        ),
+    }
+    for words, run in runs.items():
+        verdict = run.verdict()
+        assert (verdict.kind, verdict.exit_code_of_run) == ("launch", 1)
+        assert words in verdict.message
+        assert not run.run.event_files()
+    assert json.loads(runs.popitem()[1].run.spec_file.read_text())["container"]
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
