@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from hpcdist.agent.host import HostReader
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
 from hpcdist.machine.memory import proportional_bytes
 from hpcdist.machine.process import descendants
@@ -123,9 +124,9 @@ class UsageSampler:
 def _sample(
     stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare, every_s: float
 ) -> None:
-    own, node, gpus = RankProcesses(), NodeProcesses(), GpuReader(share.gpus)
-    if gpus.facts:
-        events.write("node", **to_fields(msgspec.structs.replace(begin, gpus=gpus.facts)))
+    own, host, gpus = RankProcesses(), HostReader(share.cpus), GpuReader(share.gpus)
+    begin = msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts)
+    events.write("node", **to_fields(begin))
     windows = Windows(every_s)
     at_s, sampled_s = time.monotonic(), time.time()
     own.sample(share.ranks().values(), 0.0)
@@ -133,7 +134,7 @@ def _sample(
     while not stop.wait(windows.next_in_s()) and (pids := list(share.ranks().values())):
         before_s, at_s, sampled_s = at_s, time.monotonic(), time.time()
         length_s = at_s - before_s
-        found = own.sample(pids, length_s) | node.sample(length_s)
+        found = own.sample(pids, length_s) | host.sample(length_s)
         full = windows.add(Sample(length_s, found, gpus.sample(length_s)), time_s=sampled_s)
         if full is not None:
             events.write("usage", **to_fields(full))
@@ -219,32 +220,6 @@ class RankProcesses:
         if not living or any(seen.shared_bytes is None for seen in living):
             return None
         return sum(max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in living)
-
-
-class NodeProcesses:
-    """All processes of the node, whoever's they are."""
-
-    def __init__(self) -> None:
-        import psutil
-
-        self._psutil = psutil
-        self._before = psutil.cpu_times()
-
-    def sample(self, length_s: float) -> dict[str, float]:
-        """`node_cpus_busy` since the last sample, and `node_memory_bytes` now."""
-        now = self._psutil.cpu_times()
-        used_s = _busy_s(now._asdict()) - _busy_s(self._before._asdict())
-        self._before = now
-        memory = self._psutil.virtual_memory()
-        found = {"node_memory_bytes": float(memory.total - memory.available)}
-        if length_s > 0:
-            found["node_cpus_busy"] = max(0.0, used_s) / length_s
-        return found
-
-
-def _busy_s(times: Mapping[str, float]) -> float:
-    """Return the busy time of all CPUs; `guest` is in `user`, `guest_nice` in `nice`."""
-    return sum(times.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
 
 
 class GpuReader:

@@ -6,7 +6,7 @@ Windows of samples grow with the time: a day makes some 700 of them, as for step
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -15,7 +15,9 @@ _FASTEST_S = 0.5
 _GROWTH = 0.1
 """Share of the time so far: samples begin close to each other, so that short runs have some."""
 ENERGY = "energy_j"
-"""The quantity of a GPU that is added up: it is that of the whole time since the last sample."""
+CPU_ENERGY = "cpu_energy_j"
+"""Quantities of a GPU and of a node that are added up: they are those of the whole time since the
+last sample."""
 
 # The bounds keep every figure that is computed from damaged files finite.
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
@@ -41,8 +43,8 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
 
 class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
-    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs,
-    before these are sampled."""
+    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs and
+    the host's CPUs, before these are sampled."""
 
     begin_s: Amount
     """Unix time at which the ranks were started."""
@@ -53,6 +55,8 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
     """CPUs that the ranks are bound to; None where they are bound to none."""
     num_cpus: Amount | None = None
     """CPUs that the ranks may use; a quota counts in part."""
+    host_cpus: Count | None = None
+    """CPUs that the host has, other jobs' included."""
     memory_bytes: Count | None = None
     """Memory of the node, other jobs' included."""
     gpus: list[GpuFacts] = []
@@ -83,7 +87,11 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
     """Memory of the ranks; what they share counts once."""
     node_cpus_busy: Spread | None = None
     """The same of all processes on the node, whoever's they are."""
+    bound_cpus_busy: Spread | None = None
+    """The same on the CPUs that the ranks are bound to; on all, where they are bound to none."""
     node_memory_bytes: Spread | None = None
+    cpu_energy_j: Amount | None = None
+    """Energy of the host's processors and of their memory, whoever used them."""
     gpus: list[GpuWindow] = []
     """In the order of those in the `node` event."""
 
@@ -130,16 +138,23 @@ class Windows:
             wall_s=_short(length_s),
             samples=len(samples),
             gpus=[_gpu_window(samples, index) for index in range(num_gpus)],
-            **_spreads([(sample.length_s, sample.node) for sample in samples]),
+            **_summed_up([(sample.length_s, sample.node) for sample in samples]),
         )
 
 
 def _gpu_window(samples: Sequence[Sample], index: int) -> GpuWindow:
     own = [(sample.length_s, sample.gpus[index]) for sample in samples if index < len(sample.gpus)]
-    energies = [found[ENERGY] for _, found in own if ENERGY in found]
-    spreads = _spreads(own)
-    spreads.pop(ENERGY, None)
-    return GpuWindow(energy_j=_short(sum(energies)) if energies else None, **spreads)
+    return GpuWindow(**_summed_up(own))
+
+
+def _summed_up(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Any]:
+    """Return the sum of each energy, and the spread of everything else."""
+    summed_up: dict[str, Any] = _spreads(found)
+    for name in (ENERGY, CPU_ENERGY):
+        if summed_up.pop(name, None) is not None:
+            energies = [values[name] for _, values in found if name in values]
+            summed_up[name] = _short(sum(energies))
+    return summed_up
 
 
 def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Spread]:

@@ -79,6 +79,11 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
 )
 @click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
+@click.option(
+    "--with-disturbed",
+    is_flag=True,
+    help="Compare runs though something else used their CPUs or GPUs at the time.",
+)
 @click.option("--no-cache", is_flag=True, help="Read all runs again instead of using the cache.")
 @click.option(
     "--against",
@@ -105,6 +110,7 @@ def summary(
     target_accuracy: float | None,
     event_folder: str | None,
     mlflow_uri: str | None,
+    with_disturbed: bool,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
@@ -154,7 +160,12 @@ def summary(
         if value is not None:  # before the runs are read, which may take long
             need_package(name)
     result, own = _summarize(
-        runs, run_names, cache, target_accuracy=target_accuracy, asks_accounting=True
+        runs,
+        run_names,
+        cache,
+        target_accuracy=target_accuracy,
+        compares_disturbed=with_disturbed,
+        asks_accounting=True,
     )
     texts = _write(result, files, plot_folder)
     _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
@@ -223,6 +234,7 @@ def _summarize(
     cache: SummaryCache | None,
     *,
     target_accuracy: float | None = None,
+    compares_disturbed: bool = False,
     asks_accounting: bool = False,
 ) -> tuple[Summary, list[Run]]:
     """Return the summary, and those of its runs that are in the folder of runs."""
@@ -239,6 +251,7 @@ def _summarize(
         num_workers=None,
         warn=note,
         target_accuracy=target_accuracy,
+        compares_disturbed=compares_disturbed,
     )
     return result, own
 

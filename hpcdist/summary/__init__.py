@@ -26,6 +26,7 @@ from hpcdist.summary.compare.groups import Compared, compare_runs, configuration
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
 from hpcdist.summary.figures.attempts import times_to_accuracy
+from hpcdist.summary.figures.disturbance import find_overlaps
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read.cache import SummaryCache
@@ -58,6 +59,7 @@ def summarize(
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
     target_accuracy: float | None = None,
+    compares_disturbed: bool = False,
 ) -> Summary:
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
@@ -65,7 +67,8 @@ def summarize(
     `accounting` what it has on their jobs. With a cache, only runs that changed are read.
     `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
     called where the cache cannot be written. `target_accuracy` is what times to an accuracy are
-    for; None is the most that all done runs of a job came to.
+    for; None is the most that all done runs of a job came to. With `compares_disturbed` runs are
+    compared though something else used their CPUs or GPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -80,6 +83,7 @@ def summarize(
             account = (accounting or {}).get(run.id)
             state = states.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
+    measured = _find_disturbed(measured, are_compared=compares_disturbed)
     compared = compare_runs(measured)
     summaries = _beside_each_other(measured, compared, target_accuracy=target_accuracy)
     return Summary(
@@ -89,6 +93,24 @@ def summarize(
         places=compare_places(summaries),
         skipped=skipped,
     )
+
+
+def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> list[MeasuredRun]:
+    """Tell which runs something else disturbed, and set them aside unless they are compared."""
+    overlaps = find_overlaps({run.figures.run: run.stays for run in measured})
+    found = []
+    for run in measured:
+        disturbed = overlaps.get(run.figures.run) or run.figures.disturbed
+        figures = msgspec.structs.replace(run.figures, disturbed=disturbed)
+        set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
+        found.append(
+            msgspec.structs.replace(
+                run,
+                figures=figures,
+                set_aside=set_aside if disturbed and not are_compared else None,
+            )
+        )
+    return found
 
 
 def _beside_each_other(

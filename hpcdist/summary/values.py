@@ -223,6 +223,8 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Mean of one GPU."""
     energy_j: float | None = None
     """Energy of all GPUs together, as long as they were sampled."""
+    cpu_energy_j: float | None = None
+    """Energy of the processors of all hosts and of their memory, whoever used them."""
     cpus_busy: float | None = None
     """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
@@ -316,6 +318,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     together: bool | None = None
     """Its ranks trained one model together; False where each trained its own. None for a single
     rank, and where nothing tells."""
+    disturbed: str | None = None
+    """What else used its CPUs or GPUs, in words; None where nothing is known of it."""
     samples_per_s: Measure | None = None
     """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""
@@ -429,6 +433,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     runs: list[str]
     num_measured: int
     """Runs that are done and have samples/s: those that count."""
+    why_none: str | None = None
+    """Why none counts though some are done."""
     num_devices: int
     """GPUs; without GPUs, what stands for them."""
     nodes: int

@@ -52,6 +52,7 @@ def _sample(draw: random.Random, num_gpus: int) -> Sample:
             "cpus_busy": busy,
             "node_cpus_busy": busy + draw.random(),
             "memory_bytes": draw.randrange(10**9, 10**10),
+            "cpu_energy_j": draw.uniform(10, 300),
         },
         gpus=[_gpu_sample(draw, has_power=index < num_gpus - 1) for index in range(num_gpus)],
     )
@@ -119,6 +120,9 @@ def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
         "gpu_memory_bytes": _GPU_BYTES if gpus else None,
         "gpu_power_w": _of_all(of_node, "power_w"),
         "energy_j": math.fsum(gpu["energy_j"] or 0 for gpu in gpus) if gpus else None,
+        "cpu_energy_j": math.fsum(
+            one.node["cpu_energy_j"] for own in of_node.values() for one in own
+        ),
         "cpus_busy": sum(node["cpus_busy"] for node in nodes),
         "num_cpus": _NUM_CPUS * len(nodes),
         "max_memory_bytes": _largest(nodes, "max_memory_bytes"),

@@ -43,7 +43,8 @@ def conclusions(comparison: Comparison) -> list[str]:
     once."""
     baseline = comparison.variants[0]
     if baseline.samples_per_s is None:
-        return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
+        why = shown(baseline.why_none or f"no run of {baseline.name} is done")
+        return [f"There is nothing to compare with: {why}."]
     paragraphs = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
     counts = Counter(itertools.chain.from_iterable(paragraphs))
     shared = [text for text in counts if counts[text] > 1 and text.startswith((_ONCE, _NO_GPU))]
@@ -125,7 +126,7 @@ def _as_sentences(advice: Sequence[str]) -> list[str]:
 def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None:
-        return [f"{name}: no run is done, or none recorded steps."]
+        return [f"{name}: {shown(variant.why_none or 'no run is done, or none recorded steps')}."]
     times = spread_text(variant.speedup, 2)
     unit = "GPU" if variant.num_cpus is None else "rank"
     on = f" on as many {unit}s"

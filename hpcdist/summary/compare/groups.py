@@ -120,12 +120,18 @@ def _why_left_out(run: MeasuredRun) -> str | None:
 def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
     texts = _texts(runs)
     by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
+    set_aside = []
     for run in runs:
-        if _why_left_out(run) is None:
+        if _why_left_out(run) is not None:
+            continue
+        if run.set_aside is not None:  # where its own time went is known all the same
+            set_aside.append(_Alike([run], []))
+        else:
             by_text[texts[id(run.conditions)]].append(run)
     groups = [alike for group in by_text.values() for alike in _by_strategy(group)]
     several = [group for group in groups if group.baseline]
-    return several + _joined([group for group in groups if not group.baseline], several)
+    singles = _joined([group for group in groups if not group.baseline], several)
+    return several + singles + set_aside
 
 
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
@@ -210,7 +216,7 @@ def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
 
 def _speedups(alike: _Alike, reason: str | None) -> list[Speedup]:
     if not alike.baseline:
-        reason = reason or "there is no done run like it of another size"
+        reason = alike.runs[0].set_aside or reason or "there is no done run like it of another size"
         return [Speedup(not_compared_because=reason)] * len(alike.runs)
     baseline_rate = mean(map(_rate, alike.baseline))
     baseline_size = num_gpus(alike.baseline[0].figures)

@@ -85,6 +85,7 @@ def _summarize(
         workload=runs[0].conditions.get("workload"),
         runs=[run.figures.run for run in runs],
         num_measured=len(counted),
+        why_none=None if counted else next(filter(None, map(_why_unfit, runs)), None),
         num_devices=num_devices,
         nodes=first.nodes,
         world_size=first.world_size,
@@ -110,14 +111,21 @@ def _summarize(
     )
 
 
+def _why_unfit(run: MeasuredRun) -> str | None:
+    return run.unfit or run.set_aside
+
+
 def _counts(run: MeasuredRun) -> bool:
-    return run.figures.state == "done" and run.unfit is None and can_divide(run.figures)
+    is_fit = _why_unfit(run) is None
+    return run.figures.state == "done" and is_fit and can_divide(run.figures)
 
 
 def _speedup(run: MeasuredRun, variant: VariantSummary, baseline: VariantSummary) -> Speedup:
     rate = run.figures.samples_per_s
     if baseline.samples_per_s is None or rate is None or not _counts(run):
-        missing = run.unfit or run.missing or f"its state is {run.figures.state or 'not known'}"
+        missing = (
+            _why_unfit(run) or run.missing or f"its state is {run.figures.state or 'not known'}"
+        )
         return Speedup(not_compared_because=missing)
     speedup = rate.mean / baseline.samples_per_s.mean
     share = baseline.num_devices / variant.num_devices

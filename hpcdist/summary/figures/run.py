@@ -27,6 +27,7 @@ from hpcdist.summary.figures.attempts import (
     lost_time_s,
     with_accounting,
 )
+from hpcdist.summary.figures.disturbance import Stay, find_other_loads, find_stays
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
@@ -50,6 +51,10 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why its speed says nothing beside that of others, though it is known."""
     num_devices: int
     """GPUs that it asked for; without GPUs, what stands for them."""
+    set_aside: str | None = None
+    """Why it is not compared, though it could be; set where runs are put beside each other."""
+    stays: list[Stay] = []
+    """Where and when its steps were done."""
     bests: list[Tested] = []
     """Each test that was better than all before it, from the first step on."""
     cpus_per_rank: float | None = None
@@ -100,6 +105,7 @@ def measure_run(
             lost_s=between_s or 0.0,
             are_apart=is_apart,
         )
+    loads = sorted(find_other_loads(nodes), key=lambda load: -load.others_busy)
     summary = RunFigures(
         run=record.id,
         job=record.facts.name,
@@ -114,6 +120,7 @@ def measure_run(
         num_cpus=num_cpus,
         num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
         together=together.is_so,
+        disturbed=next((load.sentence() for load in loads if load.takes_from_ranks), None),
         samples_per_s=timing.throughput(complete),
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=(
@@ -166,6 +173,7 @@ def measure_run(
         figures=summary,
         conditions=_conditions(record, ranks),
         missing=None if complete else missing,
+        stays=find_stays(ranks, nodes),
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests=list_bests(attempts),

@@ -72,6 +72,8 @@ class NodeTotals(Struct, kw_only=True):
     begin: NodeBegin | None
     length_s: float = 0.0
     totals: Totals = field(default_factory=Totals)
+    cpu_energy_j: float | None = None
+    """Of the host's processors, whoever used them."""
     gpus: list[GpuTotals] = []
 
 
@@ -82,6 +84,7 @@ def measure_node(record: NodeRecord) -> NodeTotals:
     for window in record.windows:
         totals.length_s += window.wall_s
         totals.totals.add(window, window.wall_s)
+        totals.cpu_energy_j = _sum((totals.cpu_energy_j, window.cpu_energy_j))
         for gpu, own in zip(totals.gpus, window.gpus, strict=False):
             gpu.totals.add(own, window.wall_s)
             gpu.energy_j = _sum((gpu.energy_j, own.energy_j))
@@ -126,12 +129,23 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
         gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
         gpu_power_w=power.mean,
         energy_j=_sum(gpu.energy_j for gpu in gpus),
+        cpu_energy_j=_cpu_energy_j(merged),
         cpus_busy=_sum(node.cpus_busy for node in used),
         num_cpus=num_cpus_of(merged),
         max_memory_bytes=max(node.max_memory_bytes or 0 for node in used) or None,
         nodes=used,
         gpus=[_gpu_usage(totals.node, gpu) for totals in merged for gpu in totals.gpus],
     )
+
+
+def _cpu_energy_j(nodes: Sequence[NodeTotals]) -> float | None:
+    """Return the energy of all hosts' processors; simulated nodes see the same ones."""
+    hosts: dict[str | None, float] = {}
+    for totals in nodes:
+        host = totals.begin.host if totals.begin else None
+        if totals.cpu_energy_j is not None:
+            hosts[host] = max(hosts.get(host, 0.0), totals.cpu_energy_j)
+    return _sum(hosts.values())
 
 
 def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
@@ -142,6 +156,7 @@ def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
     for totals in attempts:
         merged.length_s += totals.length_s
         merged.totals.merge(totals.totals)
+        merged.cpu_energy_j = _sum((merged.cpu_energy_j, totals.cpu_energy_j))
         for gpu in totals.gpus:
             own = gpus.setdefault(gpu.facts.uuid, GpuTotals(facts=gpu.facts))
             own.totals.merge(gpu.totals)

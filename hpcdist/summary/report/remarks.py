@@ -61,6 +61,8 @@ def _without_a_speedup(run: RunSummary) -> str:
         rate = format_number(_rate(run), decimals_for([_rate(run)]))
         why = shown(run.not_compared_because or "")
         return f"{why}. Together they took in {rate} samples/s; no speed-up is computed."
+    if run.disturbed is not None:
+        return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
     more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
     return f"{_rate_on_ranks(run)}. {more}"
 

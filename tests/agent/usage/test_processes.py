@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from hpcdist.agent.sampler import NodeProcesses, RankProcesses
+from hpcdist.agent.host import HostReader
+from hpcdist.agent.sampler import RankProcesses
 
 OBEY = """
 import os, sys, time
@@ -141,7 +142,7 @@ def test_there_is_no_memory_figure_while_a_process_is_not_counted(rank, monkeypa
 
 def test_the_node_is_at_least_as_busy_as_a_rank_on_it(rank):
     _, tell = rank
-    node, begin_s = NodeProcesses(), time.monotonic()
+    node, begin_s = HostReader(None), time.monotonic()
     tell("spin(1.0)")
     length_s = time.monotonic() - begin_s
     found = node.sample(length_s)
