@@ -50,16 +50,19 @@ def lines(summary):
 
 def test_loading_is_told_by_workers_the_conclusion_first(summary_of):
     printed = lines(summary_of(loading(0, 60.0), loading(2, 33.0)))
-    best = "dataload: Best with 2 workers: 1,939 images/s with transform none."
+    best = "dataload: Best with 2 workers: 1,939 ± 36 images/s with transform none."
     assert printed[0] == best
     assert printed[1] == ""
-    assert "none 0 60.0 ± 0.5 1,067 250 120.0 -" in printed
-    assert "none 2 33.0 ± 0.5 1,939 250 66.0 123" in printed
-    assert "#1: loading by workers, mean ± sd; first pass: files from storage" in printed
+    assert "none 0 60.0 ± 0.6 1,067 250 120.0 -" in printed
+    assert "none 2 33.0 ± 0.6 1,939 250 66.0 123" in printed
+    assert (
+        "#1: loading by workers, mean ± 95 % interval over passes; first pass: files from storage"
+        in printed
+    )
     assert "none 2 20 300 0 10 - 330" in printed
     table = printed.index("#1: work per image (µs)")
-    line = "#1: With 2 workers 33 ms per batch of 64, 1.82 times the rate without workers."
-    assert printed.index(line) > table
+    line = "#1: With 2 workers 33 ms per batch of 64, 1.82 ("
+    assert next(n for n, text in enumerate(printed) if text.startswith(line)) > table
 
 
 def test_words_stand_left_and_numbers_below_each_other(summary_of):
@@ -70,8 +73,8 @@ def test_words_stand_left_and_numbers_below_each_other(summary_of):
     print_summary(summary, Console(file=file, width=200))
     rows = [line for line in file.getvalue().splitlines() if "±" in line and line[0] in "nl"]
     assert [row[:39] for row in rows] == [
-        "none             0   768.0 ± 689.0     ",
-        "light            2     93.0 ± 25.3     ",
+        "none             0   768.0 ± 855.5     ",
+        "light            2     93.0 ± 31.4     ",
     ]
 
 
@@ -81,7 +84,7 @@ def test_a_later_event_of_the_same_way_replaces_the_earlier(summary_of):
     cells = told["loading"]["cells"]
     assert [(cell["node"], cell["repeats"]) for cell in cells] == [(0, 5), (1, 5)]
     assert [cell["images_per_s"] for cell in cells] == pytest.approx([1939.4, 969.7], abs=0.1)
-    assert "none 2 66.0 ± 0.5 970 250 132.0 123" in " ".join(lines(summary))
+    assert "none 2 66.0 ± 0.6 970 250 132.0 123" in " ".join(lines(summary))
     assert any(line.startswith("1 n1 none 2") for line in lines(summary))
 
 

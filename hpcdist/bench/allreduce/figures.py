@@ -15,6 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from hpcdist.base.statistics import Measure, spread_measure
 from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
 from hpcdist.bench.benchmark import Count, PerSecond, Seconds
 
@@ -35,6 +36,10 @@ class SizeFigures(Struct, frozen=True, kw_only=True):
     """0 where an older version wrote the event, without a size."""
     iterations: Count = 0
     mean_time_s: Seconds = 0.0
+    blocks: Count = 0
+    """Blocks of iterations in a row that the sd is over; 0 where an older version measured."""
+    sd_time_s: Seconds | None = None
+    """Standard deviation of the blocks' mean times."""
     median_time_s: Seconds = 0.0
     p95_time_s: Seconds = 0.0
     min_time_s: Seconds = 0.0
@@ -42,6 +47,11 @@ class SizeFigures(Struct, frozen=True, kw_only=True):
     bus_bytes_per_s: PerSecond = 0.0
     checked: bool = False
     """The sums were checked, and are right."""
+
+    @property
+    def time_s(self) -> Measure:
+        """The mean time, with its spread over blocks of iterations."""
+        return spread_measure(self.mean_time_s, self.sd_time_s, self.blocks, over="windows")
 
 
 class Collective(SizeFigures, frozen=True, kw_only=True, tag_field="event", tag="collective"):

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hpcdist.base.statistics import in_blocks, standard_deviation
 from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth
 from hpcdist.bench.benchmark import percentile
 from hpcdist.bench.ranks import num_affordable
@@ -56,12 +57,15 @@ class Measured:
     def to_event(self) -> dict[str, Any]:
         """Return the figures as fields of an event."""
         mean_s = self.total_time_s / len(self.times_s)
+        blocks = [time_s for time_s, _ in in_blocks([(time_s, 1.0) for time_s in self.times_s])]
         return {
             "operation": "all_reduce",
             "ranks": self.num_ranks,
             "bytes": self.num_bytes,
             "iterations": len(self.times_s),
             "mean_time_s": mean_s,
+            "blocks": len(blocks),
+            "sd_time_s": standard_deviation(blocks),
             "median_time_s": statistics.median(self.times_s),
             "p95_time_s": percentile(self.times_s, 0.95),
             "min_time_s": min(self.times_s),

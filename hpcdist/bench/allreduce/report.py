@@ -19,7 +19,14 @@ from hpcdist.base.plotting import (
 )
 from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, count, each
-from hpcdist.base.text import show_binary, show_time, shown, time_unit
+from hpcdist.base.text import (
+    decimals_for,
+    show_binary,
+    show_time,
+    shown,
+    spread_text,
+    time_unit,
+)
 from hpcdist.bench.allreduce.figures import (
     AllreduceSummary,
     Collective,
@@ -29,7 +36,7 @@ from hpcdist.bench.allreduce.figures import (
     allreduce_sentences,
     summarize,
 )
-from hpcdist.bench.benchmark import Benchmark, NumberedResult, three_digits
+from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure, three_digits
 from hpcdist.runs.run import slug
 
 if TYPE_CHECKING:
@@ -62,7 +69,8 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
 
     def rates(self, result: AllreduceSummary) -> Iterator[tuple[str, Measure]]:
         for size in result.sizes:
-            yield f"bus GB/s, {show_binary(size.bytes)}", Measure(mean=size.bus_bytes_per_s / _GB)
+            rate = rate_measure(size.bus_bytes_per_s / _GB, size.time_s)
+            yield f"bus GB/s, {show_binary(size.bytes)}", rate
 
     def points(self, result: AllreduceSummary) -> Iterator[tuple[str, int, float]]:
         for size in result.sizes:
@@ -87,9 +95,14 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
 def _size_table(summary: AllreduceSummary, number: int) -> Table[SizeFigures]:
     unit_s, unit = time_unit(min(size.mean_time_s for size in summary.sizes))
     times, rates = three_digits(unit_s), three_digits(_GB)
+
+    def time(measure: Measure) -> str:
+        in_unit = measure.times(1 / unit_s)
+        return spread_text(in_unit, decimals_for([in_unit.mean]))
+
     columns: list[Column[SizeFigures]] = [
         Column("size", lambda size: size.bytes, each(show_binary)),
-        Column("time", lambda size: size.mean_time_s, times, unit=unit),
+        Column("time", lambda size: size.time_s, each(time), unit=unit, sort=lambda m: m.mean),
         Column("median", lambda size: size.median_time_s, times, unit=unit),
         Column("p95", lambda size: size.p95_time_s, times, unit=unit),
         Column("algorithm\nbandwidth", lambda size: size.algorithm_bytes_per_s, rates, unit="GB/s"),

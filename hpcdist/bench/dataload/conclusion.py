@@ -5,27 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hpcdist.base.text import number_of, show_percent, show_time
+from hpcdist.base.statistics import Ratio, differs, ratios, ratios_of_all
+from hpcdist.base.text import interval_text, number_of, show_percent, show_time, spread_text
 from hpcdist.bench.dataload.figures import (
-    LEAST_DIFFERENCE,
+    MUCH,
     PARTS,
     DataloadCell,
     DataloadSummary,
     ModelStep,
     Series,
     Setting,
+    against_fastest,
     alternatives,
     best_by_transform,
     in_job,
-    is_faster,
-    is_unclear,
+    is_slower,
+    is_undecided,
     recommended,
     slowest_node,
     spread,
     varied,
 )
 
-_MUCH = 1.2  # times another rate or time, from which on it is mentioned
 _NOISY = 0.2  # sd to mean from which on a word of doubt is due
 _WIDTH = 40
 BRIEF = 24
@@ -65,93 +66,112 @@ _Pairs = Mapping[str, tuple[DataloadCell, ModelStep]]
 
 
 def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> DataloadSummary:
-    """Summarize one cell or more, with sentences on the slowest node.
-
-    Where passes differ so much that another run could show the opposite, they say only that.
-    """
+    """Summarize one cell or more, with sentences on the slowest node: what is certain, and what
+    cannot be told as the passes differ too much."""
     node = slowest_node(cells)
     own = [cell for cell in cells if cell.node == node]
     best = best_by_transform(own)
-    clear = {name: series for name, series in best.items() if not any(map(is_unclear, series))}
-    unclear = {name: series for name, series in best.items() if name not in clear}
-    chosen = {name: recommended(series) for name, series in clear.items()}
+    chosen = {name: recommended(series) for name, series in best.items()}
     by_size = {step.batch_size: step for step in steps}
     pairs = {
         name: (cell, by_size[cell.setting.batch_size])
         for name, cell in chosen.items()
         if cell.setting.batch_size in by_size
     }
-    details: list[str] = []
-    if clear:
-        dearest = max(chosen, key=lambda name: work_s(chosen[name]))
-        details = [
-            *_on_ways(clear, chosen, pairs, named=len(best) > 1),
-            *_advise(chosen[dearest], clear[dearest], own),
-            *_on_passes(chosen[dearest], [cell for series in clear.values() for cell in series]),
-        ]
+    dearest = max(chosen, key=lambda name: work_s(chosen[name]))
     return DataloadSummary(
         cells=list(cells),
         steps=list(steps),
         conclusions=[
             *_on_nodes(cells, node),
-            *_on_best(clear, chosen),
-            *_on_unclear(unclear, named=bool(clear)),
+            *_on_best(best, chosen),
             *_on_bottleneck(pairs),
         ],
-        details=details,
+        details=[
+            *_on_ways(best, chosen, pairs, named=len(best) > 1),
+            *_advise(chosen[dearest], best[dearest], own),
+            *_on_passes(chosen[dearest], [cell for series in best.values() for cell in series]),
+        ],
     )
 
 
 def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
-    slow = max((cell for cell in cells if cell.node == node), key=lambda cell: cell.images_per_s)
-    fast = max(
-        (cell for cell in cells if cell.node != node),
-        key=lambda cell: cell.images_per_s,
-        default=slow,
-    )
-    ratio = fast.images_per_s / slow.images_per_s
-    if ratio >= _MUCH and not is_unclear(slow) and not is_unclear(fast):
+    """Say by how much the slowest node is slower than the fastest one, each at its best."""
+    best = {cell.node: cell for cell in sorted(cells, key=lambda cell: cell.images_per_s)}
+    slow = best.pop(node)
+    compared = ratios([(slow.time_s, cell.time_s) for cell in best.values()])
+    rated = zip(best.values(), compared, strict=True)
+    fast, times = max(rated, key=lambda each: each[0].images_per_s, default=(slow, Ratio(mean=1.0)))
+    if times.mean >= MUCH and differs(times) is not False:
         yield (
             f"Node {node} ({slow.host}) loads {slow.images_per_s:,.0f} images/s at its best, node "
-            f"{fast.node} ({fast.host}) {ratio:.2f} times as many: what follows is about the "
-            "slower, for which the others would wait."
+            f"{fast.node} ({fast.host}) {interval_text(times, 2)} times as many. What follows is "
+            "about the slower one, which the others would wait for."
         )
 
 
-def _on_best(clear: Mapping[str, Series], chosen: Mapping[str, DataloadCell]) -> Iterator[str]:
-    """Group the transforms by their best number of workers."""
+def _on_best(best: Mapping[str, Series], chosen: Mapping[str, DataloadCell]) -> Iterator[str]:
+    """Group the transforms by their best number of workers; else say what can be told."""
     rates: dict[int, list[str]] = {}
-    for name, cell in chosen.items():
-        rate = f"{cell.images_per_s:,.0f} images/s with transform {shortened(name)}"
-        rates.setdefault(cell.setting.workers, []).append(rate)
+    undecided = []
+    for name, series in best.items():
+        times = against_fastest(series)
+        if any(map(is_undecided, times)):
+            undecided.append(_on_undecided(series, times, _with([name], named=len(best) > 1)))
+        else:
+            cell = chosen[name]
+            shown_rate = spread_text(cell.rate, 0)
+            rate = f"{shown_rate} images/s with transform {shortened(name)}"
+            rates.setdefault(cell.setting.workers, []).append(rate)
     if rates:
-        best = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
-        yield f"Best {best}." if _is_compared(clear) else f"{_capital(best)}."
+        text = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
+        yield f"Best {text}." if _is_compared(best) else f"{_capital(text)}."
+    yield from undecided
 
 
-def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
-    if unclear:
-        worst = max(spread(cell) for series in unclear.values() for cell in series)
-        what = "The best number of workers" if _is_compared(unclear) else "The speed of loading"
-        yield (
-            f"{what} is unclear{_with(unclear, named=named)}: the passes differ by "
-            f"{show_percent(worst)} (sd). Run it again."
-        )
+def _on_undecided(series: Series, times: Sequence[Ratio], with_transform: str) -> str:
+    alike = [cell for cell, time in zip(series, times, strict=True) if not is_slower(time)]
+    fastest = min(series, key=lambda cell: cell.mean_time_s)
+    fewest = series[0]
+    gain = interval_text(times[0], 1)
+    many = f"{with_workers(fastest.setting.workers)} it is {gain} times as fast as "
+    many += with_workers(fewest.setting.workers)
+    why = f"the passes differ by {show_percent(max(map(spread, alike)))} (sd)"
+    again = "Run it again with more passes (data.repeats)."
+    if fewest in alike:
+        helps = "fewer workers do as well"
+        if fastest is not fewest:
+            helps = "workers help" if not fewest.setting.workers else "more workers help"
+        return f"Whether {helps}{with_transform} cannot be told: {many}; {why}. {again}"
+    help_ = "Workers help" if not fewest.setting.workers else "More workers help"
+    numbers = [str(cell.setting.workers) for cell in alike]
+    which = f"Which of {', '.join(numbers[:-1])} and {numbers[-1]} is best cannot be told"
+    return f"{help_}{with_transform}: {many}. {which}: {why}. {again}"
 
 
 def _on_bottleneck(pairs: _Pairs) -> Iterator[str]:
+    compared = ratios([(cell.time_s, step.time_s) for cell, step in pairs.values()])
     waits = {name: _idle(cell, step) for name, (cell, step) in pairs.items()}
-    late = [name for name, share in waits.items() if share > 0]
-    ready = [name for name in waits if name not in late]
-    differ = bool(late and ready)
+    times = dict(zip(pairs, compared, strict=True))
+    unsure = [name for name, time in times.items() if differs(time) is False]
+    late = [name for name, share in waits.items() if share > 0 and name not in unsure]
+    ready = [name for name in waits if name not in late and name not in unsure]
+    differ = sum(map(bool, (late, ready, unsure))) > 1
     if late:
         up_to = "" if len(late) == 1 else "up to "
         yield (
             f"Loading is the bottleneck{_with(late, named=differ)}: the model waits {up_to}"
-            f"{show_percent(max(waits.values()))} of the time."
+            f"{show_percent(max(waits[name] for name in late))} of the time."
         )
     if ready:
         yield f"Loading is not the bottleneck{_with(ready, named=differ)}, the model is."
+    if unsure:
+        ratio = interval_text(times[unsure[0]], 2)
+        up_to = "" if len(unsure) == 1 else f", with {shortened(unsure[0])}"
+        yield (
+            f"Whether loading or the model is the bottleneck{_with(unsure, named=differ)} cannot "
+            f"be told: a batch takes {ratio} times as long as a step{up_to}."
+        )
 
 
 def _on_ways(
@@ -182,22 +202,29 @@ def _on_workers(cell: DataloadCell, series: Series) -> Iterator[str]:
     text = f"{with_workers(workers)} {show_time(cell.mean_time_s)} per batch of "
     text += f"{cell.setting.batch_size:,}"
     if workers and not alone.setting.workers:
-        text += f", {alone.mean_time_s / cell.mean_time_s:.2f} times the rate without workers"
+        gain = interval_text(_rate_ratio(cell, alone, series), 2)
+        text += f", {gain} times the rate without workers"
     yield f"{text}."
     cpus = cell.cpus / cell.ranks
     whose = f"the {num_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {num_cpus(cpus)}"
     if most is not cell:
-        ratio = most.images_per_s / cell.images_per_s
-        chance = ", which is within the noise" if ratio > 1 + LEAST_DIFFERENCE else ""
+        times = _rate_ratio(most, cell, series)
+        may = "may gain" if is_undecided(times) else "gain"
         yield (
-            f"more workers gain nothing on {whose}: {with_workers(most.setting.workers)} "
-            f"{ratio:.2f} times as fast{chance}."
+            f"more workers {may} nothing on {whose}: {with_workers(most.setting.workers)} "
+            f"{interval_text(times, 2)} times as fast."
         )
     elif workers < int(cpus):
         yield f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
     else:
         have = "have" if cpus > 1 else "has"
         yield f"more were not tried, and {whose} {have} no room for them."
+
+
+def _rate_ratio(cell: DataloadCell, other: DataloadCell, cells: Series) -> Ratio:
+    """Return how many times as fast one of the cells is as another, with every two compared."""
+    compared = ratios_of_all([each.time_s for each in cells])
+    return compared[cells.index(other), cells.index(cell)]
 
 
 def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
@@ -219,7 +246,7 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
 def _on_passes(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
     """Compare the first pass of a way with its others, and doubt what differs from pass to pass."""
     ratio = cell.first_time_s / cell.mean_time_s
-    if cell.first_files != "memory" and ratio >= _MUCH:
+    if cell.first_files != "memory" and ratio >= MUCH:
         files = _FIRST_FILES[cell.first_files]
         yield f"The first pass took {ratio:.1f} times as long per batch{files}."
     worst = max(map(spread, cells))
@@ -229,7 +256,7 @@ def _on_passes(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[st
             "may be chance: run it again."
         )
     if all(cell.repeats == 1 for cell in cells):
-        yield "There was one pass of each, so that any difference may be chance: data.repeats=5."
+        yield "There was one pass of each, so any difference may be chance: use data.repeats=5."
 
 
 def _advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
@@ -325,14 +352,14 @@ def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[s
             continue
         slow, fast = same[0], same[-1]
         own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
-        if any(map(is_unclear, same)):
-            worst = show_percent(max(map(spread, same)))
-            yield f"data.{key}: unclear, as the passes differ by {worst} (sd)."
-        elif not is_faster(fast, slow):
-            yield f"data.{key}: {own} and {other} load equally fast, all else being equal."
-        else:
-            gain = f"{fast.images_per_s / slow.images_per_s:.2f} times as much as {other}"
+        times = _rate_ratio(fast, slow, same)
+        gain = f"{interval_text(times, 2)} times as much as {other}"
+        if is_slower(times):
             yield f"data.{key}: {own} loads {gain}, all else being equal."
+        elif is_undecided(times):
+            yield f"data.{key}: whether {own} or {other} loads faster cannot be told: {gain}."
+        else:
+            yield f"data.{key}: {own} and {other} load alike: {gain}, all else being equal."
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
-from hpcdist.base.statistics import Measure, mean, spread_measure
+from hpcdist.base.statistics import (
+    Measure,
+    Ratio,
+    differs,
+    mean,
+    ratios_of_all,
+    spread_measure,
+)
 from hpcdist.bench.benchmark import (
     Count,
     PerSecond,
     PositiveCount,
     PositiveSeconds,
     Seconds,
-    is_shorter,
+    rate_measure,
     timed_fields,
 )
 
@@ -27,8 +33,11 @@ LEAST_DIFFERENCE = 0.03
 """A difference of the means counts where it is more than chance, and from 3 % on: nobody spends a
 worker on less."""
 
-_UNCLEAR = 0.13
-"""Standard error to mean from which on a mean tells nothing: with 5 passes an sd of 30 %."""
+MUCH = 1.2
+"""Times as long, or as many images/s, that would be worth more workers, or another run."""
+
+_CERTAIN = 10**6
+"""As many equal values have no error."""
 
 Temperature = Literal["cold", "warm", "unknown", "memory"]
 """Files had to come from storage (cold), or were in the memory of the system (warm), which
@@ -106,6 +115,11 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
         """The mean time per batch, with its spread over the passes."""
         return spread_measure(self.mean_time_s, self.sd_time_s, self.repeats, over="windows")
 
+    @property
+    def rate(self) -> Measure:
+        """Images/s, with the same relative spread."""
+        return rate_measure(self.images_per_s, self.time_s)
+
 
 class ModelStep(Struct, frozen=True, kw_only=True):
     """Time of a training step with a batch that is loaded already, of the slowest rank."""
@@ -118,6 +132,13 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     """None: the job gives the time of a step."""
     on_cpus: bool = False
     """The model takes the CPUs that loading needs."""
+
+    @property
+    def time_s(self) -> Measure:
+        """The mean time, with its spread over the repeats; a given time is certain."""
+        if self.model is None and self.sd_time_s is None:
+            return spread_measure(self.mean_time_s, 0.0, _CERTAIN, over="windows")
+        return spread_measure(self.mean_time_s, self.sd_time_s, self.repeats, over="windows")
 
 
 Series = Sequence[DataloadCell]
@@ -220,20 +241,31 @@ def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
     return [sorted(series, key=lambda cell: cell.setting.workers) for series in by_setting.values()]
 
 
+def against_fastest(series: Series) -> list[Ratio]:
+    """Return the mean time of each way as a multiple of the shortest one, of which each two are
+    compared: any of them might have been the fastest."""
+    compared = ratios_of_all([cell.time_s for cell in series])
+    fastest = series.index(min(series, key=lambda cell: cell.mean_time_s))
+    return [
+        Ratio(mean=1.0) if place == fastest else compared[place, fastest]
+        for place in range(len(series))
+    ]
+
+
+def is_slower(time: Ratio) -> bool:
+    """Return whether a way takes longer by more than chance, and by enough to matter."""
+    return time.mean > 1 + LEAST_DIFFERENCE and differs(time) is not False
+
+
+def is_undecided(time: Ratio) -> bool:
+    """Return whether a way may take as long as the fastest one, or much longer."""
+    return differs(time) is False and time.interval is not None and time.interval.high > MUCH
+
+
 def recommended(series: Series) -> DataloadCell:
     """Return the way with the fewest workers that none is faster than by more than chance."""
-    fastest = min(series, key=lambda cell: cell.mean_time_s)
-    return next(cell for cell in series if not is_faster(fastest, cell))
-
-
-def is_faster(cell: DataloadCell, other: DataloadCell) -> bool:
-    """Return whether the mean time is smaller by more than chance, and by enough to matter."""
-    return is_shorter(cell.time_s, other.time_s, by=LEAST_DIFFERENCE)
-
-
-def is_unclear(cell: DataloadCell) -> bool:
-    """Return whether the passes differ so much that their mean means nothing."""
-    return spread(cell) / math.sqrt(cell.repeats) >= _UNCLEAR
+    times = against_fastest(series)
+    return next(cell for cell, time in zip(series, times, strict=True) if not is_slower(time))
 
 
 def spread(cell: DataloadCell) -> float:

@@ -19,13 +19,12 @@ from hpcdist.base.plotting import (
     tip_points,
 )
 from hpcdist.base.statistics import Measure
-from hpcdist.base.table import Column, Table, count, each, mean_sd, number
+from hpcdist.base.table import Column, Table, count, each, mean_interval, number
 from hpcdist.base.text import column_decimals, show_mean_sd, shown
 from hpcdist.bench.benchmark import (
     Benchmark,
     NumberedResult,
     draw_spreads,
-    rate_measure,
     spread,
     spread_words,
 )
@@ -82,8 +81,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
 
     def rates(self, result: DataloadSummary) -> Iterator[tuple[str, Measure]]:
         for cell in result.cells:
-            rate = rate_measure(cell.images_per_s, cell.time_s)
-            yield f"images/s, {_way_in_words(cell)}", rate
+            yield f"images/s, {_way_in_words(cell)}", cell.rate
 
     def pictures(
         self, job: str, runs: Sequence[NumberedResult[DataloadSummary]]
@@ -133,7 +131,8 @@ def _time_table(
     cells: Sequence[DataloadCell], keys: Sequence[Column[DataloadCell]], number_of_run: int
 ) -> Table[DataloadCell]:
     in_ms = number(per=1e-3, is_wide=True)
-    means = mean_sd(column_decimals([cell.mean_time_s * 1e3 for cell in cells]), per=1e-3)
+    decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
+    means = mean_interval(decimals, per=1e-3)
     columns: list[Column[DataloadCell]] = [
         *keys,
         Column("time per batch", lambda cell: cell.time_s, means, unit="ms"),
@@ -144,7 +143,7 @@ def _time_table(
     ]
     first = cells[0]
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
-    caption = f"#{number_of_run}: loading by workers{several}, mean ± sd"
+    caption = f"#{number_of_run}: loading by workers{several}, mean ± 95 % interval over passes"
     if first.first_files != "memory":
         are_cold = all(cell.first_files == "cold" for cell in cells)
         files = "files from storage" if are_cold else "files may be in memory"

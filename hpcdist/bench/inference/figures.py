@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from hpcdist.base.statistics import Measure, ratio, spread_measure
-from hpcdist.base.text import number_of, show_percent
+from hpcdist.base.statistics import (
+    Interval,
+    Measure,
+    Ratio,
+    differs,
+    ratios,
+    spread_measure,
+)
+from hpcdist.base.text import interval_text, number_of, show_percent
 from hpcdist.bench.benchmark import (
     Count,
     PerSecond,
@@ -28,7 +35,7 @@ _MOST_GAIN = 1.1
 """Caches and noise can give a little more than one per device; more than this is odd."""
 _TELLING_SHARE = 0.05  # parts below it explain nothing
 _UNSURE_SHARE = 0.5
-"""Calls that differ so much that this share of the ideal gain would not be seen tell nothing."""
+"""Where the interval has room for this share of the ideal gain, and for none, nothing is said."""
 
 
 class InferenceCell(Struct, frozen=True, kw_only=True):
@@ -68,6 +75,8 @@ class Comparison(NamedTuple):
 
     single: InferenceCell
     parallel: InferenceCell
+    time: Ratio
+    """The time of the parallel strategy as a multiple of that of single."""
 
     @property
     def size(self) -> int:
@@ -77,12 +86,24 @@ class Comparison(NamedTuple):
     @property
     def gain(self) -> float:
         """The speed of the parallel strategy as a multiple of that of single."""
-        return self.single.time_s.mean / self.parallel.time_s.mean
+        return 1 / self.time.mean
+
+    @property
+    def gain_text(self) -> str:
+        """The gain with its interval: `1.60 (1.58 to 1.62)`."""
+        ends = self.time.interval
+        interval = ends and Interval(low=1 / ends.high, high=1 / ends.low)
+        return interval_text(Measure(mean=self.gain, interval=interval), 2)
 
     @property
     def is_win(self) -> bool:
         """The parallel strategy is faster by more than chance explains."""
-        return is_shorter(self.parallel.time_s, self.single.time_s)
+        return is_shorter(self.time)
+
+    @property
+    def is_decided(self) -> bool:
+        """Which of the two is faster can be told."""
+        return differs(self.time) is not False
 
     @property
     def times(self) -> str:
@@ -102,6 +123,20 @@ class InferenceSummary(Struct, frozen=True, kw_only=True):
 def share_of(batch_size: int, rank: int, num_ranks: int) -> tuple[int, int]:
     """Return the first and last + 1 of a rank's images; shares differ by one at most."""
     return batch_size * rank // num_ranks, batch_size * (rank + 1) // num_ranks
+
+
+def pair_with_single(cells: Sequence[InferenceCell]) -> list[Comparison]:
+    """Compare every parallel strategy with single at each batch size that both measured, smallest
+    first; all are judged together."""
+    timed = sorted((c for c in cells if c.mean_time_s), key=lambda cell: cell.batch_size)
+    singles = {cell.batch_size: cell for cell in timed if cell.strategy == SINGLE}
+    pairs = [
+        (singles[cell.batch_size], cell)
+        for cell in timed
+        if cell.strategy != SINGLE and cell.batch_size in singles
+    ]
+    times = ratios([(parallel.time_s, single.time_s) for single, parallel in pairs])
+    return [Comparison(*pair, time) for pair, time in zip(pairs, times, strict=True)]
 
 
 def compare_with_single(cells: Sequence[InferenceCell]) -> list[str]:
@@ -125,13 +160,7 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
     title = f"{name} ({number_of(devices, 'device')})"
     if devices == 1:
         return f"{title} {_ONE_DEVICE[name]}"
-    timed = sorted((c for c in cells if c.mean_time_s), key=lambda cell: cell.batch_size)
-    singles = {cell.batch_size: cell for cell in timed if cell.strategy == SINGLE}
-    comparisons = [
-        Comparison(singles[cell.batch_size], cell)
-        for cell in timed
-        if cell.strategy == name and cell.batch_size in singles
-    ]
+    comparisons = [each for each in pair_with_single(cells) if each.parallel.strategy == name]
     if not comparisons:
         return f"{title} cannot be compared: it has no batch size in common with single."
     first = wins_from(comparisons)
@@ -141,24 +170,24 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
         listed, largest = ", ".join(f"{size:,}" for size in some), comparisons[-1].size
         return f"{title} is faster than single with {listed} per batch, but not with {largest:,}."
     best = max(comparisons, key=lambda compared: compared.gain)
-    at_best = f"at its best, with {best.size:,} per batch, it {best.times}."
+    at_best = f"at its best, with {best.size:,} per batch, it {best.times}"
     if _is_unsure(best):
         return (
-            f"{title} cannot be distinguished from single: {at_best} But calls differ too much to "
-            "conclude from that: repeat them more often (inference.repeats), with nothing else on "
+            f"Whether {title} is faster than single cannot be told: {at_best}: {best.gain_text} "
+            "times as fast. Repeat the calls more often (inference.repeats), with nothing else on "
             "the machine."
         )
-    return f"{title} is never faster than single: {at_best} {_why_never(best)}"
+    is_slower = all(compared.is_decided for compared in comparisons)
+    verb = "is slower than single with every batch size" if is_slower else "gains nothing"
+    return f"{title} {verb}: {at_best}. {_why_never(best)}"
 
 
 def _is_unsure(comparison: Comparison) -> bool:
-    """Return whether it seems faster, but half of the ideal gain would be lost in the noise."""
-    single, parallel = comparison
-    compared = ratio(parallel.time_s, single.time_s)
-    ends = compared.interval
-    half_width = (ends.high - ends.low) / 2 if ends else 0.0
-    ideal = 1 - 1 / parallel.devices
-    return compared.mean < 1 and half_width > _UNSURE_SHARE * ideal
+    """Return whether the noise leaves room for half of the ideal gain, as well as for none."""
+    ends = comparison.time.interval
+    ideal = 1 - 1 / comparison.parallel.devices
+    wanted = 1 - _UNSURE_SHARE * ideal
+    return not comparison.is_decided and ends is not None and ends.low < wanted
 
 
 _ONE_DEVICE = {
@@ -171,21 +200,20 @@ _ONE_DEVICE = {
 
 def _where(first: int, comparisons: Sequence[Comparison]) -> str:
     smallest, largest = comparisons[0], comparisons[-1]
-    gain = f"{largest.gain:.2f} times with {largest.size:,}."
+    gain = f"{largest.gain_text} times with {largest.size:,}."
     if largest.gain > _MOST_GAIN * largest.parallel.devices:
         gain += " That is more than so many devices can give: something else slowed single down."
     if first == smallest.size:
         return f"with every batch size that was measured for it, from {first:,} on: {gain}"
-    is_loss = is_shorter(smallest.single.time_s, smallest.parallel.time_s)
-    noise = "" if is_loss else ", which is within the noise"
+    verb = "it is not" if smallest.is_decided else "that cannot be told"
     return (
-        f"from {first:,} images per batch on: {gain} With {smallest.size:,} it is not: a call "
-        f"{smallest.times}{noise}."
+        f"from {first:,} images per batch on: {gain} With {smallest.size:,} {verb}: a call "
+        f"{smallest.times}."
     )
 
 
 def _why_never(best: Comparison) -> str:
-    single, parallel = best
+    single, parallel, _ = best
     shares = {name: part_s / parallel.time_s.mean for name, part_s in parallel.parts_s.items()}
     if sum(shares.values()) > _TELLING_SHARE:
         listed = ", ".join(f"{name} {show_percent(share)}" for name, share in shares.items())

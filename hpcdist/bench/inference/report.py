@@ -16,7 +16,7 @@ from hpcdist.base.plotting import (
     tip_points,
 )
 from hpcdist.base.statistics import Measure
-from hpcdist.base.table import Column, Table, count, each, mean_sd, number
+from hpcdist.base.table import Column, Table, count, each, mean_interval, number
 from hpcdist.base.text import UNDEFINED, number_of, show_mean_sd
 from hpcdist.bench.benchmark import (
     Benchmark,
@@ -34,6 +34,7 @@ from hpcdist.bench.inference.figures import (
     InferenceCell,
     InferenceSummary,
     compare_with_single,
+    pair_with_single,
 )
 
 if TYPE_CHECKING:
@@ -100,14 +101,16 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
 
 def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[InferenceCell]:
     ordered = sorted(summary.cells, key=lambda cell: cell.batch_size)
-    singles = {cell.batch_size: cell.mean_time_s for cell in ordered if cell.strategy == SINGLE}
+    compared = pair_with_single(summary.cells)
+    gains = {(each.parallel.strategy, each.size): each.gain_text for each in compared}
 
     def timed(value: Callable[[InferenceCell], Any]) -> Callable[[InferenceCell], Any]:
         return lambda cell: value(cell) if cell.mean_time_s else None
 
-    def against_single(cell: InferenceCell) -> float | None:
-        single_s = singles.get(cell.batch_size)
-        return single_s / cell.mean_time_s if single_s and cell.mean_time_s else None
+    def against_single(cell: InferenceCell) -> str | None:
+        if cell.strategy == SINGLE and cell.mean_time_s:
+            return "1"
+        return gains.get((cell.strategy, cell.batch_size))
 
     columns: list[Column[InferenceCell]] = [
         Column("batch", lambda cell: cell.batch_size, count, unit="images"),
@@ -116,14 +119,18 @@ def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[Inferen
         Column(
             "time per batch",
             lambda cell: cell.time_s if cell.mean_time_s else cell.error or UNDEFINED,
-            each(lambda time: mean_sd(per=1e-3)([time])[0]),
+            each(lambda time: mean_interval(per=1e-3)([time])[0]),
             unit="ms",
         ),
         Column("first\ncall", timed(lambda cell: cell.cold_time_s), three_digits(1e-3), unit="ms"),
         Column("images/s", timed(lambda cell: cell.images_per_s), number(0)),
-        Column("against\nsingle", against_single, number(2)),
+        Column("times as fast\nas single", against_single, each(str)),
     ]
-    return Table(f"#{number_of_run}: inference by batch size, mean ± sd", columns, ordered)
+    return Table(
+        f"#{number_of_run}: inference by batch size, mean ± 95 % interval over calls",
+        columns,
+        ordered,
+    )
 
 
 def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Figure:

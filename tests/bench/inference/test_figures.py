@@ -4,9 +4,9 @@ import pytest
 
 from hpcdist.bench.benchmark import timed_fields
 from hpcdist.bench.inference.figures import (
-    Comparison,
     InferenceCell,
     compare_with_single,
+    pair_with_single,
     share_of,
     wins_from,
 )
@@ -32,8 +32,7 @@ def cells(strategy, times_ms, *, devices=1, sd_ms=0.01, **fields):
 
 def first_win(parallel_ms, **options):
     parallel = cells("data_parallel", parallel_ms, devices=2, **options)
-    singles = {cell.batch_size: cell for cell in cells("single", SINGLE, **options)}
-    return wins_from(Comparison(singles[cell.batch_size], cell) for cell in parallel)
+    return wins_from(pair_with_single([*cells("single", SINGLE, **options), *parallel]))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_more_than_the_devices_can_give_is_doubted():
 
 def test_a_form_that_never_wins_is_explained_by_what_sharing_saved():
     sentence = concluded({1: 3.0, 8: 3.0, 64: 6.0, 512: 32.0})
-    assert sentence.startswith("data_parallel (2 devices) is never faster than single: at its best")
+    assert sentence.startswith("data_parallel (2 devices) gains nothing: at its best")
     assert "A share of 256 instead of 512 images saves 0 % of the time" in sentence
     assert "save up to 50 %" in sentence
 
@@ -99,11 +98,22 @@ def test_a_form_that_never_wins_is_explained_by_its_own_parts_where_they_are_kno
 def test_calls_that_differ_too_much_to_tell_are_no_reason_to_say_never():
     sentence = concluded({512: 17.0}, sd_ms=60.0)
     assert sentence.startswith(
-        "data_parallel (2 devices) cannot be distinguished from single: at its best"
+        "Whether data_parallel (2 devices) is faster than single cannot be told: at its best"
     )
     assert "inference.repeats" in sentence
     # Less noise, in which half of the ideal gain would have been seen.
-    assert "is never faster than single" in concluded({512: 30.0}, sd_ms=10.0)
+    assert "gains nothing: at its best" in concluded({512: 30.0}, sd_ms=5.0)
+
+
+def test_strategies_and_batch_sizes_are_judged_together():
+    """A gain that would be certain by itself may be the chance of one of many sizes."""
+    single = cells("single", dict.fromkeys(range(1, 9), 10.0), sd_ms=0.4)
+    parallel = dict.fromkeys(range(1, 8), 10.0) | {8: 9.68}
+    many = pair_with_single([*single, *cells("data_parallel", parallel, devices=2, sd_ms=0.4)])
+    alone = cells("single", {8: 10.0}, sd_ms=0.4), cells("data_parallel", {8: 9.68}, sd_ms=0.4)
+    assert pair_with_single([*alone[0], *alone[1]])[0].is_win
+    assert not many[-1].is_win
+    assert many[-1].time.p == pytest.approx(8 * pair_with_single([*alone[0], *alone[1]])[0].time.p)
 
 
 def test_a_win_that_does_not_last_is_told_with_the_sizes():
