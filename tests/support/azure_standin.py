@@ -567,7 +567,7 @@ def azure_standin(folder):
     server.azure = Azure()
     server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.context.load_cert_chain(certificate)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     place = f"http://127.0.0.1:{server.server_port}"
     try:
         yield (

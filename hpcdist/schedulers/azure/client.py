@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'hpcdist[azure]'"
 _LOGIN = "log in with: az login (or what else azure-identity knows, such as AZURE_CLIENT_ID)"
+_SEE = "see in the studio what there is: https://ml.azure.com"
 _CONNECT_TIMEOUT_S = 20
 _READ_TIMEOUT_S = 60
 _RETRIES_LAST_S = 90
@@ -49,12 +50,16 @@ class ConflictError(SchedulerError):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to itself what the SDK says of its own parts, on stderr and as warnings; not for
-    threads."""
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+    """Keep to itself what the SDK says of its own parts, on stderr, as warnings and in its log; not
+    within threads."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # its loggers have levels and handlers of their own
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @cache
@@ -76,7 +81,9 @@ def client_of(azure: AzureOptions) -> MLClient:
             azure.resource_group,
             azure.workspace,
             enable_telemetry=False,
-            show_progress=False,
+            # Without its bar, which `quiet` keeps from being seen, an upload that fails is waited
+            # for without end.
+            show_progress=True,
             connection_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             retry_total=3,
@@ -87,7 +94,7 @@ def client_of(azure: AzureOptions) -> MLClient:
 
 @contextlib.contextmanager
 def asking(
-    what: str, *, wrong: type[HpcdistError] = NotFoundError, hint: str = ""
+    what: str, *, wrong: type[HpcdistError] = NotFoundError, hint: str = _SEE
 ) -> Iterator[None]:
     """Turn the SDK's errors into the package's; `what` is what Azure is asked for.
 
@@ -100,7 +107,7 @@ def asking(
     except exceptions.ClientAuthenticationError as error:
         raise SchedulerError(f"Azure does not know you: {_said(error)}", hint=_LOGIN) from None
     except exceptions.ResourceNotFoundError as error:
-        raise wrong(f"Azure has no {what}: {_said(error)}", hint=hint) from None
+        raise wrong(f"Azure does not find {what}: {_said(error)}", hint=hint) from None
     except exceptions.HttpResponseError as error:
         raise _refused(error, what) from None
     except exceptions.ServiceRequestError as error:
@@ -144,11 +151,13 @@ def _said(error: Any) -> str:
     return f"{words} ({code})" if code and code not in words else words
 
 
-def unknown_name(kind: str, key: str, name: str, known: list[str]) -> ProfileError:
-    """Return the error for a name of a profile that the workspace does not have."""
+def unknown_name(kind: str, name: str, known: list[str]) -> ProfileError:
+    """Return the error for the compute, environment or datastore of a profile that the workspace
+    does not have."""
     listed = ", ".join(nearest_first(name, known)) or "none"
     return ProfileError(
-        f"{key} is {name}, and the workspace has no {kind} of that name", hint=f"it has {listed}"
+        f"azure.{kind} is {name}, and the workspace has no {kind} of that name",
+        hint=f"it has {listed}",
     )
 
 

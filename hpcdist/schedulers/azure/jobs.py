@@ -78,7 +78,7 @@ class AzureJob(msgspec.Struct, frozen=True, kw_only=True):
 def ask_jobs(azure: AzureOptions, names: Collection[str]) -> list[AzureJob]:
     """Return those of the named jobs that the workspace has. Raises SchedulerError."""
     client = client_of(azure)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with quiet(), ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda name: _ask_job(client, name), sorted(names)))
     return [job for job in found if job is not None]
 
@@ -144,9 +144,7 @@ def check_compute(azure: AzureOptions, num_nodes: int) -> None:
     except NotFoundError:
         with asking(f"workspace {azure.workspace}", wrong=ProfileError, hint=_WORKSPACE):
             known = [one.name for one in client.compute.list()]
-        if name in known:
-            raise
-        raise unknown_name("compute", "azure.compute", name, known) from None
+        raise unknown_name("compute", name, known) from None
     most = getattr(compute, "max_instances", None) or 1
     if num_nodes > most:
         raise JobError(
@@ -179,4 +177,4 @@ def check_environment(azure: AzureOptions) -> None:
                 f"azure.environment is {environment}, and the workspace has no such version of it",
                 hint=f"{name}@latest is the last; `az ml environment list --name {name}` lists all",
             ) from None
-        raise unknown_name("environment", "azure.environment", name, known) from None
+        raise unknown_name("environment", environment, known) from None

@@ -1,14 +1,18 @@
 """The job in YAML that Azure is given: what the SDK reads of it, and what is refused."""
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+from azure_standin import PROFILE
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.schedulers.azure.client import NotFoundError, client_of
 from hpcdist.schedulers.azure.request import explanation, job_yaml
+from hpcdist.schedulers.azure.storage import BlobFolder, output_folder
 from hpcdist.schedulers.base import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # of the SDK, about what it uses itself
@@ -139,3 +143,30 @@ def test_the_numbers_are_explained():
     assert "2 nodes of the compute gpu-cluster" in lines[0]
     assert "2 nodes x 4 ranks = 8 ranks" in lines[1]
     assert lines[-1] == "price: 2 x 3.06 = 6.12 per hour"
+
+
+def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azure):
+    client_of.cache_clear()
+    options = AzureOptions(**PROFILE)
+    azure.put_output("train-1", "node-00000/x/00000000.parcel", b"0123456789")
+    azure.put_output("train-1", "node-00000/x/00000001-0.data", b"d" * 100_000)
+    azure.put_output("train-10", "node-00000/x/00000000.parcel", b"of another")
+    folder = output_folder(options, "train-1")
+
+    assert folder.sizes() == {
+        "node-00000/x/00000000.parcel": 10,
+        "node-00000/x/00000001-0.data": 100_000,
+    }
+    assert folder.read("node-00000/x/00000000.parcel") == b"0123456789"
+    assert folder.read("node-00000/x/00000000.parcel", offset=4) == b"456789"
+    copy = io.BytesIO()
+    folder.copy("node-00000/x/00000001-0.data", copy)
+    assert copy.getvalue() == b"d" * 100_000
+    with pytest.raises(FileNotFoundError):
+        folder.read("node-00000/x/none")
+    azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
+    with pytest.raises(PermissionError):
+        folder.names()
+    with pytest.raises(NotFoundError, match="datastore nostore"):
+        BlobFolder(options, "nostore", "x")
+    client_of.cache_clear()

@@ -1,0 +1,95 @@
+"""Folders of blobs in a workspace's datastores: the outputs of its jobs, and their logs.
+
+The SDK's own downloads bring whole outputs, and only of jobs that have ended. Here single blobs are
+read, by the access that the workspace gives to its datastore: a signature for an hour, or else the
+user's own login. `get_datastore_info`, which finds that, is no documented name of azure-ai-ml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.profile import AzureOptions
+from hpcdist.schedulers.azure.client import NotFoundError, SilentAzureError, asking, client_of
+
+if TYPE_CHECKING:
+    from azure.storage.blob import ContainerClient
+
+_ARTIFACTS = "workspaceartifactstore"
+"""The datastore to which Azure itself writes what jobs print."""
+_RETRIES = 2
+_TIMEOUT_S = 60
+
+
+class BlobFolder:
+    """The blobs of a datastore whose names begin alike; its errors are OSErrors, as a folder's."""
+
+    def __init__(self, azure: AzureOptions, datastore: str, prefix: str) -> None:
+        """Ask the workspace for access. Raises SchedulerError."""
+        self._prefix = f"{prefix}/"
+        self._container = _container(azure, datastore)
+
+    def names(self) -> list[str]:
+        """Return the names of all blobs below the prefix."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all blobs by their names below the prefix."""
+        with _as_os_errors(self._prefix):
+            found = self._container.list_blobs(name_starts_with=self._prefix)
+            return {blob.name.removeprefix(self._prefix): int(blob.size or 0) for blob in found}
+
+    def read(self, name: str, *, offset: int = 0) -> bytes:
+        """Return the content of a blob from a place on."""
+        with _as_os_errors(name):
+            return bytes(
+                self._container.download_blob(self._prefix + name, offset=offset).readall()
+            )
+
+    def copy(self, name: str, to: BinaryIO) -> None:
+        """Write the content of a blob of any size into a file."""
+        with _as_os_errors(name):
+            self._container.download_blob(self._prefix + name).readinto(to)
+
+
+def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
+    """Return what a job has written into its output: a run in parcels (hpcdist.runs.parcels)."""
+    return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
+
+
+def log_folder(azure: AzureOptions, name: str) -> BlobFolder:
+    """Return what Azure keeps of a job's output and of its own: user_logs/, system_logs/."""
+    return BlobFolder(azure, _ARTIFACTS, f"ExperimentRun/dcid.{name}")
+
+
+def _container(azure: AzureOptions, datastore: str) -> ContainerClient:
+    client = client_of(azure)
+    from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+    from azure.storage.blob import ContainerClient
+
+    with asking(f"datastore {datastore}"):
+        info = get_datastore_info(client.datastores, datastore)
+        return ContainerClient(
+            info["account_url"],
+            info["container_name"],
+            credential=info["credential"],
+            retry_total=_RETRIES,
+            connection_timeout=_TIMEOUT_S,
+            read_timeout=_TIMEOUT_S,
+        )
+
+
+@contextmanager
+def _as_os_errors(name: str) -> Iterator[None]:
+    try:
+        with asking(f"blob {name}"):
+            yield
+    except NotFoundError as error:
+        raise FileNotFoundError(2, error.message, name) from None
+    except SilentAzureError as error:
+        raise TimeoutError(110, error.message, name) from None
+    except SchedulerError as error:
+        raise PermissionError(13, error.message, name) from None
