@@ -249,8 +249,8 @@ class _Outside:
 
     def _conclude(self, end: EndOfAgent, code: int) -> int:
         """Conclude what an agent has left; return the run's exit code."""
-        if end.verdict is None:  # it was killed
-            return code or EXIT_FAILED
+        if end.verdict is None:  # it was killed, or had nothing to say
+            return code
         job, _, _ = self._run.read_launch()
 
         def has_a_say() -> bool:

@@ -5,10 +5,12 @@ import os
 import signal
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import LaunchedRun
 from containers import container, image  # noqa: F401 - a fixture
+from runtime_stand_ins import image_file, install
 from submitting import submit_run
 
 from hpcdist.job import load_job
@@ -130,3 +132,44 @@ exec(sys.argv[3])
         assert not run.run.event_files()
     assert json.loads(runs.popitem()[1].run.spec_file.read_text())["container"]
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
+
+
+@pytest.mark.parametrize("runtime", ["apptainer", "podman"])
+def test_other_runtimes_give_ranks_the_same_and_pass_signals_and_exit_codes_on(
+    launch,
+    tmp_path,
+    monkeypatch,
+    image,  # noqa: F811
+    runtime,
+):
+    programs = install(tmp_path / "bin", runtime)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/host/lib")
+    monkeypatch.setenv("TOKEN_OF_MINE", "hf_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+    inside = {"runtime": runtime}
+    if runtime == "apptainer":
+        inside["image"] = image_file(image, ".sif")
+    run = launch(LOOK, nodes=2, **inside)
+    assert run.verdict().state == "done", run.verdict().message
+    for rank in range(2):
+        (found,) = run.said(rank)
+        assert "/carried/" in found["hpcdist"]
+        assert found["environment"]["TOKEN_OF_MINE"].startswith("hf_")
+        assert "LD_LIBRARY_PATH" not in found["environment"]
+    logs = "".join(path.read_text() for path in run.run.submitit_folder.glob("*_log.*"))
+    assert f"hpcdist: {runtime} " in logs
+    assert "hf_aaaa" not in logs
+
+    run = launch(WAIT, **inside)
+    run.wait(lambda: run.said(0))
+    os.kill(parent(parent(run.agent_pid(0))), signal.SIGTERM)
+    assert run.verdict().kind == "cancelled"
+
+    if runtime == "apptainer":
+        run = launch(LOOK, **inside, options="[--no-such-flag]")
+        assert "unknown flag: --no-such-flag" in run.verdict().message
+        assert run.run.read_spec().container.identity == f"sif:{bytes(range(16)).hex()}"

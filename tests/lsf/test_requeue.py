@@ -2,6 +2,7 @@
 over stays so."""
 
 from cluster_user import job_id, log
+from containers import container, image  # noqa: F401 - a fixture
 from counting import COUNT, await_counting, count, end_counting
 from trainings import CPU, TWO
 
@@ -27,6 +28,18 @@ def test_the_job_stops_before_a_limit_of_its_own(user):
     assert run.read_attempt_verdict(0).kind == "time_limit"
     job = user.cluster.job(job_id(run))
     assert (job.run_limit_min, job.attempts) == (1, 2)
+
+
+def test_a_job_in_an_image_goes_on_after_its_limit_which_lsf_is_asked_for_outside(
+    user,
+    image,  # noqa: F811 - pytest's way
+):
+    run = count(user, *container(image))
+    user.cluster.reach_limit(job_id(run))
+    end_counting(user, run)
+    assert run.read_attempt_verdict(0).kind == "time_limit"
+    assert user.cluster.job(job_id(run)).attempts == 2
+    assert run.read_spec().container.runtime == "charliecloud"
 
 
 def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):

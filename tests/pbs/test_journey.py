@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 
+from containers import container, image  # noqa: F401 - a fixture
+
 from hpcdist.runs.run import Run
 
 REAL = os.environ.get("HPCDIST_TEST_PBS")
@@ -48,6 +50,21 @@ def test_a_run_goes_on_as_another_job_before_its_limit_and_what_waits_for_it_wai
     begin = (run.path / "saved-0").read_text()
     assert f"counted from {begin} as rank 0" in user("logs", run.id).stdout
     user.wait_for_state(after, "done")
+
+
+def test_a_run_in_an_image_goes_on_as_another_job_too(
+    user,
+    image,  # noqa: F811 - pytest's way
+):
+    limit = ("--time", "0.1", "--set", "launch.requeue=true")
+    run = user.submit(*TWO, *limit, *map(str, container(image)))
+    first = run.read_job_id()
+    user.wait_for_start(run, life=1)
+    user.open_gate()
+    user.wait_for_state(run, "done")
+    assert run.read_job_id() != first
+    begin = (run.path / "saved-0").read_text()
+    assert f"counted from {begin} as rank 0" in user("logs", run.id).stdout
 
 
 def test_status_says_why_a_job_waits_cancel_ends_it_and_pbs_removes_its_followers(user):

@@ -1,6 +1,7 @@
 """A real container runtime, charliecloud's ch-run, and images for it, made of this machine's own
 files: a root with nothing in it but mount points, at which the tests' own Python is seen."""
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -37,9 +38,7 @@ def seen_inside():
 
 
 def _site_folders():
-    import torch
-
-    return [str(Path(torch.__file__).parents[1])]
+    return [str(Path(importlib.util.find_spec("torch").origin).parents[1])]
 
 
 def make_image(folder, *more):
