@@ -1,4 +1,8 @@
 "use strict";
+// Everything here is added to a page that works without it.
+document.body.classList.add("scripted");
+for (const note of document.querySelectorAll(".for-scripts")) note.hidden = false;
+
 // Headers become buttons here, so that without scripts the page shows none that do nothing.
 for (const header of document.querySelectorAll("thead th")) {
   const button = document.createElement("button");
@@ -26,13 +30,18 @@ function compare(a, b, direction) {
   return direction === "ascending" ? order : -order;
 }
 
-for (const block of document.querySelectorAll(".again")) {
-  const code = block.querySelector("code");
+function smallButton(text, action) {
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "copy";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
+  button.className = "small";
+  button.textContent = text;
+  button.addEventListener("click", action);
+  return button;
+}
+
+for (const block of document.querySelectorAll(".again")) {
+  const code = block.querySelector("code");
+  const button = smallButton("Copy", async () => {
     getSelection().selectAllChildren(code);
     try {
       await navigator.clipboard.writeText(code.textContent);
@@ -43,3 +52,84 @@ for (const block of document.querySelectorAll(".again")) {
   });
   block.append(button);
 }
+
+// Values at the pointer: at once, where a browser shows a title late, and not at all on a phone.
+const tip = document.createElement("div");
+tip.className = "tip-text";
+tip.hidden = true;
+document.body.append(tip);
+for (const title of document.querySelectorAll(".tip > title")) {
+  title.parentNode.dataset.tip = title.textContent;
+  title.remove();
+}
+document.addEventListener("pointerover", (event) => {
+  const place = event.target.closest("[data-tip]");
+  tip.hidden = !place;
+  if (!place) return;
+  tip.textContent = place.dataset.tip;
+  const width = document.documentElement.clientWidth;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, width - tip.offsetWidth - 4))}px`;
+  tip.style.top = `${Math.max(4, event.clientY - tip.offsetHeight - 12)}px`;
+});
+
+// One run alone, in all pictures and tables of its group.
+const chosen = document.createElement("div");
+chosen.className = "chosen";
+chosen.hidden = true;
+chosen.setAttribute("role", "status");
+document.body.append(chosen);
+
+function runsOf(element) {
+  return element.dataset.runs.split(" ").filter(Boolean);
+}
+
+function choose(run) {
+  for (const element of document.querySelectorAll(".other[data-runs]")) element.classList.remove("other");
+  chosen.hidden = run === null;
+  if (run === null) return;
+  const entry = document.getElementById(`run-${run}`);
+  const group = entry.closest("section");
+  const overview = [...document.querySelectorAll(".bars")].filter((bars) => bars.querySelector(`[data-runs="${run}"]`));
+  for (const within of [group, ...overview]) {
+    for (const element of within.querySelectorAll("[data-runs]")) {
+      const runs = runsOf(element);
+      element.classList.toggle("other", runs.length > 0 && !runs.includes(run));
+    }
+  }
+  const link = document.createElement("a");
+  link.href = `#run-${run}`;
+  link.textContent = entry.querySelector("summary").textContent.trim();
+  chosen.replaceChildren(link, " ", smallButton("Show all runs", () => choose(null)));
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("a, button, summary, pre")) return;
+  const place = event.target.closest("[data-runs]");
+  if (!place || place.matches("details")) return;
+  const runs = runsOf(place);
+  const isChosen = !chosen.hidden && chosen.querySelector("a").getAttribute("href") === `#run-${runs[0]}`;
+  if (runs.length) choose(isChosen ? null : runs[0]);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") choose(null);
+});
+for (const entry of document.querySelectorAll("details.run")) {
+  entry.append(smallButton("Show only this run", () => choose(entry.dataset.runs)));
+}
+
+// A link opens what it leads to, and paper has all.
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1));
+  for (let place = target; place; place = place.parentElement) if (place.matches("details")) place.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+if (location.hash) openTarget();
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details.topic:not([open])")];
+  for (const details of opened) details.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const details of opened) details.open = false;
+});

@@ -132,7 +132,10 @@ def render(picture: Picture, *, with_png: bool = True, with_svg: bool = True) ->
         _lay_out(figure)
         png = save(figure, "png") if with_png else b""
         text = save(figure, "svg", is_transparent=True).decode() if with_svg else ""
-    text = _TIP.sub(r'<g class="tip" data-runs="\1"><title>\2</title>', _METADATA.sub("", text))
+    text = _TIP.sub(
+        r'<g class="tip" pointer-events="all" data-runs="\1"><title>\2</title>',
+        _METADATA.sub("", text),
+    )
     return Drawing(picture, png, _NO_SEPARATE_LINES.sub("", text))
 
 

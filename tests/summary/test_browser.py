@@ -94,6 +94,12 @@ def show(browser, page, *, width=DESKTOP, scheme="light"):
     browser.get(page.as_uri())
 
 
+def unfold(browser):
+    browser.execute_script(
+        "for (const topic of document.querySelectorAll('.topic')) topic.open = true"
+    )
+
+
 RUNS = "[...document.querySelectorAll('table')].find(t => t.tHead.innerText.startsWith('#'))"
 
 
@@ -126,6 +132,7 @@ def test_the_page_works_by_mouse_and_keyboard_and_asks_for_nothing(browser, page
     ]
     assert [text for text in requests if '"url":"http' in text] == []
 
+    unfold(browser)
     headers = browser.execute_script(f"return [...{RUNS}.tHead.rows[0].cells]")
     names = [header.text for header in headers]
     rate = next(index for index, name in enumerate(names) if name.startswith("samples/s"))
@@ -139,7 +146,7 @@ def test_the_page_works_by_mouse_and_keyboard_and_asks_for_nothing(browser, page
     assert headers[rate].get_attribute("aria-sort") is None
     assert column(browser, 0) == ["1", "2", "3"]
 
-    log = browser.find_element(By.CSS_SELECTOR, "details[open] .log")
+    log = browser.find_element(By.CSS_SELECTOR, "details.run[open] .log")
     assert log.is_displayed()
     assert log.text == f"{EVIL}\nthe end"
     closed = browser.find_element(By.CSS_SELECTOR, "#run-1 summary")
@@ -149,6 +156,7 @@ def test_the_page_works_by_mouse_and_keyboard_and_asks_for_nothing(browser, page
 
 def test_the_page_fits_a_phone_and_shows_its_pictures(browser, page):
     show(browser, page, width=PHONE)
+    unfold(browser)
     width = "return document.documentElement.scrollWidth"
     assert browser.execute_script(width) == PHONE
     sizes = browser.execute_script(
@@ -175,6 +183,7 @@ def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser
     from selenium.webdriver.support.wait import WebDriverWait
 
     show(browser, page, width=PHONE)
+    unfold(browser)
     reached = []
     while (focused := tab(browser)) is not None:
         name, outline, html = focused
@@ -203,6 +212,99 @@ def tab(browser):
         "return now.matches('body, html') ? null"
         " : [now.className, getComputedStyle(now).outlineStyle, now.outerHTML]"
     )
+
+
+def test_the_overview_has_what_failed_in_red_and_a_line_for_each_job(browser, page):
+    from selenium.webdriver.common.by import By
+
+    show(browser, page)
+    (failure,) = browser.find_elements(By.CSS_SELECTOR, "#overview .failures li")
+    assert "ddp-bad" in failure.text
+    assert "rank 0 failed: ValueError" in failure.text
+    lines = browser.find_elements(By.CSS_SELECTOR, "#overview .line")
+    assert lines[0].text.splitlines()[0] == "ddp"
+    assert "4 ranks (1 x 4) are" in lines[0].text
+    assert lines[0].rect["height"] < 70
+    bars = "return [...document.querySelectorAll('.bars')].map(b => b.querySelectorAll('g').length)"
+    assert browser.execute_script(bars) == [3, 1]
+    red, *_ = map(int, re.findall(r"\d+", colours(browser, "#overview .failed")[0]))
+    assert red > 150
+    failure.find_element(By.TAG_NAME, "a").click()
+    assert browser.find_element(By.CSS_SELECTOR, "#run-4 .log").is_displayed()
+    side = browser.find_element(By.CLASS_NAME, "side")
+    assert side.rect["x"] == 0
+    assert browser.execute_script("return scrollY") > 0
+    assert (
+        browser.execute_script("return document.querySelector('.side').getBoundingClientRect().top")
+        == 0
+    )  # it has stayed
+
+
+def test_the_pointer_shows_values_and_a_click_one_run_alone(browser, page):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, page)
+    bars = browser.find_elements(By.CSS_SELECTOR, "#overview .bars .tip")
+    ActionChains(browser, duration=0).move_to_element(bars[1]).perform()
+    shown = browser.find_element(By.CLASS_NAME, "tip-text")
+    assert shown.text == "2: ddp-2, done, 120 samples/s"
+    point = browser.find_element(By.CSS_SELECTOR, "#section-1 .picture .tip")
+    ActionChains(browser, duration=0).move_to_element(point).perform()
+    assert re.fullmatch(r"\d: [\d.,]+( ± [\d.,]+)?", shown.text), shown.text
+    unfold(browser)
+    bars[1].click()
+    rows = (
+        f"return [...{RUNS}.tBodies[0].rows]"
+        ".filter(row => row.offsetHeight).map(row => row.innerText)"
+    )
+    (row,) = browser.execute_script(rows)
+    assert "ddp-2" in row
+    assert "ddp-2" in browser.find_element(By.CLASS_NAME, "chosen").text
+    pale = browser.find_elements(By.CSS_SELECTOR, "#section-1 .picture .other")
+    assert {part.get_attribute("data-runs") for part in pale} == {"1", "3"}
+    ActionChains(browser, duration=0).send_keys(Keys.ESCAPE).perform()
+    assert len(browser.execute_script(rows)) == 3
+    assert not browser.find_elements(By.CLASS_NAME, "other")
+
+
+def test_captions_and_first_columns_stay_where_a_table_is_scrolled(browser, page):
+    show(browser, page, width=PHONE)
+    unfold(browser)
+    places = browser.execute_script(
+        f"const table = {RUNS}, scroll = table.closest('.scroll');"
+        "scroll.scrollLeft = 150;"
+        "const left = element => Math.round(element.getBoundingClientRect().left);"
+        "const [number, run, state] = table.tBodies[0].rows[0].cells;"
+        "const caption = scroll.parentNode.querySelector('.caption');"
+        "return [scroll.scrollLeft, ...[scroll, caption, number, run, state].map(left), "
+        "  run.getBoundingClientRect().right]"
+    )
+    scrolled, scroll, caption, number, run, state, right = places
+    assert scrolled > 50
+    assert scroll == caption == number
+    assert number < run < PHONE / 2
+    assert state < right  # it went beneath those that stay
+
+
+def test_without_scripts_all_is_there(browser, page):
+    from selenium.webdriver.common.by import By
+
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(browser, page)
+        assert browser.find_element(By.CSS_SELECTOR, "#overview .line").is_displayed()
+        assert not browser.find_elements(By.CSS_SELECTOR, "th button, .tip-text")
+        titles = browser.find_elements(By.CSS_SELECTOR, ".picture .tip > title")
+        assert titles
+        topic = browser.find_element(By.CSS_SELECTOR, ".topic")
+        topic.find_element(By.TAG_NAME, "summary").click()
+        assert topic.get_attribute("open") is not None
+        note = browser.find_element(By.CLASS_NAME, "for-scripts")
+        assert not note.is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_on_paper_tables_are_whole_and_dark_on_white(browser, page):

@@ -14,19 +14,21 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcdist.base.files import read_json, shipped_folder
-from hpcdist.base.plotting import INK, Drawing, Picture
+from hpcdist.base.plotting import INK, Drawing
 from hpcdist.base.secrets import Stars, starred_args
+from hpcdist.base.table import Cell, Column, Table
 from hpcdist.base.terminal_lines import last_lines
-from hpcdist.base.text import shown
+from hpcdist.base.text import decimals_for, format_number, shown
 from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.report.report import Report, Section
-from hpcdist.summary.report.runs import Row
+from hpcdist.summary.report.remarks import leading_run
+from hpcdist.summary.report.report import Report, Section, Topic
+from hpcdist.summary.report.runs import NUMBER, Row
 from hpcdist.summary.values import RunSummary
 
 _SCRIPT = "report.js"
@@ -34,6 +36,14 @@ _STYLE = "report.css"
 _LOG_LINES = 40
 _LONGEST_LINE = 2_000
 """Characters: lines of progress bars can be long, and many runs may have failed."""
+
+_MOST_FAILURES = 6
+"""Failed runs that stand above all."""
+_MOST_OPEN = 3
+"""Failed runs of a job whose logs are unfolded."""
+_BAR_HEIGHT = 30.0
+_NO_RATE = 0.4
+"""Height of the bar of a run without a speed."""
 
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
@@ -52,18 +62,16 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["one_line"] = shown
     script = (folder / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    pictures = {
-        index: [(drawing.picture, _inline(drawing)) for drawing in drawings]
-        for index, drawings in drawn.items()
-    }
+    sections = [
+        _section(section, drawn.get(index, [])) for index, section in enumerate(report.sections)
+    ]
+    failed = [run for item in sections for run in item.runs if run.is_failed]
     return environment.get_template("report.html.j2").render(
-        sections=[
-            PageSection(section, pictures.get(index, []), [_run(row) for row in section.rows])
-            for index, section in enumerate(report.sections)
-        ],
+        sections=sections,
+        failures=failed[:_MOST_FAILURES],
+        num_failed=len(failed),
         num_runs=sum(len(section.rows) for section in report.sections),
         skipped=report.skipped,
         log_lines=_LOG_LINES,
@@ -77,6 +85,50 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     )
 
 
+class PageRow(NamedTuple):
+    """One row of a table, with the numbers of its runs."""
+
+    cells: list[Cell]
+    runs: list[int]
+
+
+class PageTable(NamedTuple):
+    """One table; `num_staying` columns stay where the others are scrolled."""
+
+    caption: str
+    label: str
+    columns: Sequence[Column[Any]]
+    rows: list[PageRow]
+    footnote: str
+    num_staying: int
+
+
+class PageDrawing(NamedTuple):
+    """One picture, with its svg element."""
+
+    title: str
+    description: str
+    svg: str
+
+
+class PageTopic(NamedTuple):
+    """What is folded under one name."""
+
+    name: str
+    drawings: list[PageDrawing]
+    tables: list[PageTable]
+
+
+class PageBar(NamedTuple):
+    """One run in the small picture of the overview."""
+
+    run: int
+    kind: str
+    """done, bad or other."""
+    height: float
+    text: str
+
+
 class PageRun(NamedTuple):
     """One run below the tables."""
 
@@ -84,6 +136,7 @@ class PageRun(NamedTuple):
     id: str
     state: str
     is_failed: bool
+    is_open: bool
     verdict: str
     """Sentence on a run that did not end well; else empty."""
     log_name: str
@@ -96,20 +149,113 @@ class PageSection(NamedTuple):
     """One section, as the template shows it."""
 
     section: Section
-    pictures: list[tuple[Picture, str]]
-    """Each with what was drawn of it."""
+    name: str
+    answer: str
+    bars: list[PageBar]
+    bars_label: str
+    key: PageDrawing | None
+    """The picture that carries the answer."""
+    table: PageTable | None
+    """The table that it is drawn from."""
+    topics: list[PageTopic]
     runs: list[PageRun]
+    """Those that failed come first."""
+    num_failed: int
 
 
-def _run(row: Row) -> PageRun:
+def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
+    name = shown(section.name)
+    rows = sorted(section.rows, key=lambda row: not _is_failed(row.run))
+    num_failed = sum(_is_failed(row.run) for row in rows)
+    open_numbers = {row.number for row in rows[: min(num_failed, _MOST_OPEN)]}
+    tables = {topic: list(of_topic) for topic, of_topic in section.topics.items()}
+    leading = leading_run([row.run for row in section.rows], section.groups)
+    key = next((each for each in drawings if leading and leading.run in each.picture.runs), None)
+    if key is None and drawings:
+        key = drawings[0]
+    first = _take_main(tables, next((row for row in rows if row.run is leading), None))
+    topics = []
+    for topic, of_topic in tables.items():
+        theirs = [
+            each for each in drawings if each is not key and each.picture.topic == topic.value
+        ]
+        if theirs or of_topic:
+            shown_tables = [_table(each, name) for each in of_topic]
+            topics.append(PageTopic(topic.value, [*map(_inline, theirs)], shown_tables))
+    bars = _bars(section.rows)
+    return PageSection(
+        section=section,
+        name=name,
+        answer=section.conclusions[0] if section.conclusions else f"{name}: no answer yet",
+        bars=bars,
+        bars_label=f"Samples/s of the runs of {name}" if len(bars) > 1 else f"The run of {name}",
+        key=None if key is None else _inline(key),
+        table=None if first is None else _table(first, name),
+        topics=topics,
+        runs=[_run(row, is_open=row.number in open_numbers) for row in rows],
+        num_failed=num_failed,
+    )
+
+
+def _take_main(tables: Mapping[Topic, list[Table[Any]]], leading: Row | None) -> Table[Any] | None:
+    """Take out the table that the answer rests on: what the benchmark measured in the run that
+    leads, else the speed."""
+    measured = tables.get(Topic.MEASURED, [])
+    for place, table in enumerate(measured):
+        if leading is not None and table.caption.startswith(f"#{leading.number}:"):
+            return measured.pop(place)
+    first = next((of_topic for of_topic in tables.values() if of_topic), None)
+    return first.pop(0) if first else None
+
+
+def _table(table: Table[Any], name: str) -> PageTable:
+    first = table.columns[0] if table.columns else None
+    has_numbers = first is not None and first.header == NUMBER
+    all_runs: list[list[int]] = [[] for _ in table.rows]
+    if first is not None and has_numbers:
+        values = [first.value(row) for row in table.rows]
+        all_runs = [value if isinstance(value, list) else [value] for value in values]
+    has_ids = has_numbers and len(table.columns) > 1 and table.columns[1].align == "left"
+    return PageTable(
+        caption=table.caption,
+        label=table.caption or f"Table of {name}",
+        columns=table.columns,
+        rows=[PageRow(cells, runs) for cells, runs in zip(table.cells(), all_runs, strict=True)],
+        footnote=table.footnote,
+        num_staying=2 if has_ids else 1,
+    )
+
+
+def _bars(rows: Sequence[Row]) -> list[PageBar]:
+    """Return a bar for each run, as high as it is fast among those of its section."""
+    rates = [row.run.samples_per_s.mean if row.run.samples_per_s else 0.0 for row in rows]
+    fastest = max(rates, default=0.0)
+    bars = []
+    for row, rate in zip(rows, rates, strict=True):
+        state = row.run.state or "unknown"
+        kind = "bad" if _is_failed(row.run) else "done" if state == "done" else "other"
+        words = [f"{row.number}: {shown(row.run.run)}", state]
+        if rate:
+            words.append(f"{format_number(rate, decimals_for([rate]))} samples/s")
+        height = _BAR_HEIGHT * (rate / fastest if rate else _NO_RATE)
+        bars.append(PageBar(row.number, kind, round(max(height, 1.0), 1), ", ".join(words)))
+    return bars
+
+
+def _is_failed(run: RunSummary) -> bool:
+    return run.verdict is not None and run.verdict.kind != "done"
+
+
+def _run(row: Row, *, is_open: bool) -> PageRun:
     run = row.run
-    is_failed = run.verdict is not None and run.verdict.kind != "done"
+    is_failed = _is_failed(run)
     spec = Run(Path(run.path)).read_spec() if run.path else None
     return PageRun(
         number=row.number,
         id=shown(run.run),
         state=run.state or "unknown",
         is_failed=is_failed,
+        is_open=is_open,
         verdict=shown(run.verdict.message) if run.verdict and is_failed else "",
         log_name=shown(run.verdict.log or "") if run.verdict else "",
         log=_log(run) if is_failed else "",
@@ -136,14 +282,15 @@ def _log(run: RunSummary) -> str:
     return "\n".join(lines)
 
 
-def _inline(drawing: Drawing) -> str:
-    """Return an `svg` element that is as wide as there is room, with ids that no other has: they
-    are those of the whole page."""
+def _inline(drawing: Drawing) -> PageDrawing:
+    """Return the picture with an `svg` element that is as wide as there is room, and ids that no
+    other has: they are those of the whole page."""
+    picture = drawing.picture
     head, _, rest = drawing.svg[drawing.svg.index("<svg") :].partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
-    name = drawing.picture.name
-    return _ID.sub(rf"\g<1>{name}-", f"{head}>{rest}").replace(INK, "currentColor")
+    svg = _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}").replace(INK, "currentColor")
+    return PageDrawing(picture.title, picture.description, svg)
 
 
 _JOB_FILES = (".yaml", ".yml")

@@ -86,7 +86,9 @@ def _is_baseline(row: Row) -> bool:
     return row.run.run in row.run.compared_with
 
 
-_NUMBER: Column[Row] = Column("#", lambda row: row.number)
+NUMBER = "#"
+"""Header of the column that ties rows to runs."""
+_NUMBER: Column[Row] = Column(NUMBER, lambda row: row.number)
 _SIZE = gpus_column(lambda row: row.run)
 
 
