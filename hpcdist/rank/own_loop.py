@@ -21,6 +21,8 @@ _Batch = TypeVar("_Batch")
 
 _timer: Timer | None = None
 """The timer of this process's loop; a rank has one loop."""
+_model: nn.Module | None = None
+"""The model that it watches."""
 _num_steps = 0
 """Finished steps, those before a checkpoint included."""
 _is_deaf = False
@@ -36,7 +38,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _timer, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
+    global _timer, _model, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
@@ -44,8 +46,9 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
         if model is None:
             _timer = context.recorder(first_step=first_step)
         else:
-            from hpcdist.rank.timing import make_watching_timer
+            from hpcdist.rank.watching import make_watching_timer
 
+            _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)
         _num_steps = first_step
     _timer.begin()
@@ -142,8 +145,8 @@ def evaluate(
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _timer  # noqa: PLW0603 - as above
-    _timer = None
+    global _timer, _model  # noqa: PLW0603 - as above
+    _timer = _model = None
 
 
 def finish() -> None:
@@ -152,5 +155,9 @@ def finish() -> None:
         return
     try:
         _timer.finish()
+        if _model is not None and (context := rank.current()) is not None:
+            from hpcdist.rank.communication import write_ddp_communication
+
+            write_ddp_communication(_model, context.events)
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

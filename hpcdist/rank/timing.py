@@ -19,14 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.peers import may_exchange
 from hpcdist.rank.recorder import StepRecorder
 
 if TYPE_CHECKING:
@@ -124,33 +119,6 @@ def make_timer(context: RankContext, *, first_step: int) -> Timer:
     return context.recorder(first_step=first_step)
 
 
-def make_watching_timer(context: RankContext, model: nn.Module, *, first_step: int) -> Timer:
-    """Return a timer for a loop that does not tell its phases: it sees them by hooks on the
-    parameters of `model` and on every optimizer of this process."""
-    timer = make_timer(context, first_step=first_step)
-    order: list[nn.Parameter] = []
-    hooks = _note_order(model, order) if context.world_size > 1 else []
-    waits_for_others = False
-
-    def before_optimizer(*_: Any) -> None:
-        nonlocal waits_for_others
-        if waits_for_others:
-            timer.mark_backward()
-            return
-        if hooks and order:
-            for hook in hooks:
-                hook.remove()
-            hooks.clear()
-            waits_for_others = may_exchange()  # by now a script has joined its group
-            if waits_for_others:
-                call_when_ready(order[-1], timer.note_last_gradient)
-        timer.mark("forward_backward")
-
-    register_optimizer_step_pre_hook(before_optimizer)
-    register_optimizer_step_post_hook(lambda *_: timer.mark("optimizer"))
-    return timer
-
-
 def warm_up(
     wrapped: nn.Module,
     batch: Samples,
@@ -168,7 +136,7 @@ def warm_up(
     running means and random generators as they are.
     """
     order: list[nn.Parameter] = []
-    hooks = _note_order(wrapped, order)
+    hooks = note_order(wrapped, order)
     wrapped.eval()
     with autocast:
         logits = wrapped(batch.images)
@@ -188,7 +156,7 @@ def warm_up(
     return order[-1] if order else None
 
 
-def _note_order(model: nn.Module, order: list[nn.Parameter]) -> list[Any]:
+def note_order(model: nn.Module, order: list[nn.Parameter]) -> list[Any]:
     """Return hooks that note in `order` whose gradients are ready, as they are."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [call_when_ready(parameter, order.append) for parameter in parameters]

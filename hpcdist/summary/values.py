@@ -132,6 +132,18 @@ class RankPace(Struct, frozen=True, kw_only=True):
     all ranks have the same step time, and the slowest is the one that waits least."""
 
 
+class CommunicationTime(Struct, frozen=True, kw_only=True):
+    """Mean seconds of communication per step, over the ranks."""
+
+    by: str
+    """Who timed it: ddp, in a part of its steps, or profiler."""
+    whole_s: float
+    overlapped_s: float
+    """Hidden by computing at the same time."""
+    exposed_s: float
+    """Waited for."""
+
+
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank, or the node with all of its ranks, that held the others up throughout."""
 
@@ -162,6 +174,8 @@ class Losses(Struct, frozen=True, kw_only=True):
     """Share of the time that each part lost."""
     shares: dict[str, float]
     """Share of the time by part; together 1."""
+    computing_has_communication: bool = False
+    """Nothing told the communication of its passes from their computing: they are one share."""
     largest: str | None = None
     """The part that lost most; None where none lost as much as counts."""
     straggler: Straggler | None = None
@@ -332,6 +346,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by phase; with `other` they add up to the mean step time."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
+    communication: CommunicationTime | None = None
+    """None where nothing timed what computing hides."""
+    computing_has_communication: bool = False
+    """Nothing told the communication of its passes from their computing: they are one share."""
     straggler: Straggler | None = None
     """None where no rank and no node is the slowest throughout."""
     final: Final = Final()
@@ -448,6 +466,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     straggler: Straggler | None = None
     """The rank or node that held the others up in each of the runs."""
+    computing_has_communication: bool = False
+    """Nothing told the communication of its passes from their computing: they are one share."""
     speedup: Ratio | None = None
     """Against the first variant; the sd has both variants' spread in it."""
     ideal: float = 1.0

@@ -30,14 +30,14 @@ class Trainer(TrainingRank):
         super().__init__(context, job, has_group=has_group)
         if job.train.activation_checkpointing:
             recompute_blocks(self.model)
-        self._wrapped = self.strategy.wrap(self.model, context, job.train)
-        self._call = compile_module(self._wrapped, self.device, setting=job.train.compile)
+        self._module = self.strategy.wrap(self.model, context, job.train)
+        self._call = compile_module(self._module, self.device, setting=job.train.compile)
         self.progress.note(self.strategy.note(context))
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = torch.amp.GradScaler(
             self.device.type, enabled=self.precision.scales_gradients
         )
-        self._last_parameter = self.warm_up(self._wrapped)
+        self._last_parameter = self.warm_up(self._module)
 
     def restore(self, path: Path) -> None:
         """Take over a checkpoint, and record what keeps the rest from being exact."""
@@ -60,8 +60,8 @@ class Trainer(TrainingRank):
         False where the agent asked to stop before: then a checkpoint is saved.
         """
         self.start_timer()
-        self.time_communication(self._last_parameter)
-        self._wrapped.train()
+        self.time_communication(self._module, self._last_parameter)
+        self._module.train()
         progress = self.progress
         if progress.is_finished and progress.position.samples:
             self._end_epoch()  # stopped after the last step: what follows is due
@@ -101,7 +101,7 @@ class Trainer(TrainingRank):
         # Gradients are averaged over ranks: the mean of all samples.
         scale = self.context.world_size / num_samples
         for share in shares[:-1]:
-            with self.strategy.without_sync(self._wrapped):
+            with self.strategy.without_sync(self._module):
                 loss_sum = self._forward_backward(share, self.next_batch(batches), scale)
             self.mark_backward(is_last=False)
             self.progress.add_loss(loss_sum, share.count)

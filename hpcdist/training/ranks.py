@@ -22,6 +22,7 @@ from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
+from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
@@ -108,6 +109,7 @@ class TrainingRank:
         self.autocast = self.precision.autocasting(self.device)
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
+        self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
 
@@ -132,10 +134,16 @@ class TrainingRank:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
         return warm_up(wrapped, self._first, self.autocast, num_classes=self._num_classes)
 
-    def time_communication(self, last: nn.Parameter | None) -> None:
-        """Have the timer told of the last gradient where a step waits for others after it."""
+    def time_communication(self, wrapped: nn.Module, last: nn.Parameter | None) -> None:
+        """Have the timer told of communication: where a step waits for others after its last
+        gradient, or of the gathers and scatters of a model that is cut up."""
         # A single rank has nobody to wait for: what DDP does at the end is a part of its backward.
-        if last is None or self.context.world_size == 1 or not self.strategy.tells_last_gradient:
+        if self.context.world_size == 1:
+            return
+        self._wrapped = wrapped
+        if self.strategy.is_sharded:
+            time_sharded(wrapped, self.timer, self.device)
+        if last is None or not self.strategy.tells_last_gradient:
             return
         self.times_communication = True
         call_when_ready(last, self.timer.note_last_gradient)
@@ -225,6 +233,7 @@ class TrainingRank:
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
         self.timer.finish()
+        write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)
 
     def stop(self, save: Callable[[], None]) -> None:

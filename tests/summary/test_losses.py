@@ -111,6 +111,18 @@ def test_what_a_size_loses_is_found_and_adds_up(add_run, ranks, lost):
     assert several.largest == max(lost, key=lost.get, default=None)
 
 
+def test_computing_that_nothing_tells_from_communication_is_called_both(add_run):
+    fsdp = {"strategy": "fsdp"}
+    two = add_run(*[ALONE] * 2, **fsdp)
+    assert "is neither computing nor communication" in printed(two)
+    text = printed(
+        add_run(ALONE, **fsdp), add_run(*[ALONE | {"forward_backward": 0.18}] * 2, **fsdp)
+    )
+    assert "50 % slower computing and communication together" in text
+    watched = printed(add_run(*[ALONE | {"exposed_communication": 0.01}] * 2, **fsdp))
+    assert "is not computing" in watched
+
+
 def test_checkpoints_between_epochs_count_once_though_other_ranks_wait_for_them_in_a_step(add_run):
     # 100 steps of 0.1 s, and 10 s of saving by rank 0, which rank 1 waits for in its next step.
     saves = [{"event": "checkpoint", "save_time_s": 5.0}] * 2

@@ -32,6 +32,15 @@ def test_fsdp_trains_like_ddp(train_ranks, make_job, world_size, train):
     [found], [expected] = fsdp.events("evaluate"), ddp.events("evaluate")
     assert found["samples"] == 300
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    for windows in (ddp.events("steps"), fsdp.events("steps")):
+        phases = windows[-1]["phases_s"]
+        assert phases["exposed_communication"] > 0
+        assert phases["forward_backward"] > 0
+        assert sum(phases.values()) == pytest.approx(windows[-1]["step_time_s"]["sum"], rel=0.1)
+    [communication] = ddp.events("communication")
+    assert communication["by"] == "ddp"
+    assert communication["whole_s"] > communication["overlapped_s"] >= 0
+    assert fsdp.events("communication") == []
 
 
 def test_fsdp_trains_a_convolutional_model_too(train_ranks, make_job):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hpcdist.base.text import format_time, number_of, shown, whole_percents
 from hpcdist.summary.figures import shares as part
+from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.values import Losses, RunFigures, Straggler
 
 MOST = 2
@@ -29,7 +30,6 @@ _NEARLY_ALL = 0.99
 _MOST_WORKERS_MORE = 2
 """Times as many workers as there are: more at once is a guess."""
 _IN_MEMORY = {"digits", "mnist", "fashion_mnist", "cifar10"}
-_OWN_LOOPS = ("script", "module", "program", "function")
 
 
 class Case(NamedTuple):
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     @property
     def has_own_loop(self) -> bool:
         """Return whether the user's own code trains."""
-        return self.job.get("workload") in _OWN_LOOPS
+        return self.job.get("workload") in OWN_CODE
 
     @property
     def is_over_hosts(self) -> bool:

@@ -18,7 +18,7 @@ from hpcdist.base.text import (
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.sizes import WORTH_SAYING
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.values import Comparison, RunSummary, Straggler, VariantSummary
+from hpcdist.summary.values import Comparison, Losses, RunSummary, VariantSummary
 
 NAMES = {
     part.DATA: "waiting for data",
@@ -32,6 +32,7 @@ NAMES = {
     part.UNDIVIDED: "in no phase that was recorded",
 }
 
+_MIXED = "its loop does not tell the two apart"
 _KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "Each was run once, which does not show how much runs differ: use --repeat 3."
@@ -110,11 +111,14 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
         return
     if lost.largest is not None and (not lost.against or 1 - lost.efficiency >= WORTH_SAYING):
         if lost.against:
-            losses = _losses(lost.lost, lost.straggler)
+            losses = _losses(lost)
         else:
             percents = whole_percents(lost.shares)
             to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
-            losses = f"{_told(lost.lost, to_win, 'is not computing')}."
+            verb = "is not computing"
+            if lost.computing_has_communication:
+                verb = f"is neither computing nor communication ({_MIXED})"
+            losses = f"{_told(lost, lost.lost, to_win, verb)}."
         yield f"{lost.nodes} x {lost.gpus_per_node}: of its time {losses}"
     yield from _as_sentences(lost.advice)
 
@@ -150,9 +154,8 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
         return ["That is as good as ideal."] if _is_larger(variant) else []
     if whole < 0:
         return [_MORE_THAN_IDEAL] if _is_larger(variant) else []
-    losses = _losses(variant.lost, variant.straggler)
     return [
-        f"Of its time {losses}{_computing(variant, variant.lost)}",
+        f"Of its time {_losses(variant)}{_computing(variant, variant.lost)}",
         *_as_sentences(variant.advice),
         *_shared_cpus(variant, baseline),
     ]
@@ -169,21 +172,30 @@ def _is_larger(variant: VariantSummary) -> bool:
     return variant.ideal != 1
 
 
-def _losses(lost: Mapping[str, float], straggler: Straggler | None) -> str:
+def _losses(loser: Losses | VariantSummary) -> str:
     """Return all that was lost, and who is to blame for it."""
-    text = f"{_told(lost, whole_percents(lost), 'is lost')}."
+    lost, straggler = loser.lost or {}, loser.straggler
+    text = f"{_told(loser, lost, whole_percents(lost), 'is lost')}."
     if straggler is None or lost[part.STRAGGLERS] < WORTH_SAYING:
         return text
     share = format_percent(straggler.slowest_in / straggler.stretches)
     return f"{text} The slowest is {straggler_named(straggler)}, in {share} % of the run."
 
 
-def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
+def _told(
+    loser: Losses | VariantSummary,
+    lost: Mapping[str, float],
+    percents: Mapping[str, int],
+    verb: str,
+) -> str:
     """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
     positive = [name for name in percents if percents[name] > 0 and lost[name] > WORTH_SAYING]
     listed = sorted(positive, key=lambda name: -lost[name])
     in_all = sum(percents.values())
-    text = ", ".join(f"{percents[name]} % {NAMES[name]}" for name in listed)
+    names = NAMES
+    if loser.computing_has_communication:
+        names = NAMES | {part.COMPUTING: "slower computing and communication together"}
+    text = ", ".join(f"{percents[name]} % {names[name]}" for name in listed)
     rest = in_all - sum(percents[name] for name in listed)
     if rest > 0:
         text += f", {rest} % all else"
@@ -198,6 +210,8 @@ def _computing(variant: VariantSummary, lost: Mapping[str, float]) -> str:
         return ""
     if variant.world_size < variant.num_devices:
         return " One process drives all GPUs: copying model and batch to them is in its computing."
+    if variant.computing_has_communication:
+        return f" {_MIXED[0].upper()}{_MIXED[1:]}."
     if not _is_larger(variant):
         return " What it computes takes longer on the same hardware."
     return " Each rank computes more slowly than one alone: they share CPUs, memory or power."

@@ -199,11 +199,16 @@ def _losses(
         efficiency=efficiency,
         lost=lost,
         shares=part.shares(parts_s),
+        computing_has_communication=_are_mixed(runs),
         largest=largest if lost[largest] >= WORTH_SAYING else None,
         straggler=common_straggler(runs),
     )
     case = Case(first.conditions, losses, [run.figures for run in runs], first.cpus_per_rank)
     return msgspec.structs.replace(losses, advice=advise(case))
+
+
+def _are_mixed(runs: Sequence[MeasuredRun]) -> bool:
+    return any(run.figures.computing_has_communication for run in runs)
 
 
 def mean_parts_s(runs: Sequence[MeasuredRun]) -> dict[str, float]:

@@ -93,6 +93,7 @@ def _summarize(
         samples_per_s=rate,
         interval=rate.interval if rate else None,
         parts_s=mean_parts_s(counted) if counted else None,
+        computing_has_communication=any(run.figures.computing_has_communication for run in counted),
         straggler=common_straggler(counted),
     )
     if speedup is None:

@@ -11,7 +11,15 @@ from msgspec import Struct
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import Disorder, Evaluation, Memory, PeerGroup, RankRecord, Start
+from hpcdist.summary.read.records import (
+    Communication,
+    Disorder,
+    Evaluation,
+    Memory,
+    PeerGroup,
+    RankRecord,
+    Start,
+)
 
 
 class Tested(NamedTuple):
@@ -52,6 +60,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    communication: Communication | None
+    """That of the profiler, where there is one."""
     disorder: Disorder
     saves_s: float
     """Seconds for checkpoints, outside of steps."""
@@ -100,6 +110,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         epochs=epochs,
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
+        communication=max(record.communications, key=lambda one: one.by, default=None),
         notes=[note.message for note in record.notes],
         disorder=record.disorder,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or

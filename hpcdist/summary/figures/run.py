@@ -34,7 +34,17 @@ from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, part
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.read.records import Disorder, Memory, RunRecord
-from hpcdist.summary.values import Final, ModelStates, RankPace, RunFigures, VerdictSummary
+from hpcdist.summary.values import (
+    CommunicationTime,
+    Final,
+    ModelStates,
+    RankPace,
+    RunFigures,
+    VerdictSummary,
+)
+
+OWN_CODE = ("script", "module", "program", "function")
+"""Workloads whose loop is the user's own."""
 
 T = TypeVar("T")
 
@@ -131,6 +141,14 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
+        computing_has_communication=(
+            world_size > 1
+            and not is_apart
+            and _could_hide_communication(record.job)
+            and "forward_backward" in totals.phases_s
+            and COMMUNICATION_PHASE not in totals.phases_s
+        ),
+        communication=None if is_apart else _communication(ranks),
         straggler=straggler,
         final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
         peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
@@ -258,6 +276,26 @@ def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
     phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in phases}
     other_s = totals.sum_s / totals.steps - sum(phase_s.values())
     return {**phase_s, OTHER: max(0.0, other_s)}
+
+
+def _could_hide_communication(job: dict[str, Any]) -> bool:
+    """Return whether a step of the job may communicate and mark none of that."""
+    return job.get("strategy") == "fsdp" or job.get("workload") in OWN_CODE
+
+
+def _communication(ranks: Sequence[RankFigures]) -> CommunicationTime | None:
+    """Return the mean over the ranks, as the profiler timed it where it ran."""
+    timed = [own.communication for own in ranks if own.communication]
+    by = max((one.by for one in timed), default=None)
+    if by is None:
+        return None
+    own = [one for one in timed if one.by == by]
+    return CommunicationTime(
+        by=by,
+        whole_s=mean(one.whole_s for one in own),
+        overlapped_s=mean(one.overlapped_s for one in own),
+        exposed_s=mean(one.exposed_s for one in own),
+    )
 
 
 def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:

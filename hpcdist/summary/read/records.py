@@ -141,6 +141,16 @@ class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory")
     peak_bytes: Count | None = None
 
 
+class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="communication"):
+    """The communication of a step: what computing hides of it, and what it waits for."""
+
+    by: str
+    """ddp, which times a part of its steps, or profiler."""
+    whole_s: Seconds
+    overlapped_s: Seconds
+    exposed_s: Seconds
+
+
 class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     """Last event of a rank."""
 
@@ -165,6 +175,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "checkpoint": Save,
     "memory": Memory,
     "note": Note,
+    "communication": Communication,
     "node": NodeBegin,
     "usage": UsageWindow,
     "end": End,
@@ -213,6 +224,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     saves: list[Save] = []
     memories: list[Memory] = []
     notes: list[Note]
+    communications: list[Communication] = []
     ends: list[End]
     measurements: dict[str, list[Any]] = {}
     """Events of benchmarks, by kind."""
