@@ -61,6 +61,10 @@ class SnapshotPlan:
         """Return the folder of the snapshot among these runs, once it is stored."""
         return runs / FOLDER / self.id
 
+    def original(self, entry: Entry) -> str:
+        """Return the file that an entry is copied from."""
+        return os.path.join(self.root, entry.path)
+
     def path_in(self, folder: Path, path: str) -> Path | None:
         """Return the copy of a file or a folder in the snapshot that is in `folder`; None where
         there is none. A path may go on within a file, which is a zip file then."""
@@ -96,7 +100,7 @@ def plan_snapshot(
         SnapshotTooLargeError: the files have more than `limit_bytes`.
 
     """
-    root, commit = _find_work_tree(str(cwd))
+    root, commit = find_work_tree(str(cwd))
     left_out = _folders_of_runs(root, cwd, runs)
     paths = [path for path in _list_files(root, _LISTED) if not _is_out(path, left_out)]
     secret = {path for path in paths if is_secret_file(path)}
@@ -112,7 +116,7 @@ def plan_snapshot(
         *originals,
     ]
     return SnapshotPlan(
-        id=_content_id(entries)[:_ID_LENGTH],
+        id=content_id(entries),
         root=root,
         cwd=os.path.realpath(cwd),
         commit=commit,
@@ -149,8 +153,8 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
     # A folder may have been replaced by a link: git still lists the files that were in it.
     replaced = set(links)
     return (
-        {path: statuses[path] for path in statuses if replaced.isdisjoint(_parents(path))},
-        [path for path in links if replaced.isdisjoint(_parents(path))],
+        {path: statuses[path] for path in statuses if replaced.isdisjoint(parents_of(path))},
+        [path for path in links if replaced.isdisjoint(parents_of(path))],
     )
 
 
@@ -205,8 +209,8 @@ def _links_to_ignored(
     """Return links that keep what git ignores in reach, and what there is to say about them."""
     # git lists a folder whose files are all ignored by a pattern, and then its files as well.
     ignored = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
-    whole = sorted(path for path in ignored if ignored.isdisjoint(_parents(path)))
-    taken = {place for path in copied for place in (path, *_parents(path))}
+    whole = sorted(path for path in ignored if ignored.isdisjoint(parents_of(path)))
+    taken = {place for path in copied for place in (path, *parents_of(path))}
     paths = [path for path in whole if path not in taken and not _is_out(path, left_out)]
     entries = [
         Entry(path=path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]
@@ -237,10 +241,11 @@ def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
 def _is_out(path: str, left_out: set[str]) -> bool:
     if path.endswith(".pyc") or "__pycache__" in path.split("/"):
         return True
-    return not left_out.isdisjoint([path, *_parents(path)])
+    return not left_out.isdisjoint([path, *parents_of(path)])
 
 
-def _parents(path: str) -> list[str]:
+def parents_of(path: str) -> list[str]:
+    """Return the folders above a path, the outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
@@ -265,13 +270,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Where a link points to; empty for a file."""
 
 
-def _content_id(entries: Iterable[Entry]) -> str:
+def content_id(entries: Iterable[Entry]) -> str:
+    """Return the id of a snapshot with these entries."""
     digest = hashlib.sha256()
     for entry in sorted(entries, key=lambda entry: entry.path):
         kind = "link" if entry.target else "executable" if entry.executable else "file"
         fields = (kind, entry.path, entry.target or entry.sha256)
         digest.update(b"\0".join(map(os.fsencode, fields)) + b"\0")
-    return digest.hexdigest()
+    return digest.hexdigest()[:_ID_LENGTH]
 
 
 def is_entry(folder: str, entry: Entry) -> bool:
@@ -325,7 +331,7 @@ class NoWorkTreeError(UserError):
     """The working directory lies in no git work tree, or git cannot tell."""
 
 
-def _find_work_tree(cwd: str) -> tuple[str, str | None]:
+def find_work_tree(cwd: str) -> tuple[str, str | None]:
     """Return the root of the work tree that `cwd` lies in, and its commit, which is None before the
     first; NoWorkTreeError where there is none."""
     done = _run(cwd, ["rev-parse", "--show-toplevel", "HEAD"])

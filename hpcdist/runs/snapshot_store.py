@@ -102,13 +102,33 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _aside(folder: Path) -> Path:
+def find_stored(cwd: Path) -> SnapshotPlan | None:
+    """Return the stored snapshot that a folder lies in: a laptop's work tree, say, which was sent
+    here and is worked in; None elsewhere."""
+    here = Path(os.path.realpath(cwd))
+    for folder in (here, *here.parents):
+        if folder.parent.name == FOLDER and _ID.fullmatch(folder.name) and is_own(folder):
+            manifest = read_manifest(folder)
+            if manifest is None:
+                return None
+            return SnapshotPlan(
+                id=folder.name,
+                root=str(folder),
+                cwd=str(here),
+                commit=manifest.commit,
+                entries=manifest.entries,
+                notes=[],
+            )
+    return None
+
+
+def unfinished_folder(folder: Path) -> Path:
     """Return a name beside a snapshot's folder that nobody else uses."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
 
 
 def _store_new(plan: SnapshotPlan, folder: Path) -> None:
-    copy = _aside(folder)
+    copy = unfinished_folder(folder)
     copy.mkdir(mode=files.PRIVATE_FOLDER)
     try:
         _make_folders(plan, copy)
@@ -157,7 +177,7 @@ def _put(plan: SnapshotPlan, entry: Entry, copy: str) -> None:
     if entry.target:
         os.symlink(entry.target, copy)
         return
-    source = os.path.join(plan.root, entry.path)
+    source = plan.original(entry)
     try:
         original = open_file(source)
     except OSError as error:
@@ -239,7 +259,7 @@ def remove(tree: Tree) -> str | None:
     """Remove a snapshot as it was listed; returns why it was kept, where a submission took it at
     this moment, say."""
     folder = tree.path
-    away = _aside(folder)
+    away = unfinished_folder(folder)
     with open_own_folder(folder.parent) as parent:
 
         def rename(old: Path, new: Path) -> None:

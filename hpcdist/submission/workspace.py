@@ -13,7 +13,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
 from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import DEFAULT_LIMIT_BYTES, NoWorkTreeError, SnapshotPlan, plan_snapshot
-from hpcdist.runs.snapshot_store import SnapshotChangedError, store
+from hpcdist.runs.snapshot_store import SnapshotChangedError, find_stored, store
 from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.training.model.checks import is_own
 
@@ -110,7 +110,7 @@ class Workspace:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 snapshot = plan_snapshot(
-                    Path(self.submit_dir), runs=runs, limit_bytes=self.limit_bytes
+                    Path(workspace.snapshot.cwd), runs=runs, limit_bytes=self.limit_bytes
                 )
                 workspace = replace(self, snapshot=snapshot)
         return workspace
@@ -126,6 +126,10 @@ def plan_workspace(
     UserError where one is needed, and there is none.
     """
     submit_dir = os.getcwd()
+    if (stored := find_stored(Path(submit_dir))) is not None:
+        # It was sent here, and cannot change; outputs belong into the folder that it stands for.
+        stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
+        return Workspace(submit_dir=stands_for, snapshot=stored)
     if isinstance(job, TrainingJob | InferenceJob):
         runs_code_of_user = is_own(job.model.name)
     else:
@@ -135,7 +139,7 @@ def plan_workspace(
         request = replace(request, wanted=_snapshot_needed(request, only_there))
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
-    limit_bytes = _limit_bytes(request.limit_mb)
+    limit_bytes = limit_bytes_of(request.limit_mb)
     try:
         snapshot = plan_snapshot(
             Path(submit_dir), runs=request.runs or runs_folder(), limit_bytes=limit_bytes
@@ -208,7 +212,8 @@ def _python_path(snapshot: SnapshotPlan, folder: Path) -> str | None:
     return os.pathsep.join(changed)
 
 
-def _limit_bytes(limit_mb: float | None) -> float:
+def limit_bytes_of(limit_mb: float | None) -> float:
+    """Return the size that a work tree may have: as asked for, else as the variable says."""
     if limit_mb is not None:
         return limit_mb * _MEGABYTE
     text = os.environ.get(LIMIT_VARIABLE)
