@@ -82,6 +82,8 @@ _NOTES = """
 - `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
 - `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
   of an image is relative to the file. See [containers.md](containers.md).
+- `host`: `hpc` or `me@login.site.org:/work/me`, as ssh knows it, and a folder there. The keys beside it, and paths in them, are
+  for that host: see [laptop.md](laptop.md).
 - `directives`: options that hpcdist sets itself are refused, with the name of the key to use: `--partition` is the key
   partition.
 - A value that looks secret, by its name (a token, a password, an API key) or by itself (`ghp_...`, `Bearer ...`, a private key, a

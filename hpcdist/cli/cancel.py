@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
-from hpcdist.cli.options import json_option, named_runs, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, named_runs, runs_option
 from hpcdist.cli.printing import print_json, say
 from hpcdist.runs.run import Run, check_own
 
 
-@click.command
+@click.command(cls=HostCommand)
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
+@host_option
 @runs_option
 @json_option
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:

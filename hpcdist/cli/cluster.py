@@ -13,7 +13,8 @@ import click
 from hpcdist.base import files
 from hpcdist.base.errors import ProfileError, SchedulerError, UserError
 from hpcdist.base.text import harmless, one_line
-from hpcdist.cli.options import json_option, with_options
+from hpcdist.cli.host import detect_there
+from hpcdist.cli.options import host_option, json_option, with_options
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
@@ -86,6 +87,7 @@ _write_options = with_options(
 
 @cluster.command
 @_write_options
+@host_option
 @click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
 @click.option(
     "--scheduler",
@@ -98,12 +100,15 @@ def detect(
     """Make a first hpcdist.yaml from what the scheduler tells.
 
     It is printed, or written with --write or --out. Every partition with GPUs, and the default
-    one, gets a profile. Run it on a login node.
+    one, gets a profile. Run it on a login node, or with --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     path = _place(write=write, out=out, force=force)
+    if (there := detect_there(click.get_current_context())) is not None:
+        _give(there, path)
+        return
     try:
         chosen = scheduler or detect_scheduler()
     except SchedulerError as error:

@@ -10,6 +10,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import Interrupts
+from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -20,7 +21,7 @@ from hpcdist.cli.options import (
 from hpcdist.cli.printing import note, print_json
 
 
-@click.command
+@click.command(cls=HostCommand)
 @options_of_job(str(shipped_folder("jobs") / "check.yaml"))
 @click.option("--no-job", is_flag=True, help="Submit nothing: check what can be seen from here.")
 @click.option(

@@ -12,7 +12,8 @@ import click
 
 from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
 from hpcdist.base.text import one_line, show_bytes
-from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.runs.run import all_runs
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hpcdist.monitor.garbage import Candidate
 
 
-@click.command
+@click.command(cls=HostCommand)
 @run_arguments
 @click.option(
     "--older-than",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--checkpoints", "only", flag_value="checkpoints", help="Only checkpoints.")
 @click.option("--snapshots", "only", flag_value="snapshot", help="Only snapshots.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
+@host_option
 @runs_option
 @json_option
 def gc(

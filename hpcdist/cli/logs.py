@@ -7,20 +7,41 @@ from contextlib import closing
 from pathlib import Path
 
 import click
+import msgspec
 
+from hpcdist.base import served
 from hpcdist.base.errors import UserError
-from hpcdist.cli.options import run_argument, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, run_argument, runs_option
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, find_run
 
 
-@click.command
+def _shown(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, int]:
+    """Return what a laptop has shown before its connection broke, by the names of logs."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, int])
+    except msgspec.MsgspecError:
+        raise click.BadParameter("it takes a JSON object of numbers") from None
+
+
+@click.command(cls=HostCommand)
 @run_argument
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print every byte as it was printed, one rank by one.")
+@click.option("--shown", hidden=True, callback=_shown, help="Lines of each log to leave out.")
+@host_option
 @runs_option
-def logs(*, run_name: str, rank: int | None, follow: bool, raw: bool, runs: Path) -> None:
+def logs(
+    *,
+    run_name: str,
+    rank: int | None,
+    follow: bool,
+    raw: bool,
+    shown: dict[str, int],
+    runs: Path,
+) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
 
     Lines are as a terminal would show them in the end, with their colours. What else acts on a
@@ -37,7 +58,7 @@ def logs(*, run_name: str, rank: int | None, follow: bool, raw: bool, runs: Path
         raise click.UsageError("--follow and --raw contradict each other")
     run = find_run(runs, run_name)
     if follow:
-        _follow(run, rank)
+        _follow(run, rank, shown)
         return
     files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
     if not files:
@@ -60,7 +81,7 @@ def logs(*, run_name: str, rank: int | None, follow: bool, raw: bool, runs: Path
             screen.lines((number, line) for line in whole_log(path))
 
 
-def _follow(run: Run, rank: int | None) -> None:
+def _follow(run: Run, rank: int | None, shown: dict[str, int]) -> None:
     from hpcdist.monitor.ends import EndWatch
     from hpcdist.monitor.follow import POLL_S, end_sentence, show_lost_agents, show_new
     from hpcdist.monitor.nodes import Beginning
@@ -68,15 +89,18 @@ def _follow(run: Run, rank: int | None) -> None:
     from hpcdist.monitor.tail import LogTail
 
     end = EndWatch([run])
-    tail = LogTail(run, lambda number: rank in {None, number})
+    tail = LogTail(run, lambda number: rank in {None, number}, shown=shown)
     beginning = Beginning(run)
     with closing(Screen(prefixed=rank is None, with_progress=False)) as screen:
 
         def show() -> None:
+            before = tail.num_given
             beginning.show(screen, end.conditions[run.id])
             show_new(tail, screen)
             if screen.has_log:
                 screen.draw(tail.open_lines())
+            if screen.has_log or tail.num_given > before:
+                served.tell({"shown": tail.given})  # a laptop goes on from here
 
         verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
         screen.close()

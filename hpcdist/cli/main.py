@@ -28,12 +28,15 @@ VERBS = {
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "data": "Make, check and show data sets.",
+    "setup": "Install hpcdist at a host, for --host.",
     "cluster": "Show, or find out, how jobs are asked for on a cluster.",
     "doctor": "Check a cluster, part by part, and say what to do.",
     "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
+_UNLISTED_VERBS = ("serve",)
+"""For ssh, and not for people."""
 
 
 class LazyGroup(click.Group):
@@ -47,7 +50,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's interface
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in VERBS and cmd_name not in _UNLISTED_VERBS:
             return None
         module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
@@ -65,7 +68,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in VERBS and not name.startswith("-"):
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
             near = nearest(name, VERBS)
             suggestion = f"; did you mean {near}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{suggestion}")

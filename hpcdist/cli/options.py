@@ -47,6 +47,23 @@ _PROFILE_FLAGS = ("partition", "account", "qos")
 """Fields of JobOptions that are keys of a cluster profile."""
 
 
+HOST = "hpcdist.host"
+"""The option's place in click's context: verbs do not see where they run."""
+
+
+def _keep_host(ctx: click.Context, _option: click.Parameter, value: str | None) -> None:
+    ctx.meta[HOST] = value
+
+
+host_option = click.option(
+    "--host",
+    metavar="HOST[:DIR]",
+    expose_value=False,
+    callback=_keep_host,
+    help="Do it at this login node, by ssh. [default: the profile's host, or where the run is]",
+)
+
+
 runs_option = click.option(
     "--runs",
     metavar="DIR",
@@ -206,13 +223,15 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    options = with_options(*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option)
+    options = with_options(
+        *_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, host_option, runs_option
+    )
     return options(_taking_options(function))
 
 
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
-    options = with_options(*_PLACE_OPTIONS, runs_option)
+    options = with_options(*_PLACE_OPTIONS, host_option, runs_option)
     return lambda function: options(_taking_options(function, job_name=job_name))
 
 

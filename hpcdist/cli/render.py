@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.text import one_line
+from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import JobOptions, job_options
 from hpcdist.cli.printing import say
 from hpcdist.cli.submit import plan, settle_afters
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdist.submission.plan import PlannedSubmission
 
 
-@click.command
+@click.command(cls=HostCommand)
 @job_options
 @click.option(
     "--explain", is_flag=True, help="Say on stderr how the numbers in the script come about."

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from hpcdist.base.text import number_of, one_line
-from hpcdist.cli.options import json_option, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, all_runs
@@ -23,7 +24,8 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 """Where a run stands in its sweep, as --json prints it."""
 
 
-@click.command(name="runs")
+@click.command(name="runs", cls=HostCommand)
+@host_option
 @runs_option
 @click.option("--all", "every", is_flag=True, help="Give every run of a sweep a line of its own.")
 @json_option

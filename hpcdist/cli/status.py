@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.text import one_line
-from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, print_json
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
@@ -26,8 +27,9 @@ _SHOWN_RUNS = 10
 """Number of a sweep's runs that are shown in each state: there may be thousands."""
 
 
-@click.command
+@click.command(cls=HostCommand)
 @run_arguments
+@host_option
 @runs_option
 @json_option
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:

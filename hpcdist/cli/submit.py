@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base import served
+from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import (
     Interrupts,
@@ -22,6 +24,7 @@ from hpcdist.cli.follow import (
     run_sweep_here,
     wait_for_sweep,
 )
+from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -35,6 +38,7 @@ from hpcdist.cli.options import (
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.runs.folder import group_note
 from hpcdist.runs.run import Run
+from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
@@ -48,7 +52,7 @@ _LISTED_POINTS = 40
 """A longer table would push what comes before it off the screen."""
 
 
-@click.command
+@click.command(cls=HostCommand)
 @job_options
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
 @click.option("--here", is_flag=True, help="Run in this shell's allocation (salloc), and follow.")
@@ -83,11 +87,20 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
     cluster goes on; `hpcdist cancel` ends it.
     """
+    if (earlier := submitted_before(options.runs)) is not None:
+        return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json)
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
     _check_options(options, wait=wait, debug=debug)
-    if debug:
-        return _debug(options, as_json=as_json)
+    return (
+        _debug(options, as_json=as_json)
+        if debug
+        else _submit_job(options, wait=wait, as_json=as_json)
+    )
+
+
+def _submit_job(options: JobOptions, *, wait: bool, as_json: bool) -> int:
+    """Submit a run or a sweep, and follow it where the user wants to."""
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
@@ -276,8 +289,50 @@ def _submit(
         dependencies=dependencies,
         summary_task=task,
     )
+    _tell(submitted.runs, options.runs)
     note(*submitted.messages)
     return submitted
+
+
+def _tell(submitted: Sequence[Run], runs: Path) -> None:
+    """Tell a laptop what it has submitted."""
+    if served.is_served():
+        place = submitted[0].read_sweep_place()
+        ids, sweep = [run.id for run in submitted], None if place is None else place.id
+        served.tell({"submitted": ids, "sweep": sweep, "runs": str(runs)})
+
+
+def _report_earlier(submitted: Sequence[Run], runs: Path, *, wait: bool, as_json: bool) -> int:
+    """Report what was submitted before a laptop's connection broke, and on request its end."""
+    from hpcdist.monitor.ends import EndWatch, exit_code_of_all
+
+    if unclear := [run for run in submitted if run.read_submission() is None]:
+        raise SchedulerError(
+            f"run {unclear[0].id} was being submitted when this host stopped: its scheduler may "
+            "have it, or not",
+            hint=f"look with: hpcdist status {unclear[0].id}",
+        )
+    _tell(submitted, runs)
+    say("it was submitted before the connection broke")
+    interrupts = Interrupts()
+    place = submitted[0].read_sweep_place()
+    name = submitted[0].id if place is None else str(place.id)
+    with interrupts.handled():
+        interrupts.defer()
+        scheduler = submitted[0].read_scheduler() or ""
+        if place is None and wait:
+            return follow_run(submitted[0], scheduler, interrupts, as_json=as_json, owned=False)
+        if place is None:
+            _report_run(submitted[0], scheduler, as_json=as_json)
+            return 0
+        if as_json:
+            print_json({"sweep": name, "runs": [describe_end(run, scheduler) for run in submitted]})
+        else:
+            print(name, flush=True)
+        if not wait:
+            return 0
+        verdicts = EndWatch(submitted).wait(check=interrupts.check)
+    return exit_code_of_all(verdicts.values())
 
 
 def _note_summary(submitted: Submission) -> None:

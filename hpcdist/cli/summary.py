@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
-from hpcdist.cli.options import json_option, run_arguments, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     return share
 
 
-@click.command
+@click.command(cls=HostCommand)
 @run_arguments
+@host_option
 @runs_option
 @json_option
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")

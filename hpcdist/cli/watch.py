@@ -11,13 +11,15 @@ import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.cli.follow import Interrupted, Interrupts
-from hpcdist.cli.options import named_runs, run_arguments, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note
 
 
-@click.command
+@click.command(cls=HostCommand)
 @run_arguments
 @click.option("--once", is_flag=True, help="Print one frame, as of now.")
+@host_option
 @runs_option
 def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     """Watch runs wait, run and end, in a view that refreshes itself; q or Ctrl-C leaves it.

@@ -32,6 +32,8 @@ from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
+PROFILES_VARIABLE = "HPCDIST_PROFILES"
+"""Names a file that counts in place of the project's and the user's."""
 DEFAULT_ORIGIN = "default"
 
 _RUN_KEYS = (
@@ -87,6 +89,8 @@ NO_PROFILE = LoadedProfile(
 
 def _profile_files() -> list[_ProfileFile]:
     """Return the hpcdist.yaml files that count, the project's before the user's."""
+    if only := os.environ.get(PROFILES_VARIABLE):
+        return [_read(Path(only).absolute())]
     paths = [path for path in (_project_file(), user_file()) if path is not None]
     return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
 
@@ -157,6 +161,17 @@ def _read(path: Path) -> _ProfileFile:
         raise ProfileError(error.message, hint=error.hint) from None
     clusters = {name: profile or {} for name, profile in contents.clusters.items()}
     return _ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
+
+
+def all_profiles() -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """Return the default's name, and the keys of all profiles as they stand in the files, merged:
+    paths in them are as they are written."""
+    files = _profile_files()
+    clusters: dict[str, dict[str, Any]] = {}
+    for file in reversed(files):
+        for name, values in file.clusters.items():
+            clusters[name] = clusters.get(name, {}) | values
+    return _choose(None, files), clusters
 
 
 # The files that ship.

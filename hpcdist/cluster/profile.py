@@ -107,6 +107,10 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """The image of every job that names none: keys as in the section container of a job."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""
+    host: str | None = None
+    """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER; the folder, hpcdist in
+    the home if unset, holds the projects there. Where the scheduler's own commands are at hand,
+    it is passed over."""
     price_per_hour: Positive | None = None
     """Price of one node for an hour, in any currency: summaries tell what runs cost. Of azure,
     azure.price_per_hour comes before it."""

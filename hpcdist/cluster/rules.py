@@ -13,6 +13,7 @@ from typing import Any
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest
+from hpcdist.cluster.host import HOST_HINT, why_no_host
 from hpcdist.cluster.profile import LSF_OPTIONS
 from hpcdist.cluster.requirement import (
     has_stray_brace,
@@ -115,6 +116,8 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield "environment", f"has a NUL character in {name}", "remove it"
         if looks_secret(name, value):
             yield _secret("environment", name)
+    if (host := values.get("host")) is not None and (problem := why_no_host(host)):
+        yield "host", problem, HOST_HINT
     yield from _setup_problems(values.get("setup", []))
     yield from _lsf_problems(values.get("lsf", {}))
     yield from _azure_problems(values.get("azure", {}))

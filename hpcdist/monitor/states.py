@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
+from hpcdist.runs.remote import Remote, is_remote, read_remote
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
@@ -43,6 +45,8 @@ def run_conditions(
         verdict = run.read_verdict()
         if verdict is not None:
             conditions[run.id] = Condition(state=verdict.state)
+        elif (remote := read_remote(run)) is not None:
+            conditions[run.id] = _last_known(remote)
         elif (scheduler := run.read_scheduler()) is not None:
             by_scheduler[scheduler].append(run)
         else:
@@ -64,6 +68,13 @@ def run_conditions(
     return conditions
 
 
+def _last_known(remote: Remote) -> Condition:
+    """Return the condition of a run at a host, when it was last asked for."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(remote.condition, Condition)
+    return Condition(state="unknown", reason=f"{remote.host} has not been asked yet")
+
+
 def run_accounting(
     runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
 ) -> dict[str, Accounting]:
@@ -71,10 +82,14 @@ def run_accounting(
     else `warn` is told why. Each scheduler is asked once."""
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        name = run.read_scheduler()
+        name = None if is_remote(run) else run.read_scheduler()
         if name in SCHEDULERS and name != LOCAL:  # which keeps no books, and is dear to import
             by_scheduler[name].append(run)
     accounting: dict[str, Accounting] = {}
+    for run in runs:
+        if (remote := read_remote(run)) is not None and remote.accounting is not None:
+            with suppress(msgspec.ValidationError):
+                accounting[run.id] = msgspec.convert(remote.accounting, Accounting)
     for name, theirs in by_scheduler.items():
         try:
             accounting |= load_scheduler(name).accounting(theirs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class _Log:
     def __init__(self, path: Path, *, rank: int, attempt: int) -> None:
         self.rank = rank
         self.attempt = attempt
+        self.name = path.name
         self.terminal = TerminalLines()
         self._growth = _Growth(path)
         self._waiting_since_s: float | None = None
@@ -60,8 +61,15 @@ class LogTail:
         wanted: Callable[[int], bool] = lambda _: True,
         *,
         clock_s: Callable[[], float] = time.monotonic,
+        shown: Mapping[str, int] | None = None,
     ) -> None:
+        """`shown` has, by the names of logs, how many lines of each are not to be given again."""
         self._run = run
+        self._shown = shown or {}
+        self.given: dict[str, int] = {}
+        """Lines that each log has given so far, those that were shown before included."""
+        self.num_given = 0
+        """Lines that were given since the beginning, pieces of unfinished ones too."""
         self._wanted = wanted
         self._clock_s = clock_s
         self._logs: dict[Path, _Log] = {}
@@ -75,7 +83,10 @@ class LogTail:
         newest = dict(sorted((log.rank, log.attempt) for log in self._logs.values()))
         for log in self._logs.values():
             for line in log.lines(finish=finish or log.attempt < newest[log.rank]):
-                yield log.rank, line
+                self.given[log.name] = self.given.get(log.name, 0) + 1
+                if self.given[log.name] > self._shown.get(log.name, 0):
+                    self.num_given += 1
+                    yield log.rank, line
 
     def open_lines(self) -> list[tuple[int, str]]:
         """Return (rank, text) of the lines that are not finished, such as progress bars."""
@@ -85,7 +96,9 @@ class LogTail:
     def overdue_lines(self) -> list[tuple[int, str]]:
         """Return those that have been waited for long enough, where none can be drawn."""
         logs, now_s = self._logs.values(), self._clock_s()
-        return [(log.rank, text) for log in logs for text in log.overdue_lines(now_s)]
+        lines = [(log.rank, text) for log in logs for text in log.overdue_lines(now_s)]
+        self.num_given += len(lines)
+        return lines
 
 
 def whole_log(path: Path) -> Iterator[str]:

@@ -25,7 +25,7 @@ LONGEST_LINE_BYTES = 1 << 20
 """Longer lines are torn, for whoever reads them: no event has a tenth of it."""
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised by decoders at lines that are no events; the last at those that are nested too deep."""
-_MOST_BYTES = 250_000_000
+MOST_FILE_BYTES = 250_000_000
 """Size of a file that is read; a rank that steps for a year writes less."""
 _STRETCH_BYTES = 1 << 20
 _TORN = b"{"
@@ -129,7 +129,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of an event file, many at a time, of which the last has no newline. Too long
     a line becomes one that is torn. Raises OSError, also where it is no regular file."""
     rest = b""
-    with files.open_regular(path, most_bytes=_MOST_BYTES) as file:
+    with files.open_regular(path, most_bytes=MOST_FILE_BYTES) as file:
         while piece := file.read(_STRETCH_BYTES):
             lines, newline, after = piece.rpartition(b"\n")
             if newline:

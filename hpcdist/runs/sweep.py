@@ -24,7 +24,7 @@ from hpcdist.base.ownership import owner_id
 from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, is_run_name
 from hpcdist.runs.spec import SweepSpec
 
-_SWEEP_FILE = "sweep.json"
+SWEEP_FILE = "sweep.json"
 
 
 class Sweep:
@@ -33,7 +33,7 @@ class Sweep:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self.file = path / _SWEEP_FILE
+        self.file = path / SWEEP_FILE
         self._cancel_file = path / "cancel"
 
     def __repr__(self) -> str:
@@ -78,12 +78,12 @@ class Sweep:
 
 def is_sweep(path: Path) -> bool:
     """Return whether a folder is a sweep's."""
-    return os.path.isfile(path / _SWEEP_FILE)
+    return os.path.isfile(path / SWEEP_FILE)
 
 
 def all_sweeps(runs: Path) -> list[Path]:
     """Return the folders of the sweeps in a folder of runs."""
-    return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
+    return sorted(file.parent for file in runs.glob(f"*/{SWEEP_FILE}"))
 
 
 def list_unfinished(runs: Path, finished: Sequence[Run]) -> list[Path]:

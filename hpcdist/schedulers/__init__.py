@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,13 @@ def detect_scheduler() -> str:
         f"no scheduler was found: neither {' nor '.join(tried)} answers",
         hint="run it on this machine with --local, or go to a login node of the cluster",
     )
+
+
+def has_commands(name: str) -> bool:
+    """Return whether the commands of a scheduler, or with `auto` of any, are on this machine."""
+    names = SCHEDULERS if name == "auto" else (name,)
+    commands = [load_scheduler(one).version_command for one in names]
+    return any(shutil.which(command[0]) for command in commands if command)
 
 
 def runs_here(name: str | None) -> bool:

@@ -1,0 +1,392 @@
+"""`--host`: a verb that runs at a login node, from a laptop, over ssh.
+
+A verb goes where `--host` says; a job else where the `host` of its profile is, and what is about
+runs where they were submitted to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.base import served
+from hpcdist.base.errors import HpcdistError, ProfileError, SchedulerError, UserError
+from hpcdist.cli.options import HOST, named_runs
+from hpcdist.cli.printing import note, say
+from hpcdist.runs.run import Run, all_runs, runs_folder, slug
+
+if TYPE_CHECKING:
+    from hpcdist.cluster.host import Host
+    from hpcdist.remote.bring import Where
+    from hpcdist.remote.call import Output
+    from hpcdist.remote.wire import Call, Place
+    from hpcdist.runs.snapshot import SnapshotPlan
+
+_ARGS = "hpcdist.args"
+_HERE_ONLY = ("local", "here", "debug")
+"""Options of jobs that run on this machine."""
+_WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
+"""Between the attempts to connect again."""
+
+
+class HostCommand(click.Command):
+    """A verb that may run at a host."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        given = list(args)
+        ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[_ARGS] = given
+        return ctx
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if served.is_served():
+            return super().invoke(ctx)
+        here = super().invoke
+        if "cluster" in ctx.params or "scheduler" in ctx.params:
+            host = _host_of_job(ctx)
+            return here(ctx) if host is None else _run_job(ctx, host)
+        if (text := ctx.meta.get(HOST)) is not None:
+            return _run_at(ctx, _where(_parsed(text), _runs_text(ctx)), _argv(ctx))
+        return _run_where_runs_are(ctx, here)
+
+
+# Jobs.
+
+
+def _host_of_job(ctx: click.Context) -> Host | None:
+    """Return the host that a job is for; None for this machine, or one that is the host itself."""
+    given = [f"--{name}" for name in _HERE_ONLY if ctx.params.get(name)]
+    given += ["--scheduler local"] if ctx.params.get("scheduler") == "local" else []
+    if (text := ctx.meta.get(HOST)) is not None:
+        if given:
+            raise click.UsageError(
+                f"--host and {given[0]} contradict each other: a login node is no place to run on"
+            )
+        return _parsed(text)
+    if given:
+        return None
+    from hpcdist.cluster.load import load_profile
+    from hpcdist.schedulers import has_commands
+
+    try:
+        profile = load_profile(ctx.params.get("cluster")).profile
+    except ProfileError:  # it is told later, after mistakes in the job
+        return None
+    if profile.host is None or has_commands(profile.scheduler):
+        return None
+    return _parsed(profile.host, "host")
+
+
+def _parsed(text: str, origin: str = "--host") -> Host:
+    from hpcdist.cluster.host import parse_host
+
+    return parse_host(text, origin=origin)
+
+
+def _run_job(ctx: click.Context, host: Host) -> int:
+    tree = _work_tree(ctx) if "job_name" in ctx.params else None
+    where = _where(host, _runs_text(ctx))
+    from hpcdist.remote.wire import Call
+
+    request = Call(
+        argv=_argv_of_job(ctx, tree), place=where.place, profiles=_profiles(ctx.params["cluster"])
+    )
+    if _verb(ctx) == ["submit"]:
+        from hpcdist.cli.remote_submit import submit_there
+
+        return submit_there(request, where, tree)
+    return _call(where, request, tree=tree)
+
+
+def _work_tree(ctx: click.Context) -> SnapshotPlan | None:
+    """Return the work tree that goes along; None where there is none, or is not to be taken."""
+    from hpcdist.runs.snapshot import NoWorkTreeError, plan_snapshot
+    from hpcdist.submission.workspace import limit_bytes_of
+
+    wanted, job = ctx.params["snapshot"], ctx.params["job_name"]
+    if wanted is False:
+        return None
+    limit_bytes = limit_bytes_of(ctx.params["snapshot_limit"])
+    try:
+        plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=limit_bytes)
+    except NoWorkTreeError as error:
+        if wanted or os.path.exists(job):
+            raise UserError(
+                f"{job} cannot be sent: {error.message}",
+                hint="the files of a git work tree are sent: make one with git init, or name with "
+                "--no-snapshot what lies at the host",
+            ) from None
+        return None
+    if os.path.isfile(job) and plan.path_in(Path(plan.root), job) is None:
+        raise UserError(
+            f"{job} is not among the files of the git work tree {plan.root}, which are sent",
+            hint="git must not ignore it, and it must lie in the work tree",
+        )
+    note(*plan.notes)
+    return plan
+
+
+def _argv_of_job(ctx: click.Context, tree: SnapshotPlan | None) -> list[str]:
+    """Return the words of the verb, with the path of a file of the work tree as it is there."""
+    argv, job = _argv(ctx), ctx.params.get("job_name", "")
+    if tree is not None and os.path.isabs(job) and os.path.exists(job):
+        argv[argv.index(job)] = os.path.relpath(os.path.realpath(job), tree.cwd)
+    return argv
+
+
+def _profiles(cluster: str | None) -> str | None:
+    """Return the profiles of this machine, which count there; None where there are none."""
+    from hpcdist.base import files
+    from hpcdist.cluster.load import all_profiles, load_profile
+
+    default, clusters = all_profiles()
+    if not clusters or (cluster is not None and cluster not in clusters):
+        return None
+    if (name := cluster or default) is not None:
+        load_profile(name)  # its mistakes are told by the names of the files here
+    return files.to_json({"default": default, "clusters": clusters})  # JSON is YAML
+
+
+def detect_there(ctx: click.Context) -> str | None:
+    """Return the profiles that `cluster detect` makes at a host, with its name in them; None where
+    it is to be done here."""
+    from hpcdist.remote.call import Output
+    from hpcdist.remote.wire import Call
+
+    host = None if served.is_served() else _host_of_job(ctx)
+    if host is None:
+        return None
+    argv = [
+        *_verb(ctx),
+        *(
+            f"--{name}={value}"
+            for name, value in ctx.params.items()
+            if name in ("name", "scheduler") and value
+        ),
+    ]
+    where = _where(host, None)
+    output = Output(captured=bytearray())
+    if code := _call(where, Call(argv=argv, place=where.place), output):
+        ctx.exit(code)
+    assert output.captured is not None
+    text = output.captured.decode(errors="replace")
+    return re.sub(r"^( +)scheduler:.*$", rf"\g<0>\n\1host: {host}", text, flags=re.MULTILINE)
+
+
+# Runs.
+
+
+def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:
+    """Run a verb on the runs of this machine here, and on others at their hosts."""
+    from hpcdist.runs.remote import has_remotes, is_remote
+    from hpcdist.runs.sweep import find_runs
+
+    verb, runs = _verb(ctx), ctx.params["runs"]
+    if not has_remotes(runs):
+        return here(ctx)
+    from hpcdist.remote.bring import by_place, refresh
+
+    key = "run_names" if "run_names" in ctx.params else "run_name"
+    given = ctx.params.get(key) or ()
+    names = (given,) if isinstance(given, str) else given
+    if verb in (["summary"], ["runs"]):
+        refresh(_named(runs, names), with_events=verb == ["summary"], note=note)
+        return here(ctx)
+    if not names:
+        return _run_on_all(ctx, here)
+    found: dict[str, list[Run]] = {}
+    with suppress(HpcdistError):  # the verb itself says what is wrong with a name
+        found = {name: find_runs(runs, name) for name in names}
+    if not any(is_remote(run) for theirs in found.values() for run in theirs):
+        return here(ctx)
+    groups: dict[Where | None, list[str]] = {}
+    for theirs in found.values():
+        for where, part in by_place(theirs).items():
+            sweep = part[0].read_sweep_place() if len(part) > 1 else None
+            whole = sweep is not None and sweep.id and len(part) == len(theirs)
+            ids = [str(sweep.id)] if sweep and whole else [run.id for run in part]
+            groups.setdefault(where, []).extend(ids)
+    if len(groups) > 1 and ctx.params.get("as_json"):
+        raise click.UsageError("these runs are at several places: with --json, name those of one")
+    codes = []
+    for where, ids in groups.items():
+        if where is None:
+            ctx.params[key] = tuple(ids)
+            codes.append(here(ctx) or 0)
+        else:
+            codes.append(_run_at(ctx, where, _argv(ctx, names, ids)))
+    return max(codes)
+
+
+def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:
+    """Run a verb without names: on the runs here, and on those that go on at hosts."""
+    from hpcdist.remote.bring import by_place
+    from hpcdist.runs.remote import is_remote
+
+    runs = all_runs(ctx.params["runs"])
+    going_on = [run for run in runs if is_remote(run) and run.read_verdict() is None]
+    verb = _verb(ctx)
+    if verb not in (["status"], ["watch"]) or not any(map(is_remote, runs)):
+        return here(ctx)
+    if not going_on and is_remote(runs[-1]):
+        going_on = [runs[-1]]
+    groups = by_place(going_on)
+    has_own = not all(map(is_remote, runs))
+    if verb == ["watch"] and len(groups) + has_own > 1:
+        note(f"{len(going_on)} runs are at hosts: name them to watch them")
+        return here(ctx)
+    if ctx.params.get("as_json") and len(groups) + has_own > 1:
+        raise click.UsageError("runs are at several places: with --json, name those of one")
+    codes = [here(ctx) or 0] if has_own else []
+    for where, theirs in groups.items():
+        assert where is not None
+        codes.append(_run_at(ctx, where, [*_argv(ctx), *(run.id for run in theirs)]))
+    return max(codes, default=0)
+
+
+def _named(runs: Path, names: Sequence[str]) -> list[Run]:
+    try:
+        return named_runs(runs, names)
+    except HpcdistError:  # a name may be a folder's; the verb says what is wrong
+        return []
+
+
+def _run_at(ctx: click.Context, where: Where, argv: list[str]) -> int:
+    """Run a verb on runs at a host."""
+    from hpcdist.remote.wire import Call
+
+    verb = _verb(ctx)
+    request = Call(argv=argv, place=where.place)
+    if verb == ["summary"]:
+        return _summarize(ctx, where)
+    if verb == ["logs"] and ctx.params["follow"]:
+        return _follow_log(where, request)
+    return _call(where, request, again=verb == ["watch"])
+
+
+def _summarize(ctx: click.Context, where: Where) -> int:
+    """Bring all runs of the project, and summarize them with those that are here."""
+    from hpcdist.remote.bring import bring_all
+
+    bring_all(where, ctx.params["runs"], note=note)
+    assert ctx.command.callback is not None
+    code: int | None = ctx.command.callback(**ctx.params)
+    return code or 0
+
+
+def _follow_log(where: Where, request: Call) -> int:
+    """Follow a log, over as many connections as it takes: no line is shown twice."""
+    import json
+
+    import msgspec
+
+    from hpcdist.remote.call import Output
+
+    shown: dict[str, int] = {}
+    output = Output(told=lambda value: shown.update(value.get("shown", {})), holds=True)
+
+    def resumed() -> Call:
+        argv = [request.argv[0], f"--shown={json.dumps(shown)}", *request.argv[1:]]
+        return msgspec.structs.replace(request, argv=argv)
+
+    return _call(where, resumed, output, again=True)
+
+
+# Calls.
+
+
+def _call(
+    where: Where,
+    request: Call | Callable[[], Call],
+    output: Output | None = None,
+    *,
+    tree: SnapshotPlan | None = None,
+    again: bool = False,
+) -> int:
+    """Run a command at a host; `again` connects and runs it anew where the connection breaks."""
+    from hpcdist.remote.call import Output, call
+    from hpcdist.remote.ssh import Connection, ConnectionLostError
+
+    output = output or Output()
+    waits = iter(_WAITS_S if again else ())
+    has_begun = False
+    while True:
+        try:
+            with Connection(where.host) as connection:
+                if (said := connection.greet()) and not has_begun:
+                    note(said)
+                if has_begun:
+                    say(f"connected to {where.host.name} again")
+                has_begun, waits = True, iter(_WAITS_S if again else ())
+                asked = request() if callable(request) else request
+                return call(connection, asked, output, tree=tree)
+        except SchedulerError as error:
+            wait_s = next(waits, None)
+            if not has_begun or wait_s is None or error.exit_code != SchedulerError.exit_code:
+                raise
+            output.forget()
+            is_lost = isinstance(error, ConnectionLostError)
+            if is_lost:
+                say(f"{error.message}; connecting again")
+            time.sleep(wait_s)
+
+
+def _where(host: Host, runs: str | None) -> Where:
+    """Return the place at the host of the project of the current directory."""
+    from hpcdist.remote.bring import Where
+    from hpcdist.remote.wire import Place
+    from hpcdist.runs.snapshot import NoWorkTreeError, find_work_tree
+
+    here = os.getcwd()
+    try:
+        root, _ = find_work_tree(here)
+    except NoWorkTreeError:
+        root = here
+    place: Place = Place(folder=host.folder, project=slug(os.path.basename(root)), runs=runs)
+    return Where(host, place)
+
+
+def _verb(ctx: click.Context) -> list[str]:
+    return ctx.command_path.split()[1:]
+
+
+def _argv(ctx: click.Context, names: Sequence[str] = (), ids: Sequence[str] = ()) -> list[str]:
+    """Return the verb and its arguments as they were typed, but for what is about places; `ids`
+    stand in the place of the names."""
+    args, _ = _without(ctx.meta[_ARGS])
+    if names:
+        args = [word for word in args if word not in names] + list(ids)
+    return [*_verb(ctx), *args]
+
+
+def _runs_text(ctx: click.Context) -> str | None:
+    return _without(ctx.meta[_ARGS])[1]
+
+
+def _without(args: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the words without --host and --runs, and what --runs says."""
+    kept: list[str] = []
+    values: dict[str, str] = {}
+    words = iter(args)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if word == "--":
+            kept += [word, *words]
+        elif option in ("--host", "--runs"):
+            values[option] = value if equals else next(words, "")
+        else:
+            kept.append(word)
+    return kept, values.get("--runs")

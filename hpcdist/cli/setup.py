@@ -1,0 +1,62 @@
+"""`hpcdist setup`: install hpcdist at a host that a laptop reaches by ssh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcdist.base.errors import UserError
+from hpcdist.cli.printing import say
+
+
+@click.command
+@click.argument("name", metavar="HOST")
+@click.option("--python", metavar="FILE", help="Python there. [default: the newest of the usual]")
+@click.option(
+    "--load",
+    metavar="LINE",
+    multiple=True,
+    help="Line of bash that is run there before each start, such as 'module load python3/3.11'.",
+)
+@click.option("--venv", metavar="DIR", help="Virtual environment there. [default: below the home]")
+@click.option(
+    "--system-site-packages",
+    "sees_site_packages",
+    is_flag=True,
+    help="Use the packages of that Python, such as its torch.",
+)
+@click.option(
+    "--wheels",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Install from the wheels in this folder here, without an index of packages.",
+)
+def setup(
+    *,
+    name: str,
+    python: str | None,
+    load: tuple[str, ...],
+    venv: str | None,
+    sees_site_packages: bool,
+    wheels: Path | None,
+) -> None:
+    """Install hpcdist at HOST, or bring it up to the version of this machine.
+
+    It gets a virtual environment there, with what it needs from the index that pip there uses.
+
+    \b
+    hpcdist setup login.hpc.dtu.dk --load "module load python3/3.11.9"
+    hpcdist submit ddp --host login.hpc.dtu.dk --gpus 2
+    """
+    from hpcdist.cluster.host import parse_host
+    from hpcdist.remote.install import Wishes, install
+
+    for line in load:
+        if not line.isprintable():
+            raise UserError(f"--load is {line!r}, must be a line", hint="give --load several times")
+    wishes = Wishes(
+        python=python, load=load, venv=venv, wheels=wheels, sees_site_packages=sees_site_packages
+    )
+    host = parse_host(name, origin="HOST")
+    say(f"{host.name}: {install(host, wishes)}")

@@ -1,0 +1,314 @@
+"""Bringing home what summaries need of runs: their small files and events, as they have grown, and
+their states. One round trip for any number of runs of a project.
+
+What comes is as foreign as an archive: names and sizes are checked, and it is written only into
+directories that this module has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError, RunDirectoryError
+from hpcdist.cluster.host import Host
+from hpcdist.monitor.states import run_accounting, run_conditions
+from hpcdist.remote import wire
+from hpcdist.remote.ssh import Connection, pieces
+from hpcdist.runs.events import MOST_FILE_BYTES
+from hpcdist.runs.remote import BroughtFile, Remote, read_remote, write_remote
+from hpcdist.runs.run import Run, all_runs, cannot_write, is_event_file, is_run, is_run_name
+from hpcdist.runs.sweep import SWEEP_FILE, is_sweep
+from hpcdist.schedulers.base import Condition
+
+_SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
+_NAME = re.compile(
+    rf"{'|'.join(map(re.escape, _SMALL))}|attempts/\d{{5,9}}/(?:begin|verdict)\.json"
+)
+_MOST_RUN_BYTES = 4_000_000_000
+_SETTLED_S = 600.0
+"""So long after its end a job that no accounting has will not get into it."""
+_CHUNK_BYTES = 1 << 18
+
+Note = Callable[[str], None]
+
+
+# At the host.
+
+
+def collect(request: wire.Bring, project: Path, runs: Path) -> Iterator[bytes]:
+    """Give the frames that answer a request: what there is to send, and then its bytes."""
+    del project
+    wanted = request.runs
+    if wanted is None:
+        names = {run.id for run in all_runs(runs)}
+        wanted = [
+            wire.WantedRun(id=name, known=request.known.get(name, {})) for name in sorted(names)
+        ]
+    found = [one for one in wanted if is_run_name(one.id) and _is_there(runs / one.id)]
+    listed = [run for run in (Run(runs / one.id) for one in found) if not is_sweep(run.path)]
+    notes: list[str] = []
+    conditions = run_conditions(listed, warn=notes.append)
+    accounting = run_accounting(listed, warn=notes.append) if request.files else {}
+    sent = []
+    for one in found:
+        condition, books = conditions.get(one.id), accounting.get(one.id)
+        sent.append(
+            wire.SentRun(
+                id=one.id,
+                runs=str(runs),
+                condition={} if condition is None else msgspec.to_builtins(condition),
+                accounting=None if books is None else msgspec.to_builtins(books),
+                is_settled=_is_settled(Run(runs / one.id), has_books=books is not None),
+                files=list(_changed(runs / one.id, one.known, with_events=request.files)),
+            )
+        )
+    yield wire.message(wire.Brought(runs=sent, notes=notes))
+    for run in sent:
+        for file in run.files:
+            yield from _content(runs / run.id / file.name, file)
+
+
+def _is_there(path: Path) -> bool:
+    return is_run(path) or is_sweep(path)
+
+
+def _is_settled(run: Run, *, has_books: bool) -> bool:
+    verdict = run.read_verdict()
+    if verdict is None:
+        return False
+    return has_books or (verdict.time_s is not None and time.time() - verdict.time_s > _SETTLED_S)
+
+
+def _changed(
+    folder: Path, known: Mapping[str, wire.KnownFile], *, with_events: bool
+) -> Iterator[wire.SentFile]:
+    """Give the files that are not as the laptop has them."""
+    for name in [*_SMALL, *_others(folder, with_events=with_events)]:
+        path = folder / name
+        try:
+            with files.open_regular(path, most_bytes=most_bytes_of(name)) as file:
+                status = os.fstat(file.fileno())
+                before, begin = known.get(name), 0
+                if before and (before.size_bytes, before.stamp) == (
+                    status.st_size,
+                    status.st_mtime_ns,
+                ):
+                    continue
+                if before and is_event_file(path.name) and before.size_bytes < status.st_size:
+                    digest = hashlib.sha256(file.read(before.size_bytes) or b"").hexdigest()
+                    begin = before.size_bytes if digest == before.sha256 else 0
+        except OSError:
+            continue
+        yield wire.SentFile(
+            name=name, begin=begin, size_bytes=status.st_size, stamp=status.st_mtime_ns
+        )
+
+
+def _others(folder: Path, *, with_events: bool) -> list[str]:
+    names = []
+    with suppress(OSError):
+        for attempt in sorted(files.list_names(folder / "attempts")):
+            names += [f"attempts/{attempt}/{name}.json" for name in ("begin", "verdict")]
+    with suppress(OSError):
+        if with_events:
+            names += [f"events/{name}" for name in sorted(files.list_names(folder / "events"))]
+    return [name for name in names if is_brought(name)]
+
+
+def _content(path: Path, sent: wire.SentFile) -> Iterator[bytes]:
+    left = sent.size_bytes - sent.begin
+    with files.open_regular(path, most_bytes=most_bytes_of(sent.name)) as file:
+        file.seek(sent.begin)
+        while left:
+            if not (chunk := file.read(min(left, _CHUNK_BYTES))):
+                raise HpcdistError(f"{path} became shorter while it was sent", hint="ask again")
+            left -= len(chunk)
+            yield wire.frame(wire.DATA, chunk)
+
+
+def is_brought(name: str) -> bool:
+    """Return whether a file of this name is brought."""
+    folder, _, file = name.rpartition("/")
+    return bool(_NAME.fullmatch(name)) or (folder == "events" and is_event_file(file))
+
+
+def most_bytes_of(name: str) -> int:
+    """Return the size up to which a file of this name is brought."""
+    return MOST_FILE_BYTES if name.startswith("events/") else files.MOST_JSON_BYTES
+
+
+# At the laptop.
+
+
+class Where(NamedTuple):
+    """The place of some runs: one connection reaches all of them."""
+
+    host: Host
+    place: wire.Place
+
+    @classmethod
+    def of(cls, remote: Remote) -> Where:
+        place = wire.Place(folder=remote.folder, project=remote.project, runs=remote.runs)
+        return cls(Host(remote.host, remote.folder), place)
+
+
+def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
+    """Group runs by where they are; None: here."""
+    groups: dict[Where | None, list[Run]] = defaultdict(list)
+    for run in runs:
+        remote = read_remote(run)
+        groups[None if remote is None else Where.of(remote)].append(run)
+    return dict(groups)
+
+
+def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
+    """Bring what has changed of runs at hosts; those that were brought whole are not asked for.
+
+    Of a host that does not answer the runs stay as they are, and `note` is told.
+    """
+    open_runs = [run for run in runs if (remote := read_remote(run)) and not remote.is_whole]
+    for where, theirs in by_place(open_runs).items():
+        if where is None:
+            continue
+        try:
+            with Connection(where.host) as connection:
+                if said := connection.greet():
+                    note(said)
+                wanted = [wire.WantedRun(id=run.id, known=_known(run.path)) for run in theirs]
+                request = wire.Bring(place=where.place, runs=wanted, files=with_events)
+                bring(connection, request, theirs[0].path.parent, note=note)
+        except HpcdistError as error:
+            number = "1 run is" if len(theirs) == 1 else f"{len(theirs)} runs are"
+            note(f"{number} shown as known here: {error.message}")
+
+
+def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
+    """Bring what has changed of all runs of a project at a host; return them."""
+    there = {run.id: _known(run.path) for run in all_runs(runs) if read_remote(run)}
+    with Connection(where.host) as connection:
+        if said := connection.greet():
+            note(said)
+        request = wire.Bring(place=where.place, runs=None, known=there)
+        return bring(connection, request, runs, note=note)
+
+
+def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note) -> list[Run]:
+    """Ask for runs, and write what comes into the folder of the runs here; return them."""
+    connection.send(wire.message(request))
+    connection.round_trips += 1
+    answer = connection.reply()
+    if not isinstance(answer, wire.Brought):
+        raise wire.WireError(f"{connection.host.name} sent another answer than runs")
+    for text in answer.notes:
+        note(f"{connection.host.name}: {text}")
+    brought = []
+    for sent in answer.runs:
+        _check(sent, connection.host.name)
+        where = Where(connection.host, request.place)
+        if _write(sent, where, runs / sent.id, connection) and not is_sweep(runs / sent.id):
+            brought.append(Run(runs / sent.id))
+    return brought
+
+
+def _check(sent: wire.SentRun, host: str) -> None:
+    """Raise WireError for what no host of ours sends."""
+    sizes = [file.size_bytes - file.begin for file in sent.files]
+    if not is_run_name(sent.id) or "/" in sent.id:
+        raise wire.WireError(f"{host} sent a run called {sent.id!r}")
+    for file in sent.files:
+        if not is_brought(file.name) or not 0 <= file.begin <= file.size_bytes <= most_bytes_of(
+            file.name
+        ):
+            raise wire.WireError(
+                f"{host} sent {file.name!r} of run {sent.id}, which was not asked for"
+            )
+    if sum(sizes) > _MOST_RUN_BYTES or len({file.name for file in sent.files}) < len(sizes):
+        raise wire.WireError(f"{host} sent too much of run {sent.id}")
+    files.convert(sent.condition or {"state": "unknown"}, Condition)
+
+
+def _known(folder: Path) -> dict[str, wire.KnownFile]:
+    """Return what was brought of a run, and is as it was brought."""
+    remote = read_remote(Run(folder))
+    known = {}
+    for name, file in (remote.brought if remote else {}).items():
+        with suppress(OSError):
+            if is_brought(name) and os.lstat(folder / name).st_size == file.size_bytes:
+                known[name] = wire.KnownFile(file.size_bytes, file.sha256, file.stamp)
+    return known
+
+
+def _write(sent: wire.SentRun, where: Where, folder: Path, connection: Connection) -> bool:
+    """Write one run; False where a run of this machine has its name, of which nothing changes."""
+    remote = read_remote(Run(folder))
+    is_foreign = remote is None and os.path.lexists(folder)
+    brought = dict(remote.brought) if remote else {}
+    try:
+        if not is_foreign:
+            for name in (".", "events", "attempts"):
+                (folder / name).mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            if remote is None:
+                write_remote(folder, remote_of(where, sent))
+        for file in sent.files:
+            content = pieces(connection, file.size_bytes - file.begin)
+            if is_foreign:
+                for _ in content:
+                    pass
+            else:
+                brought[file.name] = _write_file(folder / file.name, file, content)
+        if not is_foreign:
+            write_remote(folder, remote_of(where, sent, brought))
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    return not is_foreign
+
+
+def remote_of(
+    where: Where, sent: wire.SentRun, brought: Mapping[str, BroughtFile] | None = None
+) -> Remote:
+    return Remote(
+        host=where.host.name,
+        folder=where.place.folder,
+        project=where.place.project,
+        runs=sent.runs or where.place.runs,
+        condition=sent.condition or None,
+        accounting=sent.accounting,
+        is_whole=sent.is_settled and brought is not None and "spec.json" in brought,
+        brought=dict(brought or {}),
+    )
+
+
+def _write_file(path: Path, sent: wire.SentFile, content: Iterator[bytes]) -> BroughtFile:
+    """Write a file aside and rename it, or add to one; return what is there then."""
+    path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    if sent.begin:
+        if os.lstat(path).st_size != sent.begin:
+            raise RunDirectoryError(f"{path} changed while it was brought", hint="try again")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+        target = path
+    else:
+        target = path.with_name(f".{path.name}.brought")
+        target.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(target, flags, files.PRIVATE_FILE), "ab") as file:
+        file.writelines(content)
+    if target != path:
+        os.replace(target, path)
+    with open(path, "rb") as file:
+        digest = (
+            hashlib.file_digest(file, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else hashlib.sha256(file.read()).hexdigest()
+        )
+    return BroughtFile(sent.size_bytes, digest, sent.stamp)

@@ -1,0 +1,232 @@
+"""The messages between a laptop and a host, and their frames: a kind, a length, the content.
+
+The host's first frame follows a line with a word that the laptop has chosen: whatever a shell's
+profile prints before it is no part of the conversation.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.base.errors import SchedulerError
+
+PROTOCOL = 1
+"""Grows when the two sides could not understand each other any more."""
+MESSAGE, DATA, OUT, ERR = b"m", b"d", b"o", b"e"
+"""Kinds of frames: a message, a piece of files, what the command prints on stdout and on stderr."""
+
+_HEADER = struct.Struct(">cI")
+_MOST_FRAME_BYTES = 64_000_000
+_MOST_MESSAGE_BYTES = 512_000_000
+"""Size of a message when it is unpacked: the lists of 50 runs of a thousand ranks have a tenth."""
+
+Kind = TypeVar("Kind")
+
+
+class Terminal(Struct, frozen=True, kw_only=True):
+    """The laptop's terminal."""
+
+    out: bool = False
+    """stdout is one."""
+    err: bool = False
+    columns: int = 80
+    lines: int = 24
+    variables: dict[str, str] = {}
+    """TERM, NO_COLOR and their like."""
+
+
+class SentEntry(Struct, frozen=True, array_like=True):
+    """A file or a link of the work tree; see `hpcdist.runs.snapshot.Entry`."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    executable: bool
+    target: str
+
+
+class SentTree(Struct, frozen=True, kw_only=True):
+    """The laptop's work tree, without the contents of its files."""
+
+    source: str
+    """The laptop and the folder."""
+    within: str
+    """The folder in it that the command is called from."""
+    commit: str | None
+    entries: list[SentEntry]
+    ignored: list[str]
+    """Paths that git ignores: where the project has them at the host, the job finds them."""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """The place at the host that a command works in."""
+
+    folder: str
+    """Holds the projects."""
+    project: str
+    runs: str | None = None
+    """The folder of the runs, where the user has named one."""
+
+
+class Call(Struct, frozen=True, kw_only=True, tag="call"):
+    """Run a command."""
+
+    argv: list[str]
+    place: Place
+    tree: SentTree | None = None
+    profiles: str | None = None
+    """An hpcdist.yaml that counts in place of the host's."""
+    submission: str | None = None
+    """Name that the laptop gives a submission: a second one of that name is not made."""
+    terminal: Terminal = Terminal()
+
+
+class KnownFile(Struct, frozen=True, array_like=True):
+    """A file as the laptop has it."""
+
+    size_bytes: int
+    sha256: str
+    stamp: int
+    """Time of change at the host when it was brought."""
+
+
+class WantedRun(Struct, frozen=True, kw_only=True):
+    """A run, or a sweep, and what the laptop has of it."""
+
+    id: str
+    known: dict[str, KnownFile] = {}
+
+
+class Bring(Struct, frozen=True, kw_only=True, tag="bring"):
+    """Send what summaries need of runs."""
+
+    place: Place
+    runs: list[WantedRun] | None
+    """None: all that are there."""
+    known: dict[str, dict[str, KnownFile]] = {}
+    """What the laptop has of runs that are not named."""
+    files: bool = True
+    """False: their states are enough."""
+
+
+class Signal(Struct, frozen=True, kw_only=True, tag="signal"):
+    """Pass a signal on to the command, or the size of the terminal."""
+
+    number: int
+    columns: int = 80
+    lines: int = 24
+
+
+class Hello(Struct, frozen=True, kw_only=True, tag="hello"):
+    """The host's first words."""
+
+    protocol: int
+    version: str
+
+
+class Missing(Struct, frozen=True, kw_only=True, tag="missing"):
+    """Contents of the work tree that the host lacks."""
+
+    sha256: list[str]
+
+
+class Ended(Struct, frozen=True, kw_only=True, tag="ended"):
+    """The command has ended."""
+
+    code: int
+
+
+class Refused(Struct, frozen=True, kw_only=True, tag="refused"):
+    """The host cannot do it."""
+
+    message: str
+    hint: str
+    code: int
+
+
+class SentFile(Struct, frozen=True, kw_only=True):
+    """A file, or the end of one, whose bytes follow."""
+
+    name: str
+    begin: int
+    """The laptop has what is before."""
+    size_bytes: int
+    stamp: int
+
+
+class SentRun(Struct, frozen=True, kw_only=True):
+    """One run as it is now."""
+
+    id: str
+    runs: str
+    """The folder that it is in."""
+    condition: dict[str, Any] = {}
+    accounting: dict[str, Any] | None = None
+    is_settled: bool = False
+    """It has ended, and nothing of it will change."""
+    files: list[SentFile] = []
+
+
+class Brought(Struct, frozen=True, kw_only=True, tag="brought"):
+    """The runs; the bytes of their files follow in order."""
+
+    runs: list[SentRun]
+    notes: list[str] = []
+
+
+Request = Call | Bring | Signal
+Reply = Hello | Missing | Ended | Refused | Brought
+
+
+class WireError(SchedulerError):
+    """What came is no part of the conversation."""
+
+
+def frame(kind: bytes, content: bytes) -> bytes:
+    return _HEADER.pack(kind, len(content)) + content
+
+
+def message(value: Struct) -> bytes:
+    """Return the frame of a message."""
+    return frame(MESSAGE, zlib.compress(msgspec.json.encode(value), 6))
+
+
+def decode(content: bytes, kind: Any) -> Any:
+    """Return the message in a frame; WireError where it is none."""
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(content, _MOST_MESSAGE_BYTES)
+        if unpacker.unconsumed_tail:
+            raise WireError("a message from the other side is too large")
+        return msgspec.json.decode(text, type=kind)
+    except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WireError(f"a message from the other side cannot be read: {error}") from None
+
+
+class Frames:
+    """Takes frames out of bytes as they come."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._rest += data
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """Return the next whole frame; None where more must come first."""
+        if len(self._rest) < _HEADER.size:
+            return None
+        kind, size = _HEADER.unpack_from(self._rest)
+        if kind not in (MESSAGE, DATA, OUT, ERR) or size > _MOST_FRAME_BYTES:
+            raise WireError("what came from the other side is no part of the conversation")
+        end = _HEADER.size + size
+        if len(self._rest) < end:
+            return None
+        content = bytes(self._rest[_HEADER.size : end])
+        del self._rest[:end]
+        return kind, content

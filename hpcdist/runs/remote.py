@@ -1,0 +1,79 @@
+"""A run at a host that this machine reaches by ssh: what is kept of it here.
+
+<runs>/<id>/remote.json    where it is, its state when it was last asked for, and what of its
+                           files was brought; the rest of the directory is as at the host
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.base import files
+from hpcdist.runs.run import Run
+
+FILE = "remote.json"
+
+
+class BroughtFile(Struct, frozen=True, array_like=True):
+    """A file as it was brought."""
+
+    size_bytes: int
+    sha256: str
+    stamp: int
+    """Its time of change at the host."""
+
+
+class Remote(Struct, frozen=True, kw_only=True):
+    """The content of remote.json."""
+
+    host: str
+    """As ssh knows it."""
+    folder: str
+    """Holds the projects there."""
+    project: str
+    runs: str | None = None
+    """The folder of the run there; None: the project's."""
+    condition: dict[str, Any] | None = None
+    """Its state; None before it was asked for."""
+    accounting: dict[str, Any] | None = None
+    is_whole: bool = False
+    """It had ended, and all that summaries need of it is here."""
+    brought: dict[str, BroughtFile] = {}
+
+
+def remote_file(path: Path) -> Path:
+    return path / FILE
+
+
+def is_remote(run: Run) -> bool:
+    """Return whether a run is at a host, and what is here is a record of it."""
+    return os.path.lexists(remote_file(run.path))
+
+
+def has_remotes(runs: Path) -> bool:
+    """Return whether any of these runs is at a host: most folders have none, which costs little."""
+    try:
+        with os.scandir(runs) as entries:
+            return any(os.path.lexists(os.path.join(entry.path, FILE)) for entry in entries)
+    except OSError:
+        return False
+
+
+def read_remote(run: Run) -> Remote | None:
+    """Return where a run is that this machine reaches by ssh; None for one that is here."""
+    if not is_remote(run):
+        return None
+    path = remote_file(run.path)
+    try:
+        return files.convert(files.read_json(path), Remote)
+    except msgspec.ValidationError:
+        return None
+
+
+def write_remote(path: Path, remote: Remote) -> None:
+    files.write_json(remote_file(path), msgspec.to_builtins(remote))
