@@ -13,18 +13,19 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
+SSH_PACKAGES := openssh-server openssh-client
 
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test foreign lint package fuzz constraints clean slurm browser container
+.PHONY: demo test foreign lint package fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
 	$(BIN)/hpcdist submit ddp --nodes 1 --gpus 1 --local
 	$(BIN)/hpcdist summary
 
-test: $(VENV)/test-installed slurm browser container
+test: $(VENV)/test-installed slurm browser container ssh
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
@@ -50,9 +51,12 @@ fuzz: $(VENV)/test-installed
 constraints: $(VENV)/test-installed
 	$(BIN)/python .ci/constraints.py > constraints.txt
 
-# Never fail: without Slurm, a browser or a container runtime their tests are skipped, with a reason.
+# Never fail: without Slurm, a browser or a container runtime their tests are skipped, with a reason. ssh
 slurm:
 	@./tests/install-packages "a real Slurm" $(SLURM_PACKAGES)
+
+ssh:
+	@./tests/install-packages "a real sshd" $(SSH_PACKAGES)
 
 browser:
 	@./tests/install-packages "a real browser" $(BROWSER_PACKAGES)

@@ -1,0 +1,195 @@
+"""What the user reads where a host is not as it should be: a real sshd, without a cluster."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from login_node import LoginNode, missing_programs
+
+from hpcdist.base.version import __version__
+
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def login():
+    if lacking := missing_programs():
+        (pytest.fail if os.environ.get("HPCDIST_REQUIRE_ALL") else pytest.skip)(lacking)
+    node = LoginNode()
+    node.start()
+    yield node
+    node.close()
+
+
+@pytest.fixture
+def call(login, tmp_path, monkeypatch):
+    """Calls the command on a laptop; returns its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, ssh=login.ssh):
+        environment = os.environ | {"HPCDIST_SSH": ssh, "HOME": str(tmp_path)}
+        for name in ("HPCDIST_RUNS", "XDG_CACHE_HOME"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdist", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def test_a_host_without_hpcdist_is_told_with_the_command_that_installs_it(call):
+    code, _, err = call("status", "--host", "login")
+    assert code == 3
+    assert "there is no hpcdist at login" in err
+    assert "hpcdist setup login" in err
+
+
+def test_a_changed_host_key_is_told_in_the_words_of_ssh(login, call):
+    login.stop()
+    login.new_host_key(known=False)
+    login.start()
+    code, _, err = call("status", "--host", "login")
+    login.stop()
+    login.new_host_key()
+    login.start()
+    assert code == 3
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in err
+    assert "ssh does not reach login: Host key verification failed." in err
+    assert "ssh-keygen -R" in err
+
+
+def test_a_host_that_is_not_there_ends_with_exit_code_3(call):
+    code, _, err = call("status", "--host", "nowhere.invalid")
+    assert code == 3
+    assert "Could not resolve" in err
+    assert "look at the name" in err
+
+
+@pytest.mark.parametrize("profile", ["echo hello; echo hi >&2", "head -c 100000 /dev/zero"])
+def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
+    login.install()
+    login.profile(profile)
+    code, out, err = call("runs", "--host", "login", "--json")
+    assert (code, out) == (0, "[]\n")
+    assert "hello" not in err
+
+
+def test_a_profile_that_prints_without_end_is_refused(login, call):
+    login.install()
+    login.profile("cat /dev/zero")
+    code, _, err = call("runs", "--host", "login")
+    assert code == 3
+    assert "prints without an end" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", "ddp", "--host", "login", "--local"), "--host and --local contradict"),
+        (("submit", "ddp", "--host", "login", "--debug"), "--host and --debug contradict"),
+        (("submit", "ddp", "--host", "-oProxyCommand=x"), "no name of a host"),
+        (("submit", "own.py", "--host", "login"), "in no git work tree"),
+    ],
+)
+def test_wrong_input_is_told_before_anything_is_sent(call, tmp_path, words, said):
+    (tmp_path / "own.py").write_text("")
+    code, _, err = call(*words, ssh="false")
+    assert code == 2
+    assert said in err
+
+
+def test_a_folder_there_on_a_full_disk_is_named(login, call, small_disk, tmp_path):
+    login.install()
+    login.profile("")
+    disk = small_disk(100)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "large").write_bytes(os.urandom(300_000))
+    code, _, err = call("render", "ddp", "--host", f"login:{disk}", "--scheduler", "slurm")
+    assert code == 2
+    assert "No space left on device" in err
+    assert not list(disk.rglob("large"))
+
+
+def test_only_contents_that_the_host_lacks_are_sent(login, call, tmp_path):
+    login.install()
+    login.profile("")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(["git", "config", "user.name", "x"], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "large").write_bytes(os.urandom(3_000_000))
+    (tmp_path / "link").symlink_to("train.py")
+    log = tmp_path / "sent.txt"
+    counting = tmp_path / "counting"
+    counting.write_text(f'#!/bin/bash\ntee >(wc -c >>{log}) | {login.ssh} "$@"\n')
+    counting.chmod(0o755)
+    words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
+    assert call(*words, ssh=str(counting))[0] == 0
+    (tmp_path / "train.py").write_text("print(2)")
+    (tmp_path / "large").rename(tmp_path / "other")
+    code, out, _ = call(*words, ssh=str(counting))
+    assert code == 0
+    sent = [int(line) for line in log.read_text().split() if int(line)]
+    assert sent[0] > 3_000_000
+    assert sent[1] < 10_000
+    (cwd,) = [line[3:] for line in out.splitlines() if line.startswith("cd ")]
+    assert (login.home / cwd / "link").read_text() == "print(2)"
+    assert (login.home / cwd / "other").stat().st_size == 3_000_000
+
+
+@pytest.fixture
+def empty_home(login):
+    """The user's home there, as before hpcdist came."""
+    shutil.rmtree(login.home / ".local", ignore_errors=True)
+    login.profile("export PIP_NO_INDEX=1")
+    yield login.home
+    shutil.rmtree(login.home / ".local", ignore_errors=True)
+
+
+def test_setup_installs_a_wheel_of_this_hpcdist_into_an_environment_there(call, empty_home):
+    """The packages that it needs are those of this Python: nothing is fetched."""
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    venv = empty_home / "env"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    (package_folder,) = venv.glob("lib/python*/site-packages")
+    for old in package_folder.glob("setuptools*"):  # ours is newer, as torch wants it
+        shutil.rmtree(old)
+    (package_folder / "others.pth").write_text("\n".join(paths))
+    for _ in range(2):  # the second replaces the first
+        code, _, err = call(
+            "setup",
+            "login",
+            "--python",
+            sys.executable,
+            "--venv",
+            "~/env",
+            "--load",
+            "export LOADED='a b'",
+        )
+        assert code == 0, err
+        assert f"hpcdist {__version__} with Python 3." in err
+    (package,) = venv.glob("lib/python*/site-packages/hpcdist")
+    assert (package / "jobs" / "ddp.yaml").exists()
+    start = (empty_home / ".local/share/hpcdist/start").read_text()
+    assert "export LOADED='a b'" in start
+    assert call("runs", "--host", "login", "--json")[:2] == (0, "[]\n")
+
+
+def test_setup_names_the_pythons_and_modules_that_are_there(call, empty_home, login):
+    old = empty_home / "old"
+    old.write_text("#!/bin/sh\ncase $2 in *exit*) exit 1;; esac\necho 3.6.8\n")
+    old.chmod(0o755)
+    login.profile("module() { printf 'python3/3.9\\npython3/3.11.9\\n' >&2; }; export -f module")
+    code, _, err = call("setup", "login", "--python", str(old))
+    assert code == 2
+    assert "3.6.8" in err
+    assert "--load 'module load python3/3.11.9'" in err

@@ -1,0 +1,192 @@
+"""A laptop that reaches the cluster's login node by ssh: a real sshd before the real Slurm."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from login_node import LoginNode, missing_programs
+
+from hpcdist.runs.remote import read_remote
+from hpcdist.runs.run import Run
+
+NOISE = "echo welcome to the cluster; echo maintenance on monday >&2"
+LIMIT_S = 90
+
+
+@pytest.fixture
+def login(slurm, missing):
+    if lacking := missing_programs():
+        missing(lacking)
+    node = LoginNode(
+        variables={
+            "SLURM_CONF": str(slurm.spec.slurm_conf),
+            "PATH": f"{slurm.spec.folder}/bin:{slurm.environment['PATH']}",
+        },
+        profile=NOISE,
+    )
+    node.install()
+    node.start()
+    yield node
+    node.close()
+
+
+class Laptop:
+    """A work tree, and commands in it; nothing of Slurm is there."""
+
+    def __init__(self, folder, login):
+        self.folder = folder / "work"
+        self.runs = self.folder / "runs"
+        self.there = login.home / "hpcdist" / "work" / "runs"
+        self.folder.mkdir()
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        for name in ("git", "ssh", "env", "bash", "sh"):
+            os.symlink(
+                subprocess.check_output(["which", name], text=True).strip(), bin_folder / name
+            )
+        self.environment = {
+            "PATH": str(bin_folder),
+            "HPCDIST_SSH": login.ssh,
+            "HOME": str(folder),
+            "HPCDIST_TEST_MARK": os.environ["HPCDIST_TEST_MARK"],
+        }
+        subprocess.run(["git", "init", "-q"], cwd=self.folder, check=True)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcdist", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments, code=0):
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == code, out + err
+        return out, err
+
+    def submit(self, *arguments):
+        out, _ = self("submit", *arguments)
+        return out.strip()
+
+
+@pytest.fixture
+def laptop(tmp_path, login):
+    return Laptop(tmp_path, login)
+
+
+def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
+    laptop.write("hpcdist.yaml", "clusters: {far: {scheduler: slurm, host: login}}\n")
+    laptop.write("program", "#!/bin/bash\ncat data.txt ignored/big; echo $1; sleep ${2:-0}\n")
+    laptop.write("data.txt", "sent along\n")
+    laptop.write(".gitignore", "ignored\nruns\n")
+    there = laptop.there.parent / "ignored"
+    there.mkdir(parents=True)
+    (there / "big").write_text("lies there\n")
+
+    size = ("--no-python", "./program", "--gpus", "1")
+    first = laptop.submit(*size, "--", "one")
+    assert (laptop.there / first / "spec.json").exists()
+    assert read_remote(Run(laptop.runs / first)).host == "login"
+    laptop("watch", first)
+    out, err = laptop("logs", first, "--follow")
+    assert out.splitlines() == ["[rank 0] sent along", "[rank 0] lies there", "[rank 0] one"]
+    assert f"run {first}: done" in err
+    assert "welcome" not in out + err
+
+    second = laptop.submit(*size, "--", "two", "300")
+    (found,) = json.loads(laptop("status", second, "--json")[0])
+    assert (found["run"], found["state"] in {"pending", "running"}) == (second, True)
+    assert f"{second}: " in laptop("status")[0]
+    assert "cancelled" in laptop("cancel", "last")[1]
+    listed = json.loads(laptop("runs", "--json")[0])
+    assert [(one["run"], one["state"]) for one in listed] == [
+        (first, "done"),
+        (second, "cancelled"),
+    ]
+    figures = json.loads(laptop("summary", "--json")[0])
+    assert [(one["run"], one["state"]) for one in figures] == [
+        (first, "done"),
+        (second, "cancelled"),
+    ]
+    assert "done" in laptop("runs", "--host", "login")[0]
+
+
+def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login):
+    """It breaks while sbatch is at work, and again when all is done but nobody has heard of it."""
+    gate = login.folder / "gate"
+    sbatch = subprocess.check_output(["which", "sbatch"], text=True, env=slurm.environment).strip()
+    wrapper = login.home / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] || touch {gate}.came\n"
+        f'while [ -e {gate}.came ] && [ ! -e {gate} ]; do sleep 0.05; done\nexec {sbatch} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    login.profile(f'{login.exports}\nexport PATH="{wrapper.parent}:$PATH"\n{NOISE}')
+    laptop.write("program", "#!/bin/bash\nsleep 300\n")
+    words = ("submit", "--host", "login", "--no-python", "./program", "--gpus", "1")
+
+    process = laptop.start(*words)
+    slurm.wait_for((gate.with_suffix(".came")).exists)
+    login.break_connections()
+    line = process.stderr.readline()
+    while "asking login again" not in line:
+        assert line, process.communicate()
+        line = process.stderr.readline()
+    gate.touch()
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, err
+    assert len(slurm.queue()) == 1
+    assert read_remote(Run(laptop.runs / out.strip())).host == "login"
+
+    # The laptop is gone before it hears: the same command goes on from there.
+    gate.unlink()
+    gate.with_suffix(".came").unlink()
+    process = laptop.start(*words)
+    slurm.wait_for((gate.with_suffix(".came")).exists)
+    process.kill()
+    process.communicate()
+    gate.touch()
+    slurm.wait_for(lambda: len(slurm.queue()) == 2, 20)
+    out, err = laptop(*words)
+    assert "it is not submitted twice" in err
+    assert "it was submitted before the connection broke" in err
+    assert len(slurm.queue()) == 2
+    third = laptop(*words)[0].strip()
+    assert third != out.strip()
+    assert len(slurm.queue()) == 3
+    laptop("cancel", *(path.name for path in laptop.there.glob("program-*")), "--host", "login")
+
+
+def test_a_followed_log_goes_on_after_a_break_without_a_line_lost_or_doubled(laptop, slurm, login):
+    gates = [login.folder / f"gate-{number}" for number in range(3)]
+    waits = "\n".join(
+        f"while [ ! -e {gate} ]; do sleep 0.05; done; for i in $(seq 200); do echo {name} $i; done"
+        for name, gate in enumerate(gates)
+    )
+    laptop.write("program", f"#!/bin/bash\n{waits}\nfalse\n")
+    run = laptop.submit("--host", "login", "--no-python", "./program", "--gpus", "1")
+    process = laptop.start("logs", run, "--follow", "--rank", "0")
+    lines = []
+    for gate in gates:
+        gate.touch()
+        lines += [process.stdout.readline().strip() for _ in range(200)]
+        login.break_connections()
+    out, err = process.communicate(timeout=LIMIT_S)
+    wanted = [f"{name} {i}" for name in range(3) for i in range(1, 201)]
+    assert [re.sub(r"^\[rank 0\] ", "", line) for line in [*lines, *out.splitlines()]] == wanted
+    assert err.count("connected to login again") >= 1
+    assert f"run {run} failed" in err
