@@ -22,7 +22,12 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.compare.forecast import forecasts_by_run
-from hpcdist.summary.compare.groups import Compared, compare_runs, configurations
+from hpcdist.summary.compare.groups import (
+    Compared,
+    compare_runs,
+    configurations,
+    differing_settings,
+)
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
 from hpcdist.summary.figures.attempts import times_to_accuracy
@@ -123,6 +128,7 @@ def _beside_each_other(
     repeats = repeats_by_run(figures, compared.groups, sizes)
     forecasts = forecasts_by_run(figures, sized)
     losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
+    differing = differing_settings(measured, compared.groups)
     digests = configurations([run.conditions for run in measured])
     accuracies = times_to_accuracy(measured, target=target_accuracy)
     return [
@@ -135,6 +141,7 @@ def _beside_each_other(
             forecast=forecasts.get(run.figures.run),
             losses=losses.get(run.figures.run),
             time_to_accuracy=accuracy,
+            differs_in=differing.get(run.figures.run, {}),
         )
         for run, speedup, digest, accuracy in zip(
             measured, compared.speedups, digests, accuracies, strict=True

@@ -27,6 +27,9 @@ Scaling = Literal["strong", "weak"]
 step."""
 
 
+_SHOWN_SETTINGS = 2
+
+
 class Repeats(Measure, frozen=True, kw_only=True):
     """Samples/s over two or more runs that are alike in all, size included."""
 
@@ -417,6 +420,16 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     settings: str | None = None
     """Digest of the same without the device that it ran on: where the two are equal, the run never
     began, and its device is not known."""
+
+    differs_in: dict[str, str] = {}
+    """Settings in which runs of its job differ, so that they are not compared, by dotted key."""
+
+    @property
+    def settings_text(self) -> str:
+        """What it differs in: `precision=bf16-mixed, batch_size=64`; only the first two."""
+        named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.differs_in.items()]
+        more = len(named) - _SHOWN_SETTINGS
+        return ", ".join([*named[:_SHOWN_SETTINGS], *([f"{more} more"] if more > 0 else [])])
 
     @property
     def benchmark_results(self) -> list[tuple[Benchmark[Any], Any]]:

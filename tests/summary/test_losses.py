@@ -327,14 +327,6 @@ def test_all_sentences_are_of_the_largest_size_of_the_group_that_leads(add_run):
     assert "in % of all the time (fsdp, weak scaling)" in text
 
 
-def test_without_a_speedup_all_sentences_are_of_the_fastest_run(add_run):
-    reading = ALONE | {"data_wait": 0.3}
-    text = printed(add_run(reading), add_run(ALONE, ALONE, train={"batch_size": 16}))
-    assert "samples/s on 2 ranks" in text
-    assert "1 x 2: of its time 20 % is not computing" in text
-    assert "1 x 1: of its time" not in text
-
-
 def test_one_process_on_several_gpus_is_told_by_its_gpus(make_run, events):
     runs = []
     for num_gpus, forward_s in ((1, 0.08), (2, 0.12), (4, 0.24)):

@@ -289,6 +289,67 @@ def _all_equal(values: Sequence[float | None]) -> bool:
     return len(positive) == len(values) > 0 and max(positive) <= (1 + _SAME_BATCH) * min(positive)
 
 
+def differing_settings(
+    runs: Sequence[MeasuredRun], groups: Sequence[Group]
+) -> dict[str, dict[str, str]]:
+    """Return, by run id, the values of the settings in which runs of a job differ so that they are
+    not compared with each other; runs of comparisons are told by their variants."""
+    jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        if run.figures.comparison is None:
+            jobs[run.figures.job].append(run)
+    places = {run: place for place, group in enumerate(groups) for run in group.runs}
+    differing: dict[str, dict[str, str]] = {}
+    for alike in jobs.values():
+        settings = {id(run.conditions): _settings(run.conditions) for run in alike}
+        if len({tuple(values.items()) for values in settings.values()}) > 1:
+            keys = _keys_between_groups(alike, settings, places)
+            for run in alike:
+                own = settings[id(run.conditions)]
+                differing[run.figures.run] = {key: own.get(key, "unset") for key in keys}
+    return differing
+
+
+def _settings(conditions: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that must be equal, as texts; the device and backend of a run that never
+    began are not known."""
+    known = (
+        (key, value) for key, value in _compared(conditions).items() if value not in (None, "")
+    )
+    return {key: str(value) for key, value in sorted(known)}
+
+
+def _keys_between_groups(
+    runs: Sequence[MeasuredRun],
+    settings: Mapping[int, Mapping[str, str]],
+    places: Mapping[str, int],
+) -> list[str]:
+    """Return the keys with other values in one group than in another; within a group, sizes may
+    have batches of their own."""
+    values: dict[object, dict[str, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+    every = sorted({key for own in settings.values() for key in own})
+    for run in runs:
+        own = settings[id(run.conditions)]
+        group = places.get(run.figures.run, tuple(own.items()))
+        for key in every:
+            values[group][key].add(own.get(key))
+    first, *others = values.values()
+    return [
+        key
+        for key in every
+        if any(other[key] != first[key] for other in others)
+        and not (key in _OF_MACHINES and _is_partly_known(key, settings))
+    ]
+
+
+def _is_partly_known(key: str, settings: Mapping[int, Mapping[str, str]]) -> bool:
+    """Return whether all runs that have the key have the same value."""
+    return len({own[key] for own in settings.values() if key in own}) < 2
+
+
+_OF_MACHINES = ("device", "backend", "torch")
+"""Conditions that only a run that began has."""
+
 _FREE = (
     "torch",  # a check against a baseline asks what a new version brings
     "scheduler",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from hpcdist.base.statistics import differs, mean, ratio
-from hpcdist.base.text import shown
-from hpcdist.summary.compare.sizes import WORTH_SAYING, measured_rate
+from hpcdist.base.statistics import differs, mean, ratios
+from hpcdist.base.text import interval_text, shown
+from hpcdist.summary.compare.sizes import measured_rate
 from hpcdist.summary.values import PlaceComparison, PlaceSummary, RunFigures, RunSummary
 
 _SURE_OF_MONEY = 0.05
@@ -44,6 +44,7 @@ def _summaries(same: Sequence[RunSummary]) -> list[PlaceSummary]:
     for run in same:
         places.setdefault(place_of(run), []).append(run)
     rates = [measured_rate(runs) for runs in places.values()]
+    speedups = [None, *ratios([(rate, rates[0]) for rate in rates[1:]])]
     return [
         PlaceSummary(
             name=name,
@@ -52,9 +53,9 @@ def _summaries(same: Sequence[RunSummary]) -> list[PlaceSummary]:
             samples_per_s=rate,
             price=_mean_price(runs),
             price_per_s=_price_per_s(runs),
-            speedup=None if index == 0 else ratio(rate, rates[0]),
+            speedup=speedup,
         )
-        for index, ((name, runs), rate) in enumerate(zip(places.items(), rates, strict=True))
+        for (name, runs), rate, speedup in zip(places.items(), rates, speedups, strict=True)
     ]
 
 
@@ -74,15 +75,11 @@ def place_sentences(comparison: PlaceComparison) -> Iterator[str]:
     for place in others:
         assert place.speedup is not None
         name, other = _named(place, comparison), _named(first, comparison)
-        times = place.speedup.mean
+        times = interval_text(place.speedup, 2)
         size = f"{comparison.nodes} x {comparison.gpus_per_node}"
-        if abs(times - 1) < WORTH_SAYING or differs(place.speedup) is False:
-            sentence = f"{name} and {other} are not distinguishable in speed ({size} each)"
-        elif times > 1:
-            sentence = f"{name} is {times:.2f} times as fast as {other} ({size} each)"
-        else:
-            slower = f"{1 / times:.2f} times as long"
-            sentence = f"{name} is not faster than {other}: it takes {slower} ({size} each)"
+        sentence = f"{name} is {times} times as fast as {other} ({size} each)"
+        if differs(place.speedup) is False:
+            sentence += ", so that which of the two is faster cannot be told"
         yield f"{sentence}{_money(place, first)}."
 
 

@@ -216,7 +216,8 @@ def place_run(
 
 
 def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
-    """Return nodes, GPUs per node and world size: those that ran, or else those asked for."""
+    """Return nodes, GPUs per node and world size: those that ran, or else those asked for; one
+    process for several GPUs has those that it is for, on CPUs too."""
     requested, starts = record.facts.resources, [figures.start for figures in ranks]
     nodes = largest(start.num_nodes for start in starts) or requested.nodes
     gpus = largest(
@@ -224,9 +225,16 @@ def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, in
         for start in starts
         if start.local_world_size is not None
     )
-    gpus = gpus or requested.gpus
+    if not gpus or _lacks_gpus(record, ranks):
+        gpus = requested.gpus
     world_size = largest(start.world_size for start in starts) or nodes * gpus
     return nodes, gpus, world_size
+
+
+def _lacks_gpus(record: RunRecord, ranks: Sequence[RankFigures]) -> bool:
+    """Return whether one process was to drive several GPUs of its node, and there are none."""
+    is_for_several = record.job.get("strategy") == DATA_PARALLEL and record.facts.resources.gpus > 1
+    return is_for_several and bool(ranks) and not any(own.start.num_gpus for own in ranks)
 
 
 def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
@@ -347,6 +355,8 @@ def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
 def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
     """Return the job by dotted key, and what it really ran on: devices of one kind compare."""
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
+    if _lacks_gpus(record, ranks):  # the number of its GPUs decides what it computes, not how fast
+        devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     return {
         **flatten(record.job),
@@ -355,6 +365,10 @@ def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, An
         "backend": ", ".join(sorted(backends)),
         "torch": record.torch_version,
     }
+
+
+DATA_PARALLEL = "data_parallel"
+"""The strategy with one process for all GPUs of a node."""
 
 
 def flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from hpcdist.base.statistics import Measure
 from hpcdist.base.text import (
     decimals_for,
     format_number,
@@ -12,12 +13,14 @@ from hpcdist.base.text import (
     interval_text,
     number_of,
     shown,
+    spread_text,
 )
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
 _LITTLE = 0.3
+_SHOWN_KINDS = 3
 _NEARLY_ALL = 0.95
 _OFTEN = 0.1
 
@@ -43,10 +46,9 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         return f"{job}: no run is done ({states}).{_how_it_stands(runs)}"
     best = leading_run(runs, groups)
     if best is None:
-        # Perhaps not all ranks of a run recorded steps.
-        stepped = [run for run in done if run.step_time_s and run.not_compared_because]
-        why = shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
-        return f"{job}: {number_of(len(done), 'run')} done, but no speed is known: {why}."
+        return f"{job}: {_without_a_leader(done)}"
+    if best.differs_in:
+        job = f"{job} with {shown(best.settings_text)}"
     if best.speedup is not None:
         return f"{job}: {_scaling_sentence(best, runs)}"
     if is_benchmark(best):
@@ -54,6 +56,15 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
         return f"{job}: {text}{_shared_cpus(best)}"
     return f"{job}: {_without_a_speedup(best)}"
+
+
+def _without_a_leader(done: Sequence[RunSummary]) -> str:
+    if _kinds(done):
+        return _unlike_sentence(done)
+    # Perhaps not all ranks of a run recorded steps.
+    stepped = [run for run in done if run.step_time_s and run.not_compared_because]
+    why = shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
+    return f"{number_of(len(done), 'run')} done, but no speed is known: {why}."
 
 
 def _without_a_speedup(run: RunSummary) -> str:
@@ -69,7 +80,9 @@ def _without_a_speedup(run: RunSummary) -> str:
 
 def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
     """Return the run that the conclusion is about: one of the largest size in the first group that
-    has several sizes, or else the newest benchmark with most ranks, or the fastest run."""
+    has several sizes, or else the newest benchmark with most ranks, or the fastest run; none where
+    the runs have several settings, as the fastest of them would stand for what the others are not.
+    """
     by_id = {run.run: run for run in runs}
     for group in groups:
         scaled = [by_id[run] for run in group.runs if run in by_id and run not in group.baseline]
@@ -78,7 +91,29 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
     done = [run for run in runs if run.state == "done"]
     if benchmarked := [run for run in done if is_benchmark(run)]:
         return max(benchmarked[::-1], key=lambda run: run.world_size)
-    return max((run for run in done if run.samples_per_s), key=_rate, default=None)
+    kinds = _kinds(done)
+    return max(kinds[0], key=_rate) if len(kinds) == 1 else None
+
+
+def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
+    """Return the runs whose speed is known, by their settings."""
+    kinds: dict[tuple[tuple[str, str], ...], list[RunSummary]] = {}
+    for run in runs:
+        if run.samples_per_s:
+            kinds.setdefault(tuple(run.differs_in.items()), []).append(run)
+    return list(kinds.values())
+
+
+def _unlike_sentence(runs: Sequence[RunSummary]) -> str:
+    """Say how fast the runs of each setting are."""
+    kinds = _kinds(runs)
+    keys = ", ".join(map(shown, kinds[0][0].differs_in))
+    rates = []
+    for kind in kinds[:_SHOWN_KINDS]:
+        best = max(kind, key=_rate)
+        rates.append(f"{_rate_on_ranks(best)} with {shown(best.settings_text)}")
+    more = f"; and {len(kinds) - _SHOWN_KINDS} more" if len(kinds) > _SHOWN_KINDS else ""
+    return f"its runs differ in {keys}, so they are not compared: {'; '.join(rates)}{more}."
 
 
 def _how_it_stands(runs: Sequence[RunSummary]) -> str:
@@ -91,7 +126,8 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
 
 
 def _rate_on_ranks(run: RunSummary) -> str:
-    rate = format_number(_rate(run), decimals_for([_rate(run)]))
+    measured = run.repeats or run.samples_per_s or Measure(mean=0.0)
+    rate = spread_text(measured, decimals_for([measured.mean]))
     return f"{rate} samples/s on {number_of(run.world_size, 'rank')}"
 
 

@@ -33,6 +33,7 @@ _STRAGGLING_NOTE = (
     "slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as rank 0 for its"
     " own part of a step"
 )
+_SETTINGS_COLUMNS = 2
 _MIB = 2**20
 _GIB = 2**30
 _WH_J = 3600.0
@@ -103,6 +104,7 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
         columns.append(Column("cluster", lambda row: place_of(row.run), align="left"))
     if any(run.variant for run in runs):
         columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
+    columns += _settings_columns(rows)
     columns += [
         Column(
             "state",
@@ -121,6 +123,23 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
         ]
     notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
     return Table(_SPEED_CAPTION if has_rates else "", columns, rows, "\n".join(notes))
+
+
+def _settings_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
+    """Yield a column for each setting in which runs differ that are therefore not compared; what
+    finds no room stands in a last one."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.run.differs_in))
+
+    def values(*names: str) -> Callable[[Row], str]:
+        return lambda row: ", ".join(shown(row.run.differs_in.get(name, "")) for name in names)
+
+    for key in keys[:_SETTINGS_COLUMNS]:
+        words = key.rpartition(".")[2].split("_")
+        yield Column("\n".join(map(shown, words)), values(key), align="left")
+    if others := keys[_SETTINGS_COLUMNS:]:
+        names = ",\n".join(key.rpartition(".")[2] for key in others[:_SETTINGS_COLUMNS])
+        more = f",\n{len(others) - _SETTINGS_COLUMNS} more" if others[_SETTINGS_COLUMNS:] else ""
+        yield Column(names + more, values(*others[:_SETTINGS_COLUMNS]), align="left")
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -315,7 +334,11 @@ def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:
     alone = [run for _, run in rows if run.of_size is None and run.repeats is not None]
     if runs := list({(*sizes.size(run), run.repeats): run for run in alone}.values()):
         caption = "Repeats, with the 95 % confidence interval of their mean"
+        settings: Column[RunSummary] = Column(
+            "settings", lambda run: run.settings_text, align="left"
+        )
         columns: list[Column[RunSummary]] = [
+            *([settings] if any(run.differs_in for run in runs) else []),
             gpus_column(lambda run: run),
             Column("runs", lambda run: run.repeats and run.repeats.num_runs),
             Column("samples/s", lambda run: run.repeats, mean_interval()),

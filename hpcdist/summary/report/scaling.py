@@ -87,6 +87,8 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
         caption += f" ({samples:,.0f} samples per step for each {unit})"
     if names_strategy:
         caption = f"{shown(size.strategy or 'no strategy')}: {caption}"
+    if compared.differs_in:
+        caption = f"{shown(compared.settings_text)}: {caption}"
     notes = []
     if note := interval_note(run.of_size.speedup for run in firsts if run.of_size):
         notes.append(note)
