@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, yaml_scalar
-from hpcdist.cluster.profile import LsfOptions
+from hpcdist.cluster.profile import AzureOptions, LsfOptions
 from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 20.0
@@ -45,6 +45,8 @@ class Site(Struct, frozen=True, kw_only=True):
     """Accounts that the user may charge; empty where they are not known."""
     lsf: LsfOptions = LsfOptions()
     """LSF's options there."""
+    azure: AzureOptions | None = None
+    """Azure's workspace; its computes are the partitions."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
     notes: tuple[str, ...] = ()
@@ -110,7 +112,8 @@ def _worth_a_profile(site: Site) -> list[Partition]:
             -one.gpus * one.num_nodes,
         ),
     )
-    worth = [partition for partition in ranked if partition.gpus or partition.is_default]
+    every = site.azure is not None  # CPUs are chosen there for their price
+    worth = [one for one in ranked if one.gpus or one.is_default or every]
     return (worth or ranked)[:1] if site.partitions_share_nodes else worth or ranked[:1]
 
 
@@ -125,6 +128,9 @@ def _profile(
     default = "; the site's default" if partition.is_default else ""
     yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
+    if site.azure is not None:
+        yield from _azure(site.azure, partition)
+        return
     yield f"    partition: {yaml_scalar(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
     if is_first and site.partitions_share_nodes and queues:
@@ -150,6 +156,15 @@ def _profile(
         yield from (f"      {key}: {json.dumps(value)}" for key, value in other.items())
     if is_first:
         yield _FURTHER
+
+
+def _azure(azure: AzureOptions, partition: Partition) -> Iterator[str]:
+    yield "    azure:"
+    keys = ("subscription", "resource_group", "workspace")
+    values = [(key, str(getattr(azure, key))) for key in keys]
+    for key, value in (*values, ("compute", partition.name), ("environment", azure.environment)):
+        yield f"      {key}: {yaml_scalar(str(value))}"
+    yield "      # price_per_hour: 1.50  # of one node, for the summary"
 
 
 def _gpus(site: Site, partition: Partition) -> Iterator[str]:

@@ -39,12 +39,14 @@ def examine(request: Request) -> Iterator[Finding]:
     """All checks; those that cannot be made after a failure are left out."""
     scheduler = load_scheduler(request.scheduler)
     has_failed = False
-    for finding in scheduler.examine():
+    for finding in scheduler.examine_for(request.loaded.job, request.cluster.profile):
         has_failed |= finding.state == "FAIL"
         yield finding
     yield _profile(request.cluster)
     was_there = request.runs.exists()
-    folder = examine_folder(request.runs, is_shared=not scheduler.runs_here)
+    folder = examine_folder(
+        request.runs, is_shared=not scheduler.runs_here and scheduler.shares_files
+    )
     yield folder
     try:
         if not has_failed:

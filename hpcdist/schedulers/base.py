@@ -370,6 +370,10 @@ class Scheduler(ABC):
         """Find out whether the scheduler is there and answers."""
         yield from ()
 
+    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:  # noqa: ARG002 - a default
+        """Find out whether the scheduler is there for a job by a profile."""
+        yield from self.examine()
+
     def try_script(self, script: str) -> Finding:  # noqa: ARG002 - a default
         """Find out whether the scheduler would take a script."""
         return skipped("directives", f"{self.title} has no dry run")

@@ -70,6 +70,7 @@ class Azure:
         self.environments = {"torch": ["1", "2", "3"]}
         self.datastores = ["workspaceblobstore"]
         self.faults = []
+        self.quota = 96
         self.tokens = 0
         self.token_lasts_s = 3600.0
         self.issued = set()
@@ -162,7 +163,7 @@ class Azure:
                     "type": "Microsoft.MachineLearningServices/vmFamily/usages",
                     "unit": "Count",
                     "currentValue": 24,
-                    "limit": 96,
+                    "limit": self.quota,
                     "name": {
                         "value": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
                         "localizedValue": "Standard NCADSA100v4 Family Cluster Dedicated vCPUs",
@@ -182,7 +183,7 @@ class Azure:
                     "memoryGB": memory,
                     "lowPriorityCapable": True,
                     "premiumIO": True,
-                    "family": "x",
+                    "family": "standardNCADSA100v4Family",
                     "osVhdSizeMB": 1,
                     "maxResourceVolumeMB": 1,
                     "supportedComputeTypes": ["AmlCompute"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,8 @@ import msgspec
 from hpcdist.base.errors import JobError, ProfileError, SchedulerError
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import AzureOptions
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec, Submission
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.azure.client import (
     NotFoundError,
@@ -23,11 +26,13 @@ from hpcdist.schedulers.azure.client import (
     unknown_name,
     without_git,
 )
+from hpcdist.schedulers.azure.request import job_name
 from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.jobs import find_by_name
 
 if TYPE_CHECKING:
     from azure.ai.ml import MLClient
+    from azure.ai.ml.entities import Compute
 
 _AT_ONCE = 8
 
@@ -93,6 +98,33 @@ def _ask_job(client: MLClient, name: str) -> AzureJob | None:
     return AzureJob(name=name, status=status, url=job.studio_url or "")
 
 
+def jobs_of(runs: Sequence[Run]) -> dict[str, AzureJob | None]:
+    """Return the job by run id; None where Azure has none. Raises SchedulerError."""
+    found: dict[str, AzureJob | None] = {}
+    for azure, theirs in by_workspace(runs).items():
+        known = {job.name: job for job in ask_jobs(azure, [*map(name_of, theirs)])}
+        found |= {run.id: known.get(name_of(run)) for run in theirs}
+    return found
+
+
+def workspace_of(run: Run) -> AzureOptions:
+    """Return the workspace that a run was planned for."""
+    return (run.read_spec() or RunSpec()).cluster.profile.azure
+
+
+def name_of(run: Run) -> str:
+    """Return the name of a run's job; of one that is being submitted, as it was planned."""
+    return (run.read_submission() or Submission()).job_id or job_name(run.id)
+
+
+def by_workspace(runs: Sequence[Run]) -> dict[AzureOptions, list[Run]]:
+    """Return the runs of each workspace."""
+    found: dict[AzureOptions, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[workspace_of(run)].append(run)
+    return found
+
+
 def create(azure: AzureOptions, file: Path, name: str) -> list[str]:
     """Create the job that a file describes; return what there is to say of it.
 
@@ -137,32 +169,40 @@ def cancel(azure: AzureOptions, names: Sequence[str]) -> None:
 def check_compute(azure: AzureOptions, num_nodes: int) -> None:
     """Raise ProfileError where the workspace has no such compute, and JobError where it never has
     so many nodes: the job would wait for ever."""
-    client, name = client_of(azure), str(azure.compute)
-    try:
-        with asking(f"compute {name}"):
-            compute = client.compute.get(name)
-    except NotFoundError:
-        with asking(f"workspace {azure.workspace}", wrong=ProfileError, hint=_WORKSPACE):
-            known = [one.name for one in client.compute.list()]
-        raise unknown_name("compute", name, known) from None
-    most = getattr(compute, "max_instances", None) or 1
+    most = getattr(find_compute(azure), "max_instances", None) or 1
     if num_nodes > most:
         raise JobError(
-            f"resources.nodes is {num_nodes}, but the compute {name} has "
+            f"resources.nodes is {num_nodes}, but the compute {azure.compute} has "
             f"{number_of(most, 'node')} at most",
             hint="ask for fewer with --nodes, or enlarge it: az ml compute update --max-instances",
         )
 
 
+def find_compute(azure: AzureOptions) -> Compute:
+    """Return the profile's compute; ProfileError where the workspace has none of that name."""
+    client, name = client_of(azure), str(azure.compute)
+    try:
+        with asking(f"compute {name}"):
+            return client.compute.get(name)
+    except NotFoundError:
+        with asking(f"workspace {azure.workspace}", wrong=ProfileError, hint=_WORKSPACE):
+            known = [one.name for one in client.compute.list()]
+        raise unknown_name("compute", name, known) from None
+
+
 _WORKSPACE = "check azure.subscription, azure.resource_group and azure.workspace of the profile"
+
+
+def is_of_registry(azure: AzureOptions) -> bool:
+    return (azure.environment or "").startswith("azureml://")
 
 
 def check_environment(azure: AzureOptions) -> None:
     """Raise ProfileError where the workspace has no such environment; a registry's are not asked
     for."""
-    environment = (azure.environment or "").removeprefix("azureml:")
-    if not environment or environment.startswith("//"):
+    if azure.environment is None or is_of_registry(azure):
         return
+    environment = azure.environment.removeprefix("azureml:")
     name, version = re.split(r"[:@]", environment, maxsplit=1)
     label = version if "@" in environment else None
     client = client_of(azure)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -12,11 +11,13 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
+from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.schedulers.azure import jobs
-from hpcdist.schedulers.azure.request import CODE, check_profile, explanation, job_name, job_yaml
+from hpcdist.schedulers.azure.request import CODE, check_profile, explanation, job_yaml
+from hpcdist.schedulers.azure.site import AzureDoctor, detect_azure
 from hpcdist.schedulers.azure.upload import write_code
 from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
 from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
@@ -25,7 +26,7 @@ from hpcdist.schedulers.request import time_limit_min
 _JOB_FILE = "job.yml"
 
 
-class AzureScheduler(Scheduler):
+class AzureScheduler(AzureDoctor, Scheduler):
     """Runs as command jobs of a workspace."""
 
     name = "azure"
@@ -69,7 +70,7 @@ class AzureScheduler(Scheduler):
         agents: Sequence[Task],  # noqa: ARG002 - each node makes its own
     ) -> list[str]:
         (run,) = runs
-        azure, name = _workspace_of(run), job_name(target.name)
+        azure, name = jobs.workspace_of(run), jobs.name_of(run)
         jobs.check_compute(azure, job.resources.nodes)
         jobs.check_environment(azure)
         snapshot = Path(target.own_folders[-1]) if target.own_folders else None
@@ -88,20 +89,21 @@ class AzureScheduler(Scheduler):
         return [f"uploaded {show_bytes(size)} to the workspace {azure.workspace}", *said]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        conditions = {}
-        for azure, theirs in _by_workspace(runs).items():
-            found = {job.name: job for job in jobs.ask_jobs(azure, [*map(_name_of, theirs)])}
-            for run in theirs:
-                job = found.get(_name_of(run))
-                conditions[run.id] = condition_of(run, run.read_submission(), job, self.title)
-        return conditions
+        found = jobs.jobs_of(runs)
+        return {
+            run.id: condition_of(run, run.read_submission(), found[run.id], self.title)
+            for run in runs
+        }
+
+    def detect_site(self) -> Site:
+        return detect_azure()
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        for azure, theirs in _by_workspace(runs).items():
+        for azure, theirs in jobs.by_workspace(runs).items():
             self._cancel(azure, theirs)
 
     def _cancel(self, azure: AzureOptions, runs: Sequence[Run]) -> None:
-        names = [_name_of(run) for run in runs]
+        names = [jobs.name_of(run) for run in runs]
 
         def list_living() -> set[str]:
             return {job.name for job in jobs.ask_jobs(azure, names) if job.is_active}
@@ -129,19 +131,3 @@ def _refuse_secrets(job: JobSpec) -> None:
             "all users of the workspace can read it",
             hint="have the program read it from the workspace's key vault, or from a datastore",
         )
-
-
-def _workspace_of(run: Run) -> AzureOptions:
-    return (run.read_spec() or RunSpec()).cluster.profile.azure
-
-
-def _name_of(run: Run) -> str:
-    """Return the name of a run's job; of one that is being submitted, as it was planned."""
-    return (run.read_submission() or Submission()).job_id or job_name(run.id)
-
-
-def _by_workspace(runs: Sequence[Run]) -> dict[AzureOptions, list[Run]]:
-    found: dict[AzureOptions, list[Run]] = defaultdict(list)
-    for run in runs:
-        found[_workspace_of(run)].append(run)
-    return found
