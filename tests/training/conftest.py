@@ -91,19 +91,35 @@ def make_job():
     return _make_job
 
 
+@pytest.fixture(scope="session")
+def run_ranks(lasting_process):
+    """Call it as `_run_ranks`, but for the port of a store, of which each training has its own."""
+    process, ports = _serve_stores()
+    lasting_process(process.pid)
+
+    def run(*which, **options):
+        ports.send("next")
+        assert ports.poll(LIMIT_S)
+        return _run_ranks(*which, port=ports.recv(), **options)
+
+    yield run
+    process.kill()
+    process.join()
+
+
 @pytest.fixture
-def train_ranks(tmp_path):
+def train_ranks(tmp_path, run_ranks):
     """Train a job with some ranks, each a process of its own; see `Training`."""
 
     def start(job, world_size=1, run=None, **options):
         run = run or Run.create(tmp_path / "runs", job.name)
-        return Training(run, world_size, _run_ranks(job, world_size, run, **options))
+        return Training(run, world_size, run_ranks(job, world_size, run, **options))
 
     return start
 
 
 @pytest.fixture(scope="session")
-def train_whole(tmp_path_factory):
+def train_whole(tmp_path_factory, run_ranks):
     """The same for what others are compared with: trained once, and only to be looked at."""
     trained = {}
 
@@ -111,7 +127,7 @@ def train_whole(tmp_path_factory):
         key = (msgspec.json.encode(job), world_size, *options.items())
         if key not in trained:
             run = Run.create(tmp_path_factory.mktemp("whole") / "runs", job.name)
-            trained[key] = Training(run, world_size, _run_ranks(job, world_size, run, **options))
+            trained[key] = Training(run, world_size, run_ranks(job, world_size, run, **options))
         return trained[key]
 
     return start
@@ -240,6 +256,7 @@ def _run_ranks(
     world_size,
     run,
     *,
+    port,
     attempt=0,
     kill_at_step=None,
     stop_after=None,
@@ -255,7 +272,6 @@ def _run_ranks(
     if stop_after is not None:
         board.stop_at(stop_after)
     fork = multiprocessing.get_context("fork")
-    store, port = _start_store(fork)
 
     def become(rank):
         slot = board.slot(rank)
@@ -312,7 +328,7 @@ def _run_ranks(
     try:
         _wait(processes, limit_s)
     finally:
-        for process in [*processes, store]:
+        for process in processes:
             process.kill()
             process.join()
     return [process.exitcode for process in processes]
@@ -334,20 +350,20 @@ def _gradients_file(run, rank):
     return run.path / f"gradients-{rank}.pt"
 
 
-def _start_store(fork):
-    """Serve the store in a process of its own: it has threads, and a fork beside threads can block
-    the child on a lock that one of them held."""
-    reading, writing = fork.Pipe(duplex=False)
+def _serve_stores():
+    """Serve stores, one after the other, in a process of its own: they have threads, and a fork
+    beside threads can block the child on a lock that one of them held."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
 
     def serve():
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        writing.send(store.port)
-        signal.pause()
+        while theirs.recv():
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            theirs.send(store.port)
 
     process = fork.Process(target=serve)
     process.start()
-    assert reading.poll(LIMIT_S)
-    return process, reading.recv()
+    return process, ours
 
 
 def _wait(processes, limit_s):
