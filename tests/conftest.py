@@ -67,7 +67,7 @@ _LONGEST_FIRST = (
 """Files are dealt out to several processes: the last to begin must not be the longest."""
 
 
-_TOGETHER = ("tests/bench",)
+_TOGETHER = ("tests/agent", "tests/bench")
 """Folders whose files share what takes seconds to start: one process runs all of them."""
 
 

@@ -1,19 +1,72 @@
 """Agents that are forked from a process that has torch already."""
 
+import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from forked_agents import start_run
+from forked_agents import start_run, start_script
 from forked_agents import zygote as make_zygote
 
 from hpcdist.job import LoadedJob, load_job
 
 
 @pytest.fixture(scope="session")
-def zygote(lasting_process):
+def torch_zygote(lasting_process):
     with make_zygote(lasting_process) as process:
         yield process
+
+
+@pytest.fixture
+def zygote(torch_zygote):
+    return torch_zygote
+
+
+OF_SCHEDULERS = {
+    # sbatch --ntasks 2, seen from a step of one task per node
+    "SLURM_JOB_ID": "77",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    # jsrun, with a world of its own
+    "LSB_JOBID": "5",
+    "LSB_DJOB_RANKFILE": "/nonexistent",
+    "JSM_NAMESPACE_RANK": "3",
+    "JSM_NAMESPACE_LOCAL_RANK": "3",
+    "JSM_NAMESPACE_SIZE": "9",
+}
+
+
+@pytest.fixture(scope="session")
+def lightning_zygote(lasting_process):
+    """Has Lightning already, which takes seconds to import, and imported it with these variables
+    set, as on a cluster; its agents and ranks have them too."""
+    packages = ("pytorch_lightning", "lightning", "accelerate")
+    modules = [*filter(find_spec, packages), "sklearn.datasets"]
+    with make_zygote(lasting_process, *modules, environment=OF_SCHEDULERS) as process:
+        yield process
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Run a script by itself in the test's folder, forked from this process, without what a
+    scheduler sets; returns what it printed."""
+
+    def start(zygote, script, *arguments, environment, limit_s=200):
+        removed = dict.fromkeys(OF_SCHEDULERS)
+        start_script(zygote, tmp_path, script, *arguments, environment=removed | environment)
+        code, deadline = tmp_path / "exit_code", time.monotonic() + limit_s
+        while not code.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        printed = (tmp_path / "output").read_text()
+        assert code.read_text() == "0", printed
+        return printed
+
+    return start
 
 
 @pytest.fixture

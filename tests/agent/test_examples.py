@@ -4,20 +4,17 @@ import importlib.util
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked_agents import start_script
-from forked_agents import zygote as make_zygote
 
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDLESS = 100_000
-LIMIT_S = 200
+(TORCH,) = importlib.util.find_spec("torch").submodule_search_locations
+TORCHRUN = Path(TORCH, "distributed", "run.py")
 STOPS = {
     # Example -> package, phases that it records
     "ddp_digits": (
@@ -32,12 +29,10 @@ STOPS = {
 }
 
 
-@pytest.fixture(scope="module")
-def zygote(lasting_process):
+@pytest.fixture
+def zygote(lightning_zygote):
     """Has imported what the examples need: each import takes seconds."""
-    packages = filter(importlib.util.find_spec, ["pytorch_lightning", "accelerate"])
-    with make_zygote(lasting_process, *packages, "sklearn.datasets") as process:
-        yield process
+    return lightning_zygote
 
 
 @pytest.mark.parametrize("name", STOPS)
@@ -66,39 +61,23 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
 
 
 @pytest.fixture
-def go_on(zygote, tmp_path):
-    """Train an example to its end as a user would without hpcdist; returns what it printed."""
+def go_on(zygote, run_script):
+    """Train an example to its end as a user would without hpcdist, by torchrun where it is written
+    for that; returns what it printed."""
 
     def start(script, launched, epochs):
-        environment = {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
+        command = [script, epochs]
         if "ddp" in script.name:
-            return by_torchrun(script, epochs, environment)
-        start_script(zygote, tmp_path, script, epochs, environment=environment)
-        code = launched.wait(lambda: read(tmp_path / "exit_code"), LIMIT_S)
-        said = read(tmp_path / "output")
-        assert code == "0", said
-        return said
+            command = [
+                TORCHRUN,
+                "--nproc-per-node=1",
+                "--standalone",
+                *command,
+            ]
+        environment = {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
+        return run_script(zygote, *command, environment=environment)
 
     return start
-
-
-def by_torchrun(script, epochs, environment):
-    options = ["--nproc-per-node=1", "--standalone"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, script, str(epochs)],
-        cwd=script.parent,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def read(path):
-    return path.read_text() if path.exists() else ""
 
 
 def has_stepped(run):

@@ -1,16 +1,12 @@
 """Lightning in ranks: users' scripts as they are, and the job, whatever the scheduler has set."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 import pytest
 from forked_agents import start_run
-from forked_agents import zygote as make_zygote
 from rank_places import environment_of, place
 
 from hpcdist.job import load_job
@@ -19,30 +15,10 @@ from hpcdist.rank.lightning_defaults import added_arguments
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 LIMIT_S = 110.0
 
-OF_SCHEDULERS = {
-    # sbatch --ntasks 2, seen from a step of one task per node
-    "SLURM_JOB_ID": "77",
-    "SLURM_JOB_NAME": "train",
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    # jsrun, with a world of its own
-    "LSB_JOBID": "5",
-    "LSB_DJOB_RANKFILE": "/nonexistent",
-    "JSM_NAMESPACE_RANK": "3",
-    "JSM_NAMESPACE_LOCAL_RANK": "3",
-    "JSM_NAMESPACE_SIZE": "9",
-}
 
-
-@pytest.fixture(scope="module")
-def zygote(lasting_process):
-    """Has Lightning already, which takes seconds to import, and imported it with these variables
-    set, as on a cluster; its agents and ranks have them too."""
-    packages = ["pytorch_lightning", *filter(find_spec, ["lightning"])]
-    with make_zygote(lasting_process, *packages, environment=OF_SCHEDULERS) as process:
-        yield process
+@pytest.fixture
+def zygote(lightning_zygote):
+    return lightning_zygote
 
 
 def told(launched, rank):
@@ -163,19 +139,14 @@ assert Trainer(**QUIET).world_size == 1
 """
 
 
-def test_what_a_user_says_comes_first_and_the_import_leaves_no_thread_and_no_cuda_before_the_fork():
+def test_what_a_user_says_comes_first_and_the_import_leaves_no_thread_and_no_cuda_before_the_fork(
+    torch_zygote, run_script, write_script
+):
     """In a process that is like the forkserver as it imports, and like a rank of 4 after that."""
     rank = environment_of(place(nodes=2, ranks_per_node=2, rank=0))
-    done = subprocess.run(
-        [sys.executable, "-c", USERS_TRAINERS],
-        # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
-        env=os.environ | rank | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
+    # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
+    environment = rank | {"OMP_NUM_THREADS": "1"}
+    run_script(torch_zygote, write_script(USERS_TRAINERS), environment=environment)
 
 
 def test_the_package_lightning_trains_over_all_ranks_too(launch, write_script):

@@ -62,6 +62,9 @@ def fork_script(folder, order):
             os.dup2(output.fileno(), 2)
         os.chdir(folder)
         sys.argv, environment = json.loads(order)
+        for name in [name for name, value in environment.items() if value is None]:
+            del environment[name]
+            os.environ.pop(name, None)
         os.environ.update(environment)
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0

@@ -53,7 +53,7 @@ def start_run(forking, loaded, runs, *, agents=None, scheduler="local", change="
 
 def start_script(forking, folder, script, *arguments, environment):
     """Start a script by itself in this folder, which must be there: no agent, no rank. At its end
-    there are the files `exit_code` and `output`."""
+    there are the files `exit_code` and `output`. None takes a variable away."""
     argv = [str(word) for word in (script, *arguments)]
     order = json.dumps([argv, environment])
     forking.stdin.write(os.fsencode(f"{folder}\tscript\t{order}\0"))
