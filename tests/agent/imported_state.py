@@ -3,14 +3,14 @@
     imported_state.py fresh FILE        as rank 3 of 4 that imports them itself
     imported_state.py forked FILE       as a forkserver that imports them, and its rank 3
 
-Writes JSON: `values` of the rank, and which of its variables were read by what (`reads`); of the
-forked one `before`, the values that it was forked with, and its number of `devices` by then.
+Writes by marshal: `values` of the rank, and which of its variables were read by what (`reads`);
+of the forked one `before`, the values that it was forked with, and its number of `devices` then.
 """
 
 import gc
 import importlib
 import itertools
-import json
+import marshal
 import os
 import posix
 import random
@@ -244,7 +244,7 @@ def main(way, file):
             return
         become_rank()
         renew_import_state()
-    Path(file).write_text(json.dumps(found | {"values": values()}))
+    Path(file).write_bytes(marshal.dumps(found | {"values": values()}))
 
 
 if __name__ == "__main__":
