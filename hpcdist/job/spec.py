@@ -222,6 +222,10 @@ class Record(Section, frozen=True, kw_only=True):
     usage_s: PositiveOrZero = 5.0
     """Seconds between samples of the use of GPUs, CPUs and memory; 0: never. In the first minute,
     samples are taken more often."""
+    profile_steps: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Steps that torch's profiler looks at, at most 100, after the first three; 0: none. Each rank
+    writes a Chrome trace into the run's folder traces, and what computing hides of communication.
+    No figure of speed has these steps in it."""
 
 
 class Container(Section, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from hpcdist.rank.recorder import PHASES
 if TYPE_CHECKING:
     from torch import nn
 
+    from hpcdist.rank.profiling import StepProfiler
     from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
@@ -23,6 +24,7 @@ _timer: Timer | None = None
 """The timer of this process's loop; a rank has one loop."""
 _model: nn.Module | None = None
 """The model that it watches."""
+_profiler: StepProfiler | None = None
 _num_steps = 0
 """Finished steps, those before a checkpoint included."""
 _is_deaf = False
@@ -38,7 +40,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _timer, _model, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
+    global _timer, _model, _profiler, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
@@ -50,6 +52,10 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
             _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)
+        if context.job.record.profile_steps and "torch" in sys.modules:
+            from hpcdist.rank.profiling import make_profiler
+
+            _profiler = make_profiler(context, _timer)
         _num_steps = first_step
     _timer.begin()
 
@@ -145,8 +151,8 @@ def evaluate(
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _timer, _model  # noqa: PLW0603 - as above
-    _timer = _model = None
+    global _timer, _model, _profiler  # noqa: PLW0603 - as above
+    _timer = _model = _profiler = None
 
 
 def finish() -> None:
@@ -154,6 +160,8 @@ def finish() -> None:
     if _timer is None:
         return
     try:
+        if _profiler is not None:
+            _profiler.finish()
         _timer.finish()
         if _model is not None and (context := rank.current()) is not None:
             from hpcdist.rank.communication import write_ddp_communication

@@ -128,6 +128,16 @@ class StepRecorder:
         if now - self._window_start_s >= self._window_length_s:
             self.flush()
 
+    def hold_window(self) -> None:
+        """Keep the open window open, however long it gets."""
+        self._window_length_s = math.inf
+
+    def release_window(self) -> None:
+        """Write the window that was kept open with the end of this step; the next one is usual.
+        What went on since the last mark belongs to no step."""
+        self.resume_clock()
+        self._window_length_s = 0.0
+
     def flush(self) -> None:
         """Write the open window, if it holds a step, and open the next."""
         now = self._clock()

@@ -77,6 +77,12 @@ class GpuTimer:
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
 
+    def hold_window(self) -> None:
+        self._recorder.hold_window()
+
+    def release_window(self) -> None:
+        self._put(self._recorder.release_window)
+
     def wait(self) -> None:
         """Wait until the GPU has passed all marks, and play them."""
         if self._waiting:

@@ -351,6 +351,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     communication: CommunicationTime | None = None
     """None where nothing timed what computing hides."""
+    traces: list[str] = []
+    """Chrome traces of the profiler, one per rank, relative to the run directory."""
     computing_has_communication: bool = False
     """Nothing told the communication of its passes from their computing: they are one share."""
     straggler: Straggler | None = None

@@ -24,6 +24,7 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.profiling import StepProfiler, make_profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
@@ -109,6 +110,7 @@ class TrainingRank:
         self.autocast = self.precision.autocasting(self.device)
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
+        self._profiler: StepProfiler | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
@@ -129,6 +131,7 @@ class TrainingRank:
 
     def start_timer(self) -> None:
         self.timer = make_timer(self.context, first_step=self.progress.position.step)
+        self._profiler = make_profiler(self.context, self.timer)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
@@ -232,6 +235,8 @@ class TrainingRank:
 
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
+        if self._profiler is not None:
+            self._profiler.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)

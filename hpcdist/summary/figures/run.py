@@ -141,6 +141,11 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
+        traces=[
+            own.communication.trace
+            for own in ranks
+            if own.communication and own.communication.trace
+        ],
         computing_has_communication=(
             world_size > 1
             and not is_apart

@@ -149,6 +149,8 @@ class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="c
     whole_s: Seconds
     overlapped_s: Seconds
     exposed_s: Seconds
+    trace: str | None = None
+    """Of the profiler, relative to the run directory."""
 
 
 class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):

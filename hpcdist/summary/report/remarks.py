@@ -10,6 +10,7 @@ from hpcdist.base.text import (
     decimals_for,
     format_number,
     format_percent,
+    format_time,
     interval_text,
     number_of,
     shown,
@@ -204,12 +205,30 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         sentences += map(shown, benchmark.details(result))
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         sentences += map(shown, _usage_remarks(run.usage))
+    sentences += _trace_remarks(run)
     sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
         others = " with the others" if run.compared_with else ""
         sentences.append(f"not compared{others}: {shown(run.not_compared_because)}")
     return sentences
+
+
+def _trace_remarks(run: RunSummary) -> Iterator[str]:
+    """Say what computing hides of communication where that was profiled; name the traces."""
+    profiled = run.communication
+    if profiled is not None and profiled.by == "profiler" and profiled.whole_s:
+        hidden = format_percent(profiled.overlapped_s / profiled.whole_s)
+        yield (
+            f"under the profiler, communication took {format_time(profiled.whole_s)} of a step, of "
+            f"which computing hid {hidden} %"
+        )
+    if run.traces:
+        first = f"{run.path}/{run.traces[0]}" if run.path else run.traces[0]
+        yield (
+            f"{number_of(len(run.traces), 'trace')} of its steps, such as {shown(first)}: for "
+            "ui.perfetto.dev"
+        )
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
