@@ -26,7 +26,7 @@ On a login node:
     hpcdist cluster detect --write         # ./hpcdist.yaml, for this project
     hpcdist cluster detect --out ~/.config/hpcdist/hpcdist.yaml      # for all projects
 
-The command asks the scheduler (sinfo, scontrol and sacctmgr; bqueues, bparams and bhosts; qstat and pbsnodes) and writes one profile for every
+The command asks the scheduler (sinfo, scontrol and sacctmgr; bqueues, bparams and bhosts; qstat and pbsnodes; Azure's workspace) and writes one profile for every
 partition with GPUs and one for the default partition. It overwrites a file only with `--force`. Add yourself what the
 scheduler does not know, such as modules.
 
