@@ -103,6 +103,7 @@ def detect(
     one, gets a profile. Run it on a login node, or with --host from elsewhere.
     """
     from hpcdist.cluster.site import first_file
+    from hpcdist.machine.containers import find_runtimes
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     path = _place(write=write, out=out, force=force)
@@ -114,7 +115,8 @@ def detect(
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
     site = load_scheduler(chosen).detect_site()
-    text = first_file(site, name=name)
+    runtimes = find_runtimes(with_pyxis=chosen == "slurm")
+    text = first_file(site, name=name, runtimes=runtimes)
     note(*site.notes)
     _give(text, path)
 

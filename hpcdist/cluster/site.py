@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -79,19 +79,31 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   NCCL_DEBUG: WARN"""
 
 
-def first_file(site: Site, *, name: str | None = None) -> str:
+_CONTAINER = """    # {runtimes}; docs/containers.md says what an image must have:
+    # container:
+    #   image: ~/images/pytorch.sif
+    #   runtime: {first}
+    #   mounts: [/scratch]"""
+
+
+def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] = ()) -> str:
     """Return the text of the file: a profile for every partition with GPUs, and the default one.
 
-    `name` is what the default profile is called, in place of its partition's name.
+    `name` is what the default profile is called, in place of its partition's name; `runtimes` are
+    the container runtimes of this machine.
 
     Raises SchedulerError where the site has no partition that is up.
     """
     default, *others = _worth_a_profile(site)
     title = yaml_scalar(name or default.name)
     profiles = [
-        _profile(site, default, title, is_first=True),
-        *(_profile(site, partition, yaml_scalar(partition.name)) for partition in others),
+        list(_profile(site, default, title, is_first=True)),
+        *(list(_profile(site, partition, yaml_scalar(partition.name))) for partition in others),
     ]
+    if runtimes:
+        are = "are container runtimes" if len(runtimes) > 1 else "is a container runtime"
+        comment = f"{' and '.join(runtimes)} {are} here"
+        profiles[0].append(_CONTAINER.format(runtimes=comment, first=runtimes[0]))
     head = _HEAD.format(scheduler=site.scheduler, default=title)
     return head + "\n\n".join("\n".join(lines) for lines in profiles) + "\n"
 

@@ -27,6 +27,7 @@ def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -
     checks: dict[str, Callable[[], Finding | None]] = {
         "shared folder": lambda: _folder(evidence),
         "setup lines": lambda: _setup(evidence, cluster),
+        "container": lambda: _container(evidence),
         "interpreter": lambda: _interpreter(evidence),
         "GPUs": lambda: _gpus(evidence, asks_for_gpus=asks_for_gpus),
         "interface": lambda: _interface(evidence, cluster),
@@ -103,9 +104,46 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
     return passed(name, "ran without an error") if evidence.nodes else None
 
 
+_MOST_SKEW_S = 5.0
+
+
+def _container(evidence: Evidence) -> Finding | None:
+    """Judge the image by what an agent inside wrote, and by torch's CUDA beside the driver's."""
+    name, used = "container", evidence.container
+    if used is None:
+        return skipped(name, "the job is in no image")
+    inside = evidence.clock_skews_s
+    if len(inside) < evidence.num_nodes:
+        return failed(name, _reason(evidence), "see docs/containers.md for what an image must have")
+    worst = max(inside.values(), key=abs)
+    if abs(worst) > _MOST_SKEW_S:
+        return failed(
+            name,
+            f"the clock on a node is {worst:+.0f} s from that of the files",
+            "ask the administrators: job limits and checkpoints go by the clock",
+        )
+    cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
+    torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
+    if torch and driver and _major(torch) > _major(driver):
+        return failed(
+            name,
+            f"torch in {used.image} is for CUDA {torch}, and the nodes' driver knows {driver}",
+            "take an image with an older CUDA, or ask for a newer driver",
+        )
+    runs_on = f", torch for CUDA {torch}, driver for {driver}" if torch and driver else ""
+    done = f"starts on {_nodes(evidence.num_nodes)}, writes the run directory, has the files' clock"
+    return passed(name, f"{used.described} by {used.runtime}: {done}{runs_on}")
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
 def _interpreter(evidence: Evidence) -> Finding | None:
     name = "interpreter"
     agents = {seen.node for seen in evidence.nodes}
+    if evidence.container is not None and not agents:
+        return None  # what the image lacks is said already
     for node, lines in evidence.logs.items():
         if node not in agents | evidence.ended:
             said = [line.strip() for line in lines if not line.startswith("srun: error:")]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpcdist.agent.outcome.left import EndOfAgent, end_file
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
@@ -19,7 +22,7 @@ from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.spec import RunSpec, UsedContainer
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.submit import submit
@@ -69,6 +72,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes on which the agent's process ended in order."""
     scheduler_says: str = ""
     """The scheduler's words on the job's end."""
+    container: UsedContainer | None = None
+    """The image that the job ran in."""
+    clock_skews_s: dict[int, float] = {}
+    """By how much the clock in the image is ahead of that of the files, by node."""
 
 
 class NotEndedError(Exception):
@@ -127,7 +134,20 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
             if any(run.submitit_folder.glob(f"*_{node}_result.pkl"))
         ),
         scheduler_says=scheduler_says,
+        container=spec.container,
+        clock_skews_s=_clock_skews_s(run, num_nodes),
     )
+
+
+def _clock_skews_s(run: Run, num_nodes: int) -> dict[int, float]:
+    """Return the skews of those nodes whose agents were in an image, and wrote something."""
+    skews = {}
+    for node in range(num_nodes):
+        path = end_file(run, node)
+        with suppress(OSError, msgspec.ValidationError):
+            written = files.convert(files.read_json(path), EndOfAgent)
+            skews[node] = written.time_s - path.stat().st_mtime
+    return skews
 
 
 def _wait(run: Run, request: Request) -> Verdict:

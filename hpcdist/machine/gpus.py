@@ -163,6 +163,21 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def driver_cuda_version() -> str | None:
+    """Return the newest CUDA that this host's driver knows, such as 12.4; None without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            version = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def visible_uuids() -> list[str]:
     """Return the UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
     words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

@@ -103,6 +103,11 @@ class UsedContainer(msgspec.Struct, frozen=True, kw_only=True):
     identity: str | None = None
     """Tells an image from a changed one: the id of a .sif, or size and time of another file."""
 
+    @property
+    def described(self) -> str | None:
+        """The image and its identity, in one text."""
+        return self.image if self.identity is None else f"{self.image} ({self.identity})"
+
 
 class GitState(msgspec.Struct, frozen=True, kw_only=True):
     """Git's view of the directory that a run was submitted from."""

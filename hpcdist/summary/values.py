@@ -319,6 +319,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     scheduler: str | None = None
     cluster: str | None = None
     """Name of the profile that it went by; None where none was chosen."""
+    image: str | None = None
+    """Container image, with what tells a file from a changed one; None where it ran in none."""
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None

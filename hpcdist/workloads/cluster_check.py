@@ -13,7 +13,7 @@ from typing import Any
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, CheckJob
-from hpcdist.machine.gpus import visible_uuids
+from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.spec import RunSpec
@@ -63,6 +63,7 @@ def _place(context: RankContext) -> dict[str, Any]:
         "gpu": visible_uuids()[context.local_rank] if context.device != "cpu" else None,
         "cpus": sorted(os.sched_getaffinity(0)),
         "versions": versions() | {"torch": str(torch.__version__)},
+        "cuda": {"torch": torch.version.cuda, "driver": driver_cuda_version()},
         "token": (context.run.read_spec() or RunSpec()).id,
     }
 

@@ -10,6 +10,7 @@ from hpcdist.doctor.examine import examine_folder, file_system
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import Evidence
 from hpcdist.monitor.nodes import NodeSeen
+from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -168,3 +169,39 @@ def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_t
     assert setup.detail == (
         "exit code 127: module load cuda/99 (line 16: module: command not found)"
     )
+
+
+IMAGE = UsedContainer(image="/images/torch.sif", runtime="apptainer", identity="sif:00ff")
+INSIDE = {"container": IMAGE, "clock_skews_s": {0: 0.1, 1: -0.2}}
+CUDA = {"cuda": {"torch": "12.8", "driver": "12.4"}}
+
+
+def test_an_image_is_told_with_its_cuda_and_the_drivers():
+    assert states()["container"].state == "skip"
+    found = states(**INSIDE, places=[place(0, **CUDA), place(1, **CUDA)])
+    assert not failing(found)
+    assert (
+        "/images/torch.sif (sif:00ff) by apptainer: starts on 2 nodes" in found["container"].detail
+    )
+    assert found["container"].detail.endswith("torch for CUDA 12.8, driver for 12.4")
+
+
+def test_a_driver_that_is_older_than_the_cuda_of_the_image_is_told_with_both():
+    old = {"cuda": {"torch": "13.0", "driver": "12.4"}}
+    found = states(**INSIDE, places=[place(0, **old), place(1, **old)])
+    assert failing(found) == ["container"]
+    assert "is for CUDA 13.0, and the nodes' driver knows 12.4" in found["container"].detail
+
+
+def test_an_image_in_which_no_agent_starts_is_the_container_and_not_the_interpreter():
+    message = "node 1 (host n1): no agent was started in /images/torch.sif: it has no torch"
+    changed = {"container": IMAGE, "clock_skews_s": {0: 0.1}, "verdict": launch_failed(message)}
+    found = states(**changed, nodes=[], places=[], collectives=[], logs={0: ["x"], 1: ["x"]})
+    assert failing(found) == ["container"]
+    assert found["container"].detail == message
+    assert found["interpreter"].state == "skip"
+
+
+def test_a_clock_that_is_not_the_files_is_told():
+    found = states(**INSIDE | {"clock_skews_s": {0: 0.1, 1: -61.0}})
+    assert found["container"].detail == "the clock on a node is -61 s from that of the files"

@@ -83,3 +83,29 @@ def test_runs_of_one_place_have_no_column_for_it(add_run):
     assert summary.places == []
     assert "cluster" not in columns_of(summary)
     assert "cluster" in columns_of(summary_of(add_run(None, 0.1), add_run("cpu", 0.1)))
+
+
+def test_images_have_a_column_where_they_differ_and_keep_runs_apart(add_run):
+    def in_image(image, identity):
+        run = add_run(None, 0.1)
+        spec = files.read_json(run.spec_file)
+        used = {"image": image, "runtime": "apptainer", "identity": identity}
+        files.write_json(run.spec_file, spec | {"container": used})
+        return run
+
+    same = [in_image("/a/torch.sif", "sif:00"), in_image("/a/torch.sif", "sif:00")]
+    assert "image" not in columns_of(summary_of(*same))
+    others = [*same, in_image("/a/torch.sif", "sif:11"), in_image("/a/jax.sif", "sif:22")]
+    summary = summary_of(*others)
+    assert "image" in columns_of(summary)
+    shown = "\n".join(
+        line for table in make_report(summary).sections[0].tables for line in lines(table)
+    )
+    assert "jax.sif" in shown
+    assert "/a/torch.sif (sif:11)" in shown
+    assert len(summary.groups) == 3
+    assert "/a/torch.sif (sif:00)" in to_csv(summary)
+
+
+def lines(table):
+    return [" ".join(cell.text for cell in row) for row in table.cells()]

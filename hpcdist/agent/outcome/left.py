@@ -4,6 +4,7 @@ outside of the image concludes, for the image has none of the scheduler's comman
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,8 @@ class EndOfAgent(msgspec.Struct, frozen=True, kw_only=True):
     """The newest attempt that it knows."""
     has_begun: bool = False
     """It took part in an attempt."""
+    time_s: float = 0.0
+    """Unix time in the image as it was written."""
 
 
 def take_note() -> bool:
@@ -34,7 +37,8 @@ def take_note() -> bool:
 
 
 def leave(run: Run, node: int, end: EndOfAgent) -> None:
-    """Leave what the agent of a node knows at its begin, or end."""
+    """Leave what the agent of a node knows at its begin, or end, with the time of it."""
+    end = msgspec.structs.replace(end, time_s=time.time())
     files.write_json(end_file(run, node), msgspec.to_builtins(end))
 
 

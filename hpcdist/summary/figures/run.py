@@ -121,6 +121,7 @@ def measure_run(
         job=record.facts.name,
         scheduler=record.scheduler,
         cluster=record.cluster,
+        image=record.container.described if record.container else None,
         comparison=record.comparison,
         variant=record.variant,
         state=verdict.state if verdict else None,
@@ -369,6 +370,7 @@ def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, An
         "device": ", ".join(sorted(devices)),
         "backend": ", ".join(sorted(backends)),
         "torch": record.torch_version,
+        "image": record.container.identity if record.container else None,
     }
 
 

@@ -57,7 +57,9 @@ def read_run(run: Run) -> RunRecord | Fault:
         job=_job_as_submitted(spec),
         comparison=None if sweep.variant is None else sweep.id,
         variant=sweep.variant,
-        torch_version=spec.versions.get("torch"),
+        # That of an image is not known: spec.json has what was there at the submission.
+        torch_version=None if spec.container else spec.versions.get("torch"),
+        container=spec.container,
         scheduler=None if submission is None else submission.scheduler,
         cluster=spec.cluster.name,
         price_per_hour=spec.cluster.profile.node_price,

@@ -13,6 +13,7 @@ from hpcdist.agent.usage import NodeBegin, UsageWindow
 from hpcdist.bench.benchmark import Count, PositiveCount, Seconds
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
 
 Accuracy = Annotated[float, Meta(ge=-1e12, le=1e12)]
@@ -280,6 +281,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     variant: str | None
     """Name of its variant there."""
     torch_version: str | None
+    container: UsedContainer | None = None
     scheduler: str | None
     cluster: str | None = None
     price_per_hour: float | None = None

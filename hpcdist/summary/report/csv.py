@@ -23,7 +23,7 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.values import SCHEMA, Summary, to_json
 
 _BEFORE_PHASES = (
-    *("schema", "run", "job", "comparison", "variant", "state", "scheduler", "cluster"),
+    *("schema", "run", "job", "comparison", "variant", "state", "scheduler", "cluster", "image"),
     *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
     *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),

@@ -83,6 +83,16 @@ def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
     )
 
 
+def _image(image: str | None, images: Sequence[str | None]) -> str:
+    """Return the last part of an image's name; all of it where another has the same last part."""
+
+    def last(one: str | None) -> str:
+        return (one or "").partition(" (")[0].rpartition("/")[2]
+
+    is_unique = sum(last(one) == last(image) for one in images) == 1
+    return last(image) if is_unique else image or ""
+
+
 def _is_baseline(row: Row) -> bool:
     return row.run.run in row.run.compared_with
 
@@ -102,6 +112,8 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
     columns: list[Column[Row]] = [_NUMBER, Column("run", lambda row: row.run.run, align="left")]
     if len({place_of(run) for run in runs}) > 1:
         columns.append(Column("cluster", lambda row: place_of(row.run), align="left"))
+    if len(images := list(dict.fromkeys(run.image for run in runs))) > 1:
+        columns.append(Column("image", lambda row: _image(row.run.image, images), align="left"))
     if any(run.variant for run in runs):
         columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
     columns += _settings_columns(rows)
