@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -28,7 +29,6 @@ from hpcdist.base.text import (
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.segment import Segment
-    from rich.table import Table as RichTable
 
 Row = TypeVar("Row")
 
@@ -36,8 +36,6 @@ Format = Callable[[Sequence[Any]], list[str]]
 """Make text of the values of a column, of which none is None and none is text."""
 
 _GAP = 2
-_LEAST_TEXT = 8
-"""Characters that a column of words keeps before numbers are folded, too."""
 _HYPHENATED = ("speed-", "GPU-", "CPU-")
 """Words that have a hyphen on one line, too."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
@@ -208,19 +206,17 @@ class Table(Struct, Generic[Row], frozen=True):
 
         if self.caption:
             yield Text(harmless(self.caption))
-        lines = _Lines(self)
-        fits = lines.width <= options.max_width
-        yield from lines.segments(console) if fits else [lines.folded(options.max_width)]
+        yield from _Lines(self).segments(console, options.max_width)
         if self.footnote:
             yield Text(harmless(self.footnote))
 
 
 class _Lines:
-    """The lines of a table on a terminal.
+    """The lines of a table on a terminal, none of which breaks a word.
 
-    rich lays out and crops every cell by itself, which takes about half a millisecond for each row.
-    Where all cells fit, they are padded with blanks here, which looks the same; else rich folds
-    them.
+    Where a line is too wide, texts are wrapped between words; where that is not enough, the columns
+    that do not fit follow below, beneath the first column once more. rich would lay out and crop
+    every cell by itself, which takes about half a millisecond for each row, and fold words.
     """
 
     def __init__(self, table: Table[Any]) -> None:
@@ -233,55 +229,110 @@ class _Lines:
             max(*map(_width, header), *(_width(row[place].text) for row in self._rows), 0)
             for place, header in enumerate(self._headers)
         ]
-        self.width = sum(self._widths) + _GAP * (len(self._widths) - 1)
-        """Width of a line that folds nothing."""
 
-    def segments(self, console: Console) -> Iterator[Segment]:
+    def segments(self, console: Console, max_width: int) -> Iterator[Segment]:
         """Yield lines with cells below each other; only a whole cell can have a style."""
         from rich.segment import Segment
 
-        height = max(map(len, self._headers), default=0)
-        full = [[""] * (height - len(header)) + header for header in self._headers]
+        for number, widths in enumerate(self._bands(max_width)):
+            if number:
+                yield Segment.line()
+            yield from self._band(console, widths)
+
+    def _bands(self, max_width: int) -> Iterator[dict[int, int]]:
+        """Yield the widths of the columns that stand beside each other, by their places."""
+        left = dict(enumerate(self._widths))
+        if _whole_width(left.values()) <= max_width:
+            yield left
+            return
+        first = min(self._least(0), max_width // 2)
+        # A word that is wider than the line stands beside the first column, broken.
+        most = max_width - _GAP - first
+        least = {place: min(self._least(place), most) for place in left} | {0: first}
+        while left:
+            band: dict[int, int] = {}
+            for place in list(left):
+                widths = [*band.values(), least[place]]
+                if band and _whole_width(widths) > max_width:
+                    break
+                band[place] = least[place]
+                del left[place]
+            yield self._widened(band, max_width)
+            if left and _whole_width([first, least[next(iter(left))]]) <= max_width:
+                left = {0: first, **left}
+
+    def _least(self, place: int) -> int:
+        """Return the width of the longest word of a column of texts; numbers are not wrapped."""
+        if self._columns[place].align == "right":
+            return self._widths[place]
+        cells = [row[place].text for row in self._rows]
+        words = [word for text in (*cells, *self._headers[place]) for word in text.split()]
+        return max(map(_width, words), default=0)
+
+    def _widened(self, band: dict[int, int], max_width: int) -> dict[int, int]:
+        """Give columns of texts what is left of the line, the first ones first."""
+        free = max_width - _whole_width(band.values())
+        for place, width in band.items():
+            more = min(free, self._widths[place] - width)
+            band[place] = width + max(0, more)
+            free -= max(0, more)
+        return band
+
+    def _band(self, console: Console, widths: Mapping[int, int]) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        header = [[Cell(text, "") for text in self._headers[place]] for place in widths]
+        height = max(map(len, header), default=0)
         # The last lines of headers stand beside each other.
-        lines = [[Cell(text, "") for text in line] for line in zip(*full, strict=True)]
-        for number, cells in enumerate((*lines, *self._rows)):
-            line_style = console.get_style("dim") if number < height else None
-            text = ""  # up to the next cell with a style of its own
-            for cell, column, width in zip(cells, self._columns, self._widths, strict=True):
-                blanks = " " * (width - _width(cell.text))
-                before, after = (blanks, "") if column.align == "right" else ("", blanks)
-                if cell.style:
-                    yield Segment(text + before, line_style)
-                    yield Segment(cell.text, console.get_style(cell.style))
-                    text = after + " " * _GAP
-                else:
-                    text += before + cell.text + after + " " * _GAP
-            yield Segment(text.rstrip(), line_style)
-            yield Segment.line()
-
-    def folded(self, max_width: int) -> RichTable:
-        """Return the table for rich, which folds words, and numbers where that is not enough."""
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        are_right = [column.align == "right" for column in self._columns]
-        least = [
-            width if is_right else min(width, _LEAST_TEXT)
-            for is_right, width in zip(are_right, self._widths, strict=True)
+        above = [[Cell("", "")] * (height - len(cells)) + cells for cells in header]
+        rows: list[tuple[str, list[list[Cell]]]] = [("dim", above)]
+        rows += [
+            ("", [_wrapped(row[place], widths[place]) for place in widths]) for row in self._rows
         ]
-        keeps_numbers = sum(least) + _GAP * len(least) <= max_width
-        table = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
-        for is_right, header in zip(are_right, self._headers, strict=True):
-            table.add_column(
-                Text("\n".join(header)),
-                justify="right" if is_right else "left",
-                vertical="bottom",
-                no_wrap=is_right and keeps_numbers,
-                overflow="fold",
-            )
-        for row in self._rows:
-            table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
-        return table
+        columns = [self._columns[place] for place in widths]
+        for style, wrapped in rows:
+            line_style = console.get_style(style) if style else None
+            for cells in itertools.zip_longest(*wrapped, fillvalue=Cell("", "")):
+                yield from _line(console, cells, columns, list(widths.values()), line_style)
+                yield Segment.line()
+
+
+def _line(
+    console: Console,
+    cells: Sequence[Cell],
+    columns: Sequence[Column[Any]],
+    widths: Sequence[int],
+    line_style: Any,
+) -> Iterator[Segment]:
+    from rich.segment import Segment
+
+    text = ""  # up to the next cell with a style of its own
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        blanks = " " * (width - _width(cell.text))
+        before, after = (blanks, "") if column.align == "right" else ("", blanks)
+        if cell.style and cell.text:
+            yield Segment(text + before, line_style)
+            yield Segment(cell.text, console.get_style(cell.style))
+            text = after + " " * _GAP
+        else:
+            text += before + cell.text + after + " " * _GAP
+    yield Segment(text.rstrip(), line_style)
+
+
+def _wrapped(cell: Cell, width: int) -> list[Cell]:
+    """Return the lines of a cell; only a word that is wider than the column is broken."""
+    if _width(cell.text) <= width:
+        return [cell]
+    from rich.console import Console
+    from rich.text import Text
+
+    lines = Text(cell.text).wrap(Console(width=width), width, overflow="fold")
+    return [cell._replace(text=line.plain.rstrip()) for line in lines]
+
+
+def _whole_width(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + _GAP * (len(each) - 1)
 
 
 def _width(text: str) -> int:

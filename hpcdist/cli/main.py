@@ -82,7 +82,13 @@ class LazyGroup(click.Group):
     "75 stopped with a checkpoint saved, 130 interrupted.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def hpcdist() -> None:
+@click.option(
+    "--no-pager",
+    is_flag=True,
+    envvar="HPCDIST_NO_PAGER",
+    help="Print long output at once, without $PAGER. [env: HPCDIST_NO_PAGER=1]",
+)
+def hpcdist(*, no_pager: bool) -> None:
     """Take a PyTorch job from a laptop to Slurm, LSF or PBS with one command.
 
     \b

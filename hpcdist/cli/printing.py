@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
+import shutil
+import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, TextIO
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
+from types import FrameType
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 from hpcdist.base import files
 from hpcdist.base.text import one_line
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_GAP = 2
+_LEAST_LAST = 24
+"""Characters that the last column has beside the others; with fewer it follows below."""
+_INDENT = "    "
 
 
 def print_json(value: Any) -> None:
@@ -21,13 +35,123 @@ def print_json(value: Any) -> None:
 def print_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, file: TextIO | None = None
 ) -> None:
-    """Print rows beneath their header, columns aligned; the last column has no limit. Nothing in a
-    cell acts on the terminal."""
-    lines = [header, *(list(map(one_line, row)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
+    """Print rows beneath their header, columns aligned; the last column has no limit, but on a
+    terminal no line is wider than that, and no word is broken. Nothing in a cell acts on the
+    terminal."""
+    lines = [list(header), *(list(map(one_line, row)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    room = _room(file)
+    beside = _columns_beside(widths, room)
     for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        print("  ".join([*cells, line[-1]]).rstrip(), file=file)
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        if beside == len(cells) - 1:  # the last one alone is wrapped, where it stands
+            before = "".join(f"{cell}  " for cell in cells[:-1])
+            print_wrapped(line[-1], first=before, indent=len(before), file=file)
+            continue
+        print("  ".join(cells[:beside]).rstrip(), file=file)
+        if beside < len(cells):
+            rest = "  ".join([*cells[beside:-1], line[-1]])
+            print_wrapped(rest, first=_INDENT, indent=len(_INDENT), file=file)
+
+
+def _columns_beside(widths: Sequence[int], room: int | None) -> int:
+    """Return how many columns stand on a line of their own; the others follow below. With all but
+    the last, that stands beside them, and may be wrapped."""
+    but_last = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+    if room is None or but_last + min(widths[-1], _LEAST_LAST) <= room:
+        return len(widths) - 1
+    beside = len(widths) - 1
+    while beside > 1 and sum(widths[:beside]) + _GAP * (beside - 1) > room:
+        beside -= 1
+    # All that would stand alone is the last one: keep it company.
+    return beside if beside < len(widths) - 1 else beside - 1
+
+
+def print_wrapped(
+    text: str, *, first: str = "", indent: int = 0, file: TextIO | None = None
+) -> None:
+    """Print a text after `first`; on a terminal, lines end between words, and those that follow are
+    indented."""
+    room = _room(file)
+    if room is None or len(first) + len(text) <= room:
+        print(f"{first}{text}".rstrip(), file=file)
+        return
+    wrapped = textwrap.wrap(
+        text,
+        max(room, indent + _LEAST_LAST),
+        initial_indent=first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print("\n".join(wrapped), file=file)
+
+
+def _room(file: TextIO | None) -> int | None:
+    """Return the columns of the terminal; None where there is none."""
+    stream = sys.stdout if file is None else file
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def paged(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Show what a verb prints on stdout through the user's pager, as git does: on a terminal, where
+    it is longer than the screen. JSON is for programs, and goes there as it is."""
+
+    @functools.wraps(function)
+    def with_pager(*args: _P.args, **options: _P.kwargs) -> _R:
+        if options.get("as_json") or not _has_pager():
+            return function(*args, **options)
+        printed = _Printed()
+        try:
+            with redirect_stdout(printed):
+                return function(*args, **options)
+        finally:
+            _page(printed.getvalue())
+
+    return with_pager
+
+
+class _Printed(io.StringIO):
+    """Takes what is meant for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _has_pager() -> bool:
+    import click
+
+    context = click.get_current_context(silent=True)
+    is_off = context is not None and context.find_root().params.get("no_pager")
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    # An empty PAGER is none, as for git.
+    return is_terminal and not is_off and os.environ.get("PAGER", "less") not in {"", "cat"}
+
+
+def _page(text: str) -> None:
+    import click
+
+    columns, rows = shutil.get_terminal_size()
+    lines = click.unstyle(text).splitlines()
+    num_rows = sum(max(1, -(-len(line) // max(1, columns))) for line in lines)
+    if num_rows < rows:
+        sys.stdout.write(text)
+        return
+    is_interrupted = False
+
+    def take(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        raise KeyboardInterrupt
+
+    # click waits for the pager, which answers Ctrl-C in its own way, and forgets that it came.
+    before = signal.signal(signal.SIGINT, take)
+    try:
+        click.echo_via_pager(text.rstrip("\n"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if is_interrupted:
+        raise KeyboardInterrupt
 
 
 def note(*texts: str) -> None:

@@ -13,7 +13,7 @@ import click
 from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
-from hpcdist.cli.printing import local_time, note, print_columns, print_json
+from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
@@ -29,6 +29,7 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @runs_option
 @click.option("--all", "every", is_flag=True, help="Give every run of a sweep a line of its own.")
 @json_option
+@paged
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)

@@ -13,7 +13,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import local_time, note, print_json
+from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
@@ -32,6 +32,7 @@ _SHOWN_RUNS = 10
 @host_option
 @runs_option
 @json_option
+@paged
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
@@ -80,21 +81,21 @@ def _print_sweep(
 ) -> None:
     """Print how many runs are in which state, and the details of those that are not done."""
     states = states_in_words(run["state"] for run in runs)
-    print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
+    print_wrapped(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}", indent=2)
     for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
         theirs = [run for run in runs if run["state"] == state]
         if state == "pending" and len(theirs) > 1:
             # There is nothing to tell of each but why it waits.
             reasons = Counter(run["reason"] or "it has not started" for run in theirs)
             for reason, number in reasons.most_common():
-                print(f"  {number} pending: {one_line(reason)}")
+                print_wrapped(one_line(reason), first=f"  {number} pending: ", indent=4)
             continue
         for run in theirs[:_SHOWN_RUNS]:
             place = _place(progress[run["run"]], is_open=state == "running")
             why = run["reason"] if state in OPEN_STATES else run["message"] or run["reason"]
             texts = (state, run["sweep"]["label"], place, why)
             words = ", ".join(text for text in texts if text)
-            print(f"  {one_line(run['run'])}  {one_line(words)}")
+            print_wrapped(one_line(words), first=f"  {one_line(run['run'])}  ", indent=4)
         if len(theirs) > _SHOWN_RUNS:
             print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
 
@@ -138,7 +139,8 @@ def _print_place(run: Run, condition: Condition) -> None:
 
 def _print_line(name: str, value: str | None) -> None:
     if value is not None:
-        print(f"  {name:<10} {one_line(value)}")
+        before = f"  {name:<10} "
+        print_wrapped(one_line(value), first=before, indent=len(before))
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:

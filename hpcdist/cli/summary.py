@@ -13,7 +13,7 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note, print_json, progress_bar
+from hpcdist.cli.printing import note, paged, print_json, progress_bar
 
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
@@ -98,6 +98,7 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     callback=_share,
     help="Slow-down that --against allows. [default: 5%]",
 )
+@paged
 def summary(
     *,
     run_names: tuple[str, ...],

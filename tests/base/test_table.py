@@ -68,17 +68,33 @@ def test_numbers_stand_right_and_words_left_below_their_headers():
     assert printed(Table("", COLUMNS, RUNS), 80) == EXPECTED
 
 
-@pytest.mark.parametrize("width", [200, 54])
-def test_what_fits_looks_as_rich_lays_it_out(width):
-    shown = Table("", COLUMNS, RUNS)
-    assert printed(table._Lines(shown).folded(width), width) == printed(shown, width)
-
-
-def test_words_are_folded_before_numbers_are():
-    narrow = printed(Table("", COLUMNS, RUNS), 44)
-    assert max(map(len, narrow.splitlines())) <= 44
+def test_words_are_wrapped_before_columns_go_below():
+    narrow = printed(Table("", COLUMNS, RUNS), 46)
+    assert max(map(len, narrow.splitlines())) <= 46
     assert "12 x 8    3.20" in narrow
     assert "1.00 *" in narrow
+    first, second = (line for line in narrow.splitlines() if "name" in line or "\u4e2d" in line)
+    assert first.split() == ["100", "\u4e2d\u6587-run", "with", "a", "done", "1", "x", "1", "-"]
+    assert second.split() == ["long", "name"]
+
+
+def test_columns_that_do_not_fit_follow_below_the_first():
+    narrow = printed(Table("", COLUMNS, RUNS), 26)
+    assert max(map(len, narrow.splitlines())) <= 26
+    upper, lower = narrow.split("\n\n")
+    assert upper.split()[:2] == ["#", "run"]
+    assert [line.split()[0] for line in lower.splitlines()[-3:]] == ["1", "10", "100"]
+    assert "12 x 8" in narrow
+    words = ["run", "with", "a", "long", "name", "done", "failed", "state"]
+    assert {*words} <= {*narrow.split()} | {"run"}
+
+
+def test_only_a_word_wider_than_the_line_is_broken():
+    name = "a-name-of-the-greatest-length-20260101-120000-abcd"
+    columns = [COLUMNS[0], Column("run", lambda _: name, align="left"), COLUMNS[2]]
+    lines = printed(Table("", columns, RUNS[:1]), 40).splitlines()
+    assert lines[1:3] == [f"1  {name[:37]}", f"   {name[37:]}"]
+    assert lines[-1] == "1  done"
 
 
 def test_styles_are_those_of_the_cells():

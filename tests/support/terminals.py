@@ -14,8 +14,11 @@ LIMIT_S = 100.0
 class Terminal:
     """A command on a terminal of its own, as its foreground process."""
 
-    def __init__(self, hpcdist, *arguments):
+    def __init__(self, hpcdist, *arguments, rows=None, columns=80):
+        """Without rows its size is not known, as in a serial console."""
         self._master, slave = pty.openpty()
+        if rows is not None:
+            self.resize(rows=rows, columns=columns)
         self.modes_before = self.modes()
         self.process = hpcdist.start(
             *arguments,

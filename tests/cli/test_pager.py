@@ -1,0 +1,96 @@
+"""Output on a terminal of 80 columns, whose words are whole, and in a pager where it is long."""
+
+import json
+import signal
+
+import pytest
+from terminals import Terminal
+
+from hpcdist.base.terminal_lines import terminal_lines
+from hpcdist.cli.printing import print_columns
+
+WAITS = """#!/bin/sh
+trap 'exit 0' INT
+cat
+echo waits
+read key < /dev/tty
+"""
+MARKS = "sed s/^/paged:/"
+
+
+@pytest.fixture(autouse=True)
+def _usual_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("COLUMNS", "LINES", "PAGER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown(hpcdist, *arguments, rows=24, code=0):
+    terminal = Terminal(hpcdist, *arguments, rows=rows)
+    assert terminal.finish() == code, terminal.shown
+    return terminal_lines(terminal.shown.encode(), styled=False)
+
+
+@pytest.fixture
+def runs(hpcdist):
+    """A run that failed, with a long verdict, of a job with a long name."""
+    name = "a-job-with-a-rather-long-name-20261123-010211-abcd"
+    folder = hpcdist.folder / "runs" / name
+    folder.mkdir(parents=True)
+    job = {"name": "a-job", "resources": {"nodes": 2, "gpus": 4}}
+    spec = {"version": 1, "id": name, "created_s": 1.7e9, "scheduler": "local", "job": job}
+    verdict = {
+        "kind": "exception",
+        "state": "failed",
+        "message": "rank 3 failed first: ValueError: " + "incomprehensible " * 12,
+        "exit_code_of_run": 1,
+    }
+    (folder / "spec.json").write_text(json.dumps(spec))
+    (folder / "submission.json").write_text(json.dumps({"scheduler": "local", "process": None}))
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    return hpcdist
+
+
+def test_words_are_whole_in_80_columns(runs):
+    runs.environment["HPCDIST_NO_PAGER"] = "1"
+    for verb in ("runs", "status", "jobs", "summary"):
+        lines = [line for line in shown(runs, verb) if "directory" not in line]
+        assert max(map(len, lines)) <= 80, lines
+        for line in lines:
+            for word in line.replace("incomprehensible", "").split():
+                assert not "incomprehensible".startswith(word.strip(".:;")) or len(word) < 3
+    name = "a-job-with-a-rather-long-name-20261123-010211-abcd"
+    assert any(name in line for line in shown(runs, "runs"))
+    assert any(name in line for line in shown(runs, "summary"))
+
+
+def test_long_output_on_a_terminal_goes_through_the_pager(hpcdist):
+    hpcdist.environment["PAGER"] = MARKS
+    assert all(line.startswith("paged:") for line in shown(hpcdist, "jobs", rows=8))
+    assert not any("paged:" in line for line in shown(hpcdist, "jobs", rows=60))
+    assert not any("paged:" in line for line in shown(hpcdist, "jobs", "--json", rows=8))
+    assert not any("paged:" in line for line in shown(hpcdist, "--no-pager", "jobs", rows=8))
+    assert "paged:" not in hpcdist("jobs").stdout
+    hpcdist.environment["PAGER"] = ""
+    assert shown(hpcdist, "jobs", rows=8)[0].startswith("JOB")
+
+
+def test_a_pager_may_be_left_early_or_interrupted(hpcdist):
+    hpcdist.environment["PAGER"] = "head -1"
+    (line,) = shown(hpcdist, "jobs", rows=8)
+    assert line.startswith("JOB")
+    waiting = hpcdist.write(
+        "waiting", "#!/bin/sh\ntrap 'exit 0' INT\ncat\necho waits\nread key < /dev/tty\n"
+    )
+    waiting.chmod(0o755)
+    hpcdist.environment["PAGER"] = str(waiting)
+    terminal = Terminal(hpcdist, "jobs", rows=8)
+    terminal.wait_for("waits")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 128 + signal.SIGINT, terminal.shown
+    assert "Traceback" not in terminal.shown
+
+
+def test_columns_elsewhere_than_on_a_terminal_have_no_limit(capsys):
+    print_columns(("A", "B"), [("x" * 90, "y z " * 90)])
+    assert len(capsys.readouterr().out.splitlines()) == 2
