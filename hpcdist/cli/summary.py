@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
     from hpcdist.summary.read.cache import SummaryCache
-    from hpcdist.summary.values import RunSummary
+    from hpcdist.summary.values import Goal, RunSummary
 
 _NAMES = {
     "csv": "the CSV",
@@ -57,6 +58,34 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     return share
 
 
+def _goal(context: click.Context, option: click.Parameter, value: str | None) -> Goal | None:
+    """`loss=0.5`, `accuracy=97%`."""
+    if value is None:
+        return None
+    from hpcdist.summary.values import Goal
+
+    key, _, text = value.partition("=")
+    if key.strip() == "accuracy":
+        return Goal("accuracy", _accuracy(context, option, text) or 0.0)
+    try:
+        number = float(text) if key.strip() == "loss" else math.nan
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{value!r} is neither loss=NUMBER nor accuracy=SHARE")
+    return Goal("loss", number)
+
+
+def _only_goal(goal: Goal | None, target_accuracy: float | None) -> Goal | None:
+    if target_accuracy is None:
+        return goal
+    if goal is not None:
+        raise click.UsageError("--goal and --target-accuracy contradict each other")
+    from hpcdist.summary.values import Goal
+
+    return Goal("accuracy", target_accuracy)
+
+
 @click.command(cls=HostCommand)
 @run_arguments
 @host_option
@@ -78,6 +107,12 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     metavar="SHARE",
     callback=_accuracy,
     help="Show when each run reached this test accuracy. [default: what all runs of a job reach]",
+)
+@click.option(
+    "--goal",
+    metavar="KEY=VALUE",
+    callback=_goal,
+    help="Show the time and samples to a test result: loss=0.5, or accuracy=97%.",
 )
 @click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
@@ -111,6 +146,7 @@ def summary(
     html_file: str | None,
     plot_folder: str | None,
     target_accuracy: float | None,
+    goal: Goal | None,
     event_folder: str | None,
     mlflow_uri: str | None,
     with_disturbed: bool,
@@ -145,7 +181,8 @@ def summary(
         with suppress(RuntimeError):  # a user without a home
             cache = SummaryCache(cache_folder())
     if against is not None:
-        others = files | {"plot": plot_folder} | tracking | {"target-accuracy": target_accuracy}
+        goals = {"target-accuracy": target_accuracy, "goal": goal}
+        others: dict[str, object] = {**files, "plot": plot_folder, **tracking, **goals}
         if given := [f"--{name}" for name, value in others.items() if value is not None]:
             raise click.UsageError(
                 f"{given[0]} and --against contradict each other: a comparison has only --json"
@@ -156,6 +193,7 @@ def summary(
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
+    goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
     from hpcdist.summary.export.series import need_package
 
@@ -166,7 +204,7 @@ def summary(
         runs,
         run_names,
         cache,
-        target_accuracy=target_accuracy,
+        goal=goal,
         compares_disturbed=with_disturbed,
         asks_accounting=True,
     )
@@ -179,7 +217,7 @@ def summary(
     from hpcdist.summary import print_summary
     from hpcdist.summary.writing import write_comparisons
 
-    print_summary(result, details=details, times_accuracy=target_accuracy is not None)
+    print_summary(result, details=details, times_accuracy=goal is not None)
     try:
         for path in write_comparisons(result, own[0].path.parent) if result.comparisons else ():
             note(f"the picture is in {path}")
@@ -236,7 +274,7 @@ def _summarize(
     names: Sequence[str],
     cache: SummaryCache | None,
     *,
-    target_accuracy: float | None = None,
+    goal: Goal | None = None,
     compares_disturbed: bool = False,
     asks_accounting: bool = False,
 ) -> tuple[Summary, list[Run]]:
@@ -253,7 +291,7 @@ def _summarize(
         cache=cache,
         num_workers=None,
         warn=note,
-        target_accuracy=target_accuracy,
+        goal=goal,
         compares_disturbed=compares_disturbed,
     )
     return result, own

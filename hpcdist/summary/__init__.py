@@ -30,7 +30,7 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
-from hpcdist.summary.figures.attempts import times_to_accuracy
+from hpcdist.summary.figures.attempts import times_to_goal
 from hpcdist.summary.figures.disturbance import find_overlaps
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
@@ -38,12 +38,13 @@ from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.records import Fault
 from hpcdist.summary.read.search import leave_out_copies, search_runs
-from hpcdist.summary.values import Group, RunSummary, Summary, to_json
+from hpcdist.summary.values import Goal, Group, RunSummary, Summary, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "Goal",
     "Group",
     "RunSummary",
     "Summary",
@@ -63,7 +64,7 @@ def summarize(
     cache: SummaryCache | None = None,
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
-    target_accuracy: float | None = None,
+    goal: Goal | None = None,
     compares_disturbed: bool = False,
 ) -> Summary:
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
@@ -71,9 +72,9 @@ def summarize(
     `states` holds, by run id, what the scheduler says of runs that have no verdict, and
     `accounting` what it has on their jobs. With a cache, only runs that changed are read.
     `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
-    called where the cache cannot be written. `target_accuracy` is what times to an accuracy are
-    for; None is the most that all done runs of a job came to. With `compares_disturbed` runs are
-    compared though something else used their CPUs or GPUs.
+    called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
+    None is the largest accuracy that all done runs of a job came to. With `compares_disturbed` runs
+    are compared though something else used their CPUs or GPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -90,7 +91,7 @@ def summarize(
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     measured = _find_disturbed(measured, are_compared=compares_disturbed)
     compared = compare_runs(measured)
-    summaries = _beside_each_other(measured, compared, target_accuracy=target_accuracy)
+    summaries = _beside_each_other(measured, compared, goal=goal)
     return Summary(
         runs=summaries,
         groups=compared.groups,
@@ -119,7 +120,7 @@ def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> l
 
 
 def _beside_each_other(
-    measured: Sequence[MeasuredRun], compared: Compared, *, target_accuracy: float | None
+    measured: Sequence[MeasuredRun], compared: Compared, *, goal: Goal | None
 ) -> list[RunSummary]:
     """Return each run with all that only the others show."""
     figures = {run.figures.run: run.figures for run in measured}
@@ -130,7 +131,7 @@ def _beside_each_other(
     losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
     differing = differing_settings(measured, compared.groups)
     digests = configurations([run.conditions for run in measured])
-    accuracies = times_to_accuracy(measured, target=target_accuracy)
+    accuracies = times_to_goal(measured, goal=goal)
     return [
         RunSummary(
             **msgspec.structs.asdict(run.figures),

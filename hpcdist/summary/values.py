@@ -82,17 +82,34 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """Assumptions that it makes."""
 
 
-class TimeToAccuracy(Struct, frozen=True, kw_only=True):
-    """The time until a run reached an accuracy on the test data."""
+Quantity = Literal["accuracy", "loss"]
+"""A figure of the test data."""
 
+
+class Goal(Struct, frozen=True):
+    """The accuracy, or the loss, that a run is to reach on the test data."""
+
+    quantity: Quantity
+    value: float
+
+    def is_reached(self, value: float) -> bool:
+        return value >= self.value if self.quantity == "accuracy" else value <= self.value
+
+
+class TimeToAccuracy(Struct, frozen=True, kw_only=True):
+    """The time until a run reached an accuracy on the test data, or a loss."""
+
+    goal: Quantity = "accuracy"
     target: float
     is_reached: bool
     best: float
-    """The best accuracy that it came to at all."""
+    """The best accuracy, or the least loss, that it came to at all."""
     time_s: float | None = None
     """From its first step on, evaluations, pauses and time lost by restarts included."""
     step: int | None = None
     epoch: int | None = None
+    samples: float | None = None
+    """Samples of all ranks in the steps until then, each step with the mean number."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):

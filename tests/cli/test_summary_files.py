@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -141,3 +142,27 @@ def test_a_target_accuracy_is_no_part_of_a_comparison_with_a_baseline(user):
     done = user("summary", "--against", "ddp-1", "--target-accuracy", "0.9")
     assert done.returncode == 2
     assert "--target-accuracy and --against contradict each other" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "given", ["loss", "loss=", "loss=low", "loss=nan", "speed=3", "accuracy=3000"]
+)
+def test_what_is_no_goal_is_an_error_that_says_what_is(user, given):
+    done = user("summary", "--goal", given)
+    assert done.returncode == 2
+    assert re.search("neither loss=NUMBER nor accuracy=SHARE|is not an accuracy", done.stderr)
+
+
+def test_a_goal_is_a_loss_or_an_accuracy_and_only_one_of_them(user):
+    events = user.folder / "runs" / "ddp-1" / "events" / "rank-00000.jsonl"
+    test = {"event": "evaluate", "time_s": 104.0, "step": 30, "accuracy": 0.98, "loss": 0.4}
+    with events.open("a") as file:
+        file.write(json.dumps(test) + "\n")
+    (run,) = json.loads(user("summary", "--json", "--goal", "loss=0.5").stdout)
+    assert (run["time_to_accuracy"]["goal"], run["time_to_accuracy"]["is_reached"]) == (
+        "loss",
+        True,
+    )
+    both = user("summary", "--goal", "accuracy=97%", "--target-accuracy", "0.9")
+    assert both.returncode == 2
+    assert "--goal and --target-accuracy contradict each other" in both.stderr

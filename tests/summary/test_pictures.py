@@ -14,7 +14,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.plotting import render
 from hpcdist.base.statistics import Interval, Measure, Ratio
-from hpcdist.summary import summarize, writing
+from hpcdist.summary import Goal, summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_heat_map
 from hpcdist.summary.report.pictures.scaling import draw
@@ -333,7 +333,7 @@ def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
 
 
 def test_the_learning_picture_has_the_target_of_the_time_to_accuracy(make_ddp):
-    summary = summarize([make_ddp("ddp-2", 2)], {}, target_accuracy=0.8)
+    summary = summarize([make_ddp("ddp-2", 2)], {}, goal=Goal("accuracy", 0.8))
     (picture,) = [
         one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-learning"
     ]

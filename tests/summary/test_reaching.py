@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary import Goal, print_summary, summarize, to_json
 from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.series import read_learning
@@ -24,7 +24,7 @@ def add_epochs(events):
             step, ended_s = first_step + 10 * index, clock_s + 11 * index - 1
             made.append(events.window(step=step, times_s=[1.0] * 10, samples=100, time_s=ended_s))
             test = {"time_s": ended_s + 1, "epoch": step // 10, "step": step, "accuracy": accuracy}
-            made.append({"event": "evaluate", "loss": 0.1, **test})
+            made.append({"event": "evaluate", "loss": 1 - accuracy, **test})
         end_s = clock_s + 11 * len(accuracies)
         events.write(run, rank, [*made, events.end(time_s=end_s, step=step)], attempt=attempt)
 
@@ -41,25 +41,27 @@ def test_the_time_runs_from_the_first_step_to_the_end_of_the_first_test_that_is_
 ):
     run = make_run("one")
     add_epochs(run, [0.5, 0.8, 0.7, 0.95, 0.9])
-    found = reached(run, target_accuracy=0.8)
+    found = reached(run, goal=Goal("accuracy", 0.8))
     assert (found.is_reached, found.time_s, found.step, found.epoch) == (True, 22.0, 20, 2)
     assert found.best == 0.95
-    found = reached(run, target_accuracy=0.9)
+    found = reached(run, goal=Goal("accuracy", 0.9))
     assert (found.time_s, found.step) == (44.0, 40)
 
 
 def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_epochs):
     run = make_run("one")
     add_epochs(run, [0.5, 0.8])
-    summary = summarize([run], {}, target_accuracy=0.97)
+    summary = summarize([run], {}, goal=Goal("accuracy", 0.97))
     (found,) = to_json(summary)
     assert found["time_to_accuracy"] == {
+        "goal": "accuracy",
         "target": 0.97,
         "is_reached": False,
         "best": 0.8,
         "time_s": None,
         "step": None,
         "epoch": None,
+        "samples": None,
     }
     file = io.StringIO()
     print_summary(summary, make_console(file), times_accuracy=True)
@@ -99,10 +101,10 @@ def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_w
     run = make_run("again")
     add_epochs(run, [0.5, 0.9])
     add_epochs(run, [0.6, 0.9], clock_s=clock_s, first_step=10, attempt=1)
-    found = reached(run, target_accuracy=0.6)
+    found = reached(run, goal=Goal("accuracy", 0.6))
     # The first attempt's 90 % at step 20 were lost: it came to 60 % there.
     assert (found.step, found.time_s) == (20, time_s)
-    found = reached(run, target_accuracy=0.9)
+    found = reached(run, goal=Goal("accuracy", 0.9))
     assert (found.step, found.time_s) == (30, time_s + 11)
     curve = read_learning(run.path).accuracy
     assert curve.steps == [10, 20, 30]
@@ -113,7 +115,7 @@ def test_ranks_whose_clocks_differ_give_the_time_of_the_lowest_one(make_run, add
     run = make_run("two", gpus=2)
     for rank, clock_s in ((0, 1000.0), (1, 5000.0)):
         add_epochs(run, [0.5, 0.9], clock_s=clock_s, rank=rank, world_size=2)
-    assert reached(run, target_accuracy=0.9).time_s == 22.0
+    assert reached(run, goal=Goal("accuracy", 0.9)).time_s == 22.0
 
 
 def test_attempts_never_overlap():
@@ -140,12 +142,12 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
     add_epochs(one, [0.5, 0.8, 0.9, 0.95])
     for rank in range(2):
         add_epochs(two, [0.6, 0.95], rank=rank, world_size=2)
-    summary = summarize([one, two], {}, target_accuracy=0.95)
+    summary = summarize([one, two], {}, goal=Goal("accuracy", 0.95))
     file = io.StringIO()
     print_summary(summary, make_console(file), times_accuracy=True)
     lines = [line.split() for line in file.getvalue().splitlines()]
-    assert ["1", "1", "x", "1", "44.0", "40", "4", "95.00", "1.00", "*"] in lines
-    assert ["2", "1", "x", "2", "22.0", "20", "2", "95.00", "2.00"] in lines
+    assert ["1", "1", "x", "1", "44.0", "400", "40", "4", "95.00", "1.00", "*", "1.00"] in lines
+    assert ["2", "1", "x", "2", "22.0", "400", "20", "2", "95.00", "2.00", "2.00"] in lines
     first, second = csv.DictReader(io.StringIO(to_csv(summary)))
     assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
     assert second["of_size.scaling"] == "weak"
@@ -156,3 +158,29 @@ def test_of_an_attempt_counts_what_no_later_one_did_again():
     # The third never stepped; the fourth went back further than the second.
     assert last_counting_steps([0, 30, None, 20, 50]) == [20, 20, 20, 50, float("inf")]
     assert last_counting_steps([]) == []
+
+
+def test_a_loss_is_a_goal_too_with_the_time_and_the_samples_to_it(make_run, add_epochs):
+    run = make_run("one")
+    add_epochs(run, [0.25, 0.75, 0.5, 0.875])
+    found = reached(run, goal=Goal("loss", 0.25))
+    assert (found.goal, found.is_reached, found.best) == ("loss", True, 0.125)
+    assert (found.time_s, found.step, found.samples) == (22.0, 20, 200.0)
+    never = reached(run, goal=Goal("loss", 0.1))
+    assert (never.is_reached, never.time_s, never.samples) == (False, None, None)
+
+
+def test_faster_per_step_and_faster_to_the_goal_are_two_things(make_run, add_epochs):
+    """With twice the ranks each step has twice the samples, and the same number of steps does."""
+    one, two = make_run("one"), make_run("two", gpus=2)
+    add_epochs(one, [0.25, 0.75])
+    for rank in range(2):
+        add_epochs(two, [0.25, 0.5, 0.625, 0.75], rank=rank, world_size=2)
+    summary = summarize([one, two], {}, goal=Goal("loss", 0.25))
+    file = io.StringIO()
+    print_summary(summary, make_console(file), times_accuracy=True)
+    text = " ".join(file.getvalue().split())
+    assert (
+        "To a test loss of 0.25, 1 x 2 is 0.50 times as fast as 1 x 1, and 2.00 times per sample."
+    ) in text
+    assert "Time to a test loss of 0.25, from the first step, restarts included" in text

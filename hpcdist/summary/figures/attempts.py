@@ -16,7 +16,7 @@ from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest, smallest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
 from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
-from hpcdist.summary.values import AttemptSummary, Cost, TimeToAccuracy
+from hpcdist.summary.values import AttemptSummary, Cost, Goal, Quantity, TimeToAccuracy
 
 if TYPE_CHECKING:
     from hpcdist.summary.figures.run import MeasuredRun
@@ -207,10 +207,15 @@ _STEPS_OF_TARGET = 1_000
 """A target that nobody gave is rounded down to a tenth of a percent."""
 
 
-def list_bests(attempts: Attempts) -> list[Tested]:
+def list_bests(attempts: Attempts, quantity: Quantity) -> list[Tested]:
     """Return each test of a run that was better than all before it, its time from the first step
     on; by the lowest rank that tested, in the attempts in which it stepped."""
-    tested = [figures.rank for ranks in attempts.values() for figures in ranks if figures.tests]
+    tested = [
+        figures.rank
+        for ranks in attempts.values()
+        for figures in ranks
+        if any(getattr(test, quantity) is not None for test in figures.tests)
+    ]
     lowest = min(tested, default=None)
     stepped = [
         (figures.stepping_s, figures)
@@ -223,45 +228,52 @@ def list_bests(attempts: Attempts) -> list[Tested]:
     bests: list[Tested] = []
     for (begin_s, figures), offset_s, last_step in zip(stepped, offsets, last_steps, strict=True):
         for test in figures.tests:
-            is_better = not bests or test.accuracy > bests[-1].accuracy
-            if is_better and (test.step or 0) <= last_step:
+            value = getattr(test, quantity)
+            if value is None or (test.step or 0) > last_step:
+                continue
+            if not bests or _is_better(value, getattr(bests[-1], quantity), quantity):
                 time_s = offset_s + max(0.0, test.time_s - begin_s)
                 bests.append(test._replace(time_s=time_s))
     return bests
 
 
-def times_to_accuracy(
-    measured: Sequence[MeasuredRun], *, target: float | None
+def _is_better(value: float, other: float, quantity: Quantity) -> bool:
+    return value > other if quantity == "accuracy" else value < other
+
+
+def times_to_goal(
+    measured: Sequence[MeasuredRun], *, goal: Goal | None
 ) -> list[TimeToAccuracy | None]:
-    """Return when each run reached the target; without one, the most that all done runs of its job,
-    or of its comparison, came to."""
+    """Return when each run reached the goal; without one, the largest accuracy that all done runs
+    of its job, or of its comparison, came to."""
     bests: dict[str, list[float]] = defaultdict(list)
     for run in measured:
-        if run.bests and run.figures.state == "done":
-            bests[_compared_as(run)].append(run.bests[-1].accuracy)
+        if run.bests["accuracy"] and run.figures.state == "done":
+            bests[_compared_as(run)].append(run.bests["accuracy"][-1].accuracy or 0.0)
     goals = {}
     for name, accuracies in bests.items():
         least = min(accuracies)
-        goal = math.floor(least * _STEPS_OF_TARGET) / _STEPS_OF_TARGET  # that all still reach
-        goals[name] = goal if goal > 0 else least
-    return [
-        _reach(run.bests, goals.get(_compared_as(run)) if target is None else target)
-        for run in measured
-    ]
+        common = math.floor(least * _STEPS_OF_TARGET) / _STEPS_OF_TARGET  # that all still reach
+        goals[name] = Goal("accuracy", common if common > 0 else least)
+    return [_reach(run, goal or goals.get(_compared_as(run))) for run in measured]
 
 
-def _reach(bests: Sequence[Tested], target: float | None) -> TimeToAccuracy | None:
-    """Return when the target was reached first; None where nothing was tested."""
-    if target is None or not bests:
+def _reach(run: MeasuredRun, goal: Goal | None) -> TimeToAccuracy | None:
+    """Return when the goal was reached first; None where nothing was tested."""
+    bests = run.bests[goal.quantity] if goal else []
+    if goal is None or not bests:
         return None
-    first = next((test for test in bests if test.accuracy >= target), None)
+    first = next((test for test in bests if goal.is_reached(getattr(test, goal.quantity))), None)
+    each = run.figures.samples_per_step
     return TimeToAccuracy(
-        target=target,
+        goal=goal.quantity,
+        target=goal.value,
         is_reached=first is not None,
-        best=bests[-1].accuracy,
+        best=getattr(bests[-1], goal.quantity),
         time_s=first.time_s if first else None,
         step=first.step if first else None,
         epoch=first.epoch if first else None,
+        samples=first.step * each if first and first.step is not None and each else None,
     )
 
 

@@ -28,7 +28,8 @@ class Tested(NamedTuple):
     time_s: float
     step: int | None
     epoch: int | None
-    accuracy: float
+    accuracy: float | None
+    loss: float | None
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     warm_up_steps: int
     """Steps that were left out."""
     tests: list[Tested]
-    """Evaluations with an accuracy, by this rank's clock."""
+    """Evaluations, by this rank's clock."""
     first_step: int | None
     """Finished steps when the attempt began."""
     last_step: int | None
@@ -94,9 +95,9 @@ def measure_rank(record: RankRecord) -> RankFigures:
         totals=totals,
         warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
         tests=[
-            Tested(test.time_s, test.step, test.epoch, test.accuracy)
+            Tested(test.time_s, test.step, test.epoch, test.accuracy, test.loss)
             for test in record.evaluations
-            if test.time_s is not None and test.accuracy is not None
+            if test.time_s is not None
         ],
         first_step=_first_step(record),
         last_step=_last_step(record),

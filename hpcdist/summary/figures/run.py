@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,7 @@ from hpcdist.summary.values import (
     CommunicationTime,
     Final,
     ModelStates,
+    Quantity,
     RankPace,
     RunFigures,
     VerdictSummary,
@@ -65,7 +66,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why it is not compared, though it could be; set where runs are put beside each other."""
     stays: list[Stay] = []
     """Where and when its steps were done."""
-    bests: list[Tested] = []
+    bests: dict[Quantity, list[Tested]] = {}
     """Each test that was better than all before it, from the first step on."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
@@ -200,7 +201,7 @@ def measure_run(
         stays=find_stays(ranks, nodes),
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
-        bests=list_bests(attempts),
+        bests={quantity: list_bests(attempts, quantity) for quantity in get_args(Quantity)},
         cpus_per_rank=_cpus_per_rank(ranks),
     )
 

@@ -20,6 +20,7 @@ from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.runs import (
     Row,
     accuracy_tables,
+    goal_sentences,
     memory_tables,
     phase_tables,
     repeats_tables,
@@ -223,8 +224,9 @@ def _brief(section: Section, *, times_accuracy: bool) -> Section:
         for run in compared
         if run.forecast and not run.forecast.refused_because
     ]
+    goals = list(goal_sentences([row.run for row in section.rows])) if times_accuracy else []
     return section._replace(
-        sentences=forecasts[:1], tables=tables, remarks=_remarks(rows), left_out=left_out
+        sentences=[*goals, *forecasts[:1]], tables=tables, remarks=_remarks(rows), left_out=left_out
     )
 
 

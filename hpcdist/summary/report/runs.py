@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.plotting import long_unit
-from hpcdist.base.statistics import Ratio
+from hpcdist.base.statistics import Measure, Ratio, differs, measure, ratios
 from hpcdist.base.table import (
     Column,
     Format,
@@ -19,7 +19,14 @@ from hpcdist.base.table import (
     percent,
     size,
 )
-from hpcdist.base.text import decimals_for, format_number, format_percent, shown, time_unit
+from hpcdist.base.text import (
+    decimals_for,
+    format_number,
+    format_percent,
+    interval_text,
+    shown,
+    time_unit,
+)
 from hpcdist.summary.compare import sizes
 from hpcdist.summary.compare.places import place_of
 from hpcdist.summary.figures.timing import OTHER
@@ -299,8 +306,8 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
 
 def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[Table[Row]]:
-    """Yield when runs reached an accuracy, where several runs were tested or one did not reach it;
-    with `is_asked` also for one run that did."""
+    """Yield when runs reached an accuracy or a loss, where several runs were tested or one did not
+    reach it; with `is_asked` also for one run that did."""
     tested = [row for row in rows if row.run.time_to_accuracy]
     of_runs = {run.run: run.time_to_accuracy for _, run in tested if run.time_to_accuracy}
     num_reached = sum(reached.is_reached for reached in of_runs.values())
@@ -320,6 +327,10 @@ def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[
             return None
         return sum(known) / len(known) / own_s
 
+    first = of(tested[0])
+    best = Column[Row]("best", lambda row: of(row).best, percent(2), unit="%")
+    if first.goal == "loss":
+        best = Column("best", lambda row: of(row).best, each("{:.4g}".format))
     decimals = decimals_for([reached.time_s or 0.0 for reached in of_runs.values()])
     columns = [
         _NUMBER,
@@ -330,14 +341,58 @@ def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[
             number(decimals),
             unit="s",
         ),
+        Column("samples", lambda row: of(row).samples, number(0)),
         Column("steps", lambda row: of(row).step, count),
         Column("epochs", lambda row: of(row).epoch, count),
-        Column("best", lambda row: of(row).best, percent(2), unit="%"),
-        Column("times as\nfast", against, number(2), is_marked=_is_baseline),
+        best,
+        Column("times as fast\nto the goal", against, number(2), is_marked=_is_baseline),
+        Column("speed-\nup", lambda row: row.run.speedup, number(2)),
     ]
-    target = format_percent(of(tested[0]).target, 1)
-    caption = f"Time to {target} % test accuracy, from the first step, restarts included"
+    caption = f"Time to {goal_text(first)}, from the first step, restarts included"
     yield Table(caption, columns, tested)
+
+
+def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Compare the times to the goal, of all runs of a size, with those of the baseline's runs."""
+    times = {
+        run.run: run.time_to_accuracy.time_s
+        for run in runs
+        if run.time_to_accuracy and run.time_to_accuracy.time_s
+    }
+
+    def measured(ids: Iterable[str]) -> Measure | None:
+        known = [times.get(run) for run in ids]
+        return measure([time_s for time_s in known if time_s]) if all(known) else None
+
+    of_size: dict[tuple[Any, ...], list[RunSummary]] = {}
+    for run in runs:
+        if run.compared_with and run.run not in run.compared_with and run.time_to_accuracy:
+            key = (*run.compared_with, *sizes.size(run), run.of_size and run.of_size.strategy)
+            of_size.setdefault(key, []).append(run)
+    by_id = {run.run: run for run in runs}
+    pairs = [
+        (theirs[0], own, baseline)
+        for theirs in of_size.values()
+        if (own := measured(run.run for run in theirs))
+        and (baseline := measured(theirs[0].compared_with))
+    ]
+    judged = ratios([(baseline, own) for _, own, baseline in pairs])
+    for (run, *_), faster in zip(pairs, judged, strict=True):
+        first = by_id[run.compared_with[0]]
+        assert run.time_to_accuracy is not None
+        sure = " which of the two is faster cannot be told," if differs(faster) is False else ""
+        yield (
+            f"To {goal_text(run.time_to_accuracy)}, {run.nodes} x {run.gpus_per_node} is "
+            f"{interval_text(faster, 2)} times as fast as {first.nodes} x {first.gpus_per_node},"
+            f"{sure} and {run.speedup or 0.0:.2f} times per sample."
+        )
+
+
+def goal_text(reached: TimeToAccuracy) -> str:
+    """`97.0 % test accuracy`, `a test loss of 0.5`."""
+    if reached.goal == "loss":
+        return f"a test loss of {reached.target:g}"
+    return f"{format_percent(reached.target, 1)} % test accuracy"
 
 
 def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:

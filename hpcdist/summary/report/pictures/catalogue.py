@@ -193,7 +193,8 @@ def _learning(section: Section) -> Iterator[Picture]:
     if found:
         shown = [row for row, _ in found]
         named = dict(zip(run_names(shown), (learning for _, learning in found), strict=True))
-        targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
+        goals = [row.run.time_to_accuracy for row in rows if row.run.time_to_accuracy]
+        targets = [reached.target for reached in goals if reached.goal == "accuracy"]
         target = targets[0] if targets else None
         aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
         numbers = [row.number for row in shown]
