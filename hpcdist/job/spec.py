@@ -226,6 +226,9 @@ class Record(Section, frozen=True, kw_only=True):
     """Steps that torch's profiler looks at, at most 100, after the first three; 0: none. Each rank
     writes a Chrome trace into the run's folder traces, and what computing hides of communication.
     No figure of speed has these steps in it."""
+    flops: bool = False
+    """Count the floating-point operations of the model before the first step, for FLOP/s and their
+    share of what the device can do (MFU). A tenth of a second to one second."""
 
 
 class Container(Section, frozen=True, kw_only=True):

@@ -164,6 +164,29 @@ class CommunicationTime(Struct, frozen=True, kw_only=True):
     """Waited for."""
 
 
+class FlopRate(Struct, frozen=True, kw_only=True):
+    """Floating-point operations of the model, and how much of the device they use."""
+
+    per_sample: float
+    """Of both passes, without what is computed twice to save memory."""
+    per_s: float | None = None
+    """All ranks together, while they step."""
+    peak_per_s: float | None = None
+    """What all devices could do; None where nothing tells."""
+    peak_by: Literal["datasheet", "matrix product"] | None = None
+    utilization: float | None = None
+    """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
+
+
+class EnergyUse(Struct, frozen=True, kw_only=True):
+    """The energy of a sample."""
+
+    per_sample_j: float
+    """Mean power while sampled / samples per second while stepping."""
+    covers: list[str]
+    """Devices whose energy is known: GPUs, processors."""
+
+
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank, or the node with all of its ranks, that held the others up throughout."""
 
@@ -370,6 +393,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     communication: CommunicationTime | None = None
     """None where nothing timed what computing hides."""
+    flops: FlopRate | None = None
+    """None where they were not counted."""
+    energy: EnergyUse | None = None
+    """None where no meter tells, or no speed is known."""
     traces: list[str] = []
     """Chrome traces of the profiler, one per rank, relative to the run directory."""
     computing_has_communication: bool = False

@@ -31,6 +31,7 @@ from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
 from hpcdist.training.checks import strategy_of
 from hpcdist.training.evaluation import Scoring
+from hpcdist.training.flops import count_flops, measure_cpu_peak
 from hpcdist.training.memory import MemoryLog
 from hpcdist.training.model.building import build_noted, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
@@ -99,6 +100,8 @@ class TrainingRank:
         first = first.to(self.device, memory_format=memory_format)
         self._first = replace(first, images=first.images.to(self.precision.weights))
         self._num_classes = data.num_classes
+        # Before it is cut up, or computes a part of its forward pass twice.
+        self._flops = count_flops(self.model, self._first.images) if job.record.flops else None
         if job.train.num_threads is None and self.device.type == "cpu":
             num_threads = pick_num_threads(
                 self.model,
@@ -240,6 +243,19 @@ class TrainingRank:
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)
+
+    def write_flops(self) -> None:
+        """Record what the model takes, and what this rank's CPUs could do; off the clock."""
+        if self._flops is None:
+            return
+        dtype = self.precision.autocast or self.precision.weights
+        on_cpu = self.device.type == "cpu"
+        self.context.events.write(
+            "flops",
+            per_sample=self._flops,
+            precision=self.precision.name,
+            peak_per_s=measure_cpu_peak(dtype) if on_cpu else None,
+        )
 
     def stop(self, save: Callable[[], None]) -> None:
         """End before the end, with the position saved, unless that was done at this very step."""

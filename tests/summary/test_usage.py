@@ -390,3 +390,19 @@ def test_a_failed_runs_time_ends_with_its_verdict(make_run, events):
     run = make_run("failed", verdict=verdict)
     events.write(run, 0, [events.start(0, world_size=1, device="cuda:0", time_s=1000.0)])
     assert summary_of(run).runs[0].cost.gpu_hours == pytest.approx(0.1)
+
+
+def test_flops_and_energy_are_of_a_sample_and_held_against_all_devices(make_run, events):
+    run = make_run("one", gpus=2)
+    for rank in range(2):
+        told = {"event": "flops", "per_sample": 3e9, "precision": "fp32", "peak_per_s": 4e11}
+        start = events.start(rank, world_size=2)
+        events.write(run, rank, [start, *events.steady([100.0] * 5), told])
+    used = window(1010.0, gpus=[gpu(0.5, energy_j=1000.0)]) | {"cpu_energy_j": 500.0}
+    write(run, [begin(gpus=1), used])
+    (found,) = summary_of(run).runs
+    assert found.flops.per_s == pytest.approx(200 * 3e9)
+    assert found.flops.utilization == pytest.approx(200 * 3e9 / 8e11)
+    assert found.flops.peak_by == "matrix product"
+    assert found.energy.per_sample_j == pytest.approx((1000 + 500) / 10 / 200)
+    assert found.energy.covers == ["GPUs", "processors"]

@@ -15,6 +15,7 @@ from hpcdist.summary.read.records import (
     Communication,
     Disorder,
     Evaluation,
+    Flops,
     Memory,
     PeerGroup,
     RankRecord,
@@ -61,6 +62,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    flops: Flops | None
     communication: Communication | None
     """That of the profiler, where there is one."""
     disorder: Disorder
@@ -111,6 +113,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         epochs=epochs,
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
+        flops=record.flops[-1] if record.flops else None,
         communication=max(record.communications, key=lambda one: one.by, default=None),
         notes=[note.message for note in record.notes],
         disorder=record.disorder,

@@ -28,6 +28,7 @@ from hpcdist.summary.figures.attempts import (
     with_accounting,
 )
 from hpcdist.summary.figures.disturbance import Stay, find_other_loads, find_stays
+from hpcdist.summary.figures.efficiency import energy_use, flop_rate
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
@@ -116,6 +117,9 @@ def measure_run(
             lost_s=between_s or 0.0,
             are_apart=is_apart,
         )
+    usage = summarize_usage(nodes)
+    throughput = timing.throughput(complete)
+    rate = throughput.mean if throughput else None
     loads = sorted(find_other_loads(nodes), key=lambda load: -load.others_busy)
     summary = RunFigures(
         run=record.id,
@@ -133,7 +137,7 @@ def measure_run(
         num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
         together=together.is_so,
         disturbed=next((load.sentence() for load in loads if load.takes_from_ranks), None),
-        samples_per_s=timing.throughput(complete),
+        samples_per_s=throughput,
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=(
             sum(own.warm_up_steps for own in ranks if own.totals.steps and own.rank == lowest)
@@ -143,6 +147,8 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
+        flops=flop_rate(ranks, usage, samples_per_s=rate, world_size=world_size),
+        energy=energy_use(usage, samples_per_s=rate),
         traces=[
             own.communication.trace
             for own in ranks
@@ -181,7 +187,7 @@ def measure_run(
             *_notes_on_disorder(ranks),
             *([together.why] if together.why and not is_apart else []),
         ],
-        usage=summarize_usage(nodes),
+        usage=usage,
         cost=cost_by_events(
             list_spans(record, attempts),
             again_s=again_s,

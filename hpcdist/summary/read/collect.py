@@ -128,6 +128,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         saves=events["checkpoint"],
         memories=events["memory"],
         notes=events["note"],
+        flops=events["flops"],
         communications=events["communication"],
         ends=events["end"],
         measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},

@@ -154,6 +154,15 @@ class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="c
     """Of the profiler, relative to the run directory."""
 
 
+class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
+    """The floating-point operations of a model."""
+
+    per_sample: Annotated[float, Meta(ge=0, le=1e24)]
+    precision: str | None = None
+    peak_per_s: Annotated[float, Meta(ge=0, le=1e24)] | None = None
+    """What the rank's CPUs can do, by a matrix product; None on a GPU."""
+
+
 class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     """Last event of a rank."""
 
@@ -179,6 +188,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "memory": Memory,
     "note": Note,
     "communication": Communication,
+    "flops": Flops,
     "node": NodeBegin,
     "usage": UsageWindow,
     "end": End,
@@ -228,6 +238,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     memories: list[Memory] = []
     notes: list[Note]
     communications: list[Communication] = []
+    flops: list[Flops] = []
     ends: list[End]
     measurements: dict[str, list[Any]] = {}
     """Events of benchmarks, by kind."""

@@ -205,7 +205,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         sentences += map(shown, benchmark.details(result))
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         sentences += map(shown, _usage_remarks(run.usage))
-    sentences += _trace_remarks(run)
+    sentences += [*_trace_remarks(run), *_efficiency_remarks(run)]
     sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
@@ -229,6 +229,22 @@ def _trace_remarks(run: RunSummary) -> Iterator[str]:
             f"{number_of(len(run.traces), 'trace')} of its steps, such as {shown(first)}: for "
             "ui.perfetto.dev"
         )
+
+
+def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
+    """Say what the run makes of its devices, and at what energy."""
+    flops = run.flops
+    if flops is not None and flops.per_s is not None:
+        used = ""
+        if flops.utilization is not None:
+            by = "their data sheet" if flops.peak_by == "datasheet" else "a matrix product"
+            used = (
+                f", {format_percent(flops.utilization)} % of the peak of its devices by {by} (MFU)"
+            )
+        yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
+    if run.energy is not None:
+        of = " and ".join(run.energy.covers)
+        yield f"{run.energy.per_sample_j:,.3g} J per sample ({of})"
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
