@@ -2,6 +2,8 @@
 
 Node 0's agent is the leader, which holds the coordinator; the others follow it over TCP.
 
+Where the nodes have no run directory in common, their scheduler tells them the place beforehand.
+
 The file holds a secret that only the run's owner can read. Both sides of a connection prove that
 they know it (agent/handshake.py) before they say anything else.
 """
@@ -41,10 +43,11 @@ from hpcdist.agent.node import DisagreementError, OwnNode
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
 from hpcdist.base.version import __version__
-from hpcdist.machine.network import network_key
+from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.base import Rendezvous
 
 _POLL_S = 0.02
 _CONNECT_TIMEOUT_S = 3.0
@@ -76,10 +79,12 @@ class HostedMeeting:
         on_message: Callable[[int, ToCoordinator], None],
         on_lost: Callable[[int, str], None],
         log: Callable[[str], None],
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         """Listen on a free port, until all have joined, and tell the others of it.
 
-        `addresses` are those by which they may reach this host, best first. Raises NoFreePortError.
+        `addresses` are those by which they may reach this host, best first; `rendezvous` is the
+        place where they will come. Raises NoFreePortError.
         """
         self._missing = set(range(1, num_nodes))
         self._log = log
@@ -87,8 +92,11 @@ class HostedMeeting:
         self._on_message = on_message
         self._on_lost = on_lost
         self._channels: dict[int, Channel[ToCoordinator]] = {}
-        listener = listen(addresses[0] if len(addresses) == 1 else "", port_range)
+        is_own = rendezvous is None or interface_of(rendezvous.address) is not None
+        listener = listen(addresses[0] if len(addresses) == 1 and is_own else "", port_range)
         secret = secrets.token_bytes(SECRET_BYTES)
+        if rendezvous is not None:
+            secret = bytes.fromhex(rendezvous.secret)
         self._entrance = Entrance(listener, secret, selector=selector, let_in=self._let_in, log=log)
         place = MeetingPlace(
             addresses=list(addresses),
@@ -211,11 +219,13 @@ class Leader:
 
     def host_meeting(self, addresses: Sequence[str], selector: selectors.BaseSelector) -> None:
         """Let the others join. Raises NoFreePortError."""
+        place = self._node.place.rendezvous
         self._meeting = HostedMeeting(
             self._run,
             num_nodes=self._node.num_nodes,
             addresses=addresses,
-            port_range=self._node.job.launch.port_range,
+            port_range=(place.port, place.port) if place else self._node.job.launch.port_range,
+            rendezvous=place,
             selector=selector,
             on_message=self.coordinator.on_message,
             on_lost=self.coordinator.on_lost,
@@ -257,6 +267,7 @@ def join_meeting(
     source: str | None,
     timeout_s: float,
     give_up: Callable[[], bool],
+    rendezvous: Rendezvous | None = None,
 ) -> Joined | None:
     """Connect to node 0's agent; the caller's first message is Join.
 
@@ -268,7 +279,7 @@ def join_meeting(
     while not give_up():
         troubles = []
         try:
-            place = _read_place(run)
+            place = _read_place(run) if rendezvous is None else _place_of(rendezvous)
             for address in usable_addresses(place):
                 try:
                     return _join(place, address, node_rank=node_rank, source=source)
@@ -287,6 +298,15 @@ def join_meeting(
             )
         time.sleep(_POLL_S)
     return None
+
+
+def _place_of(rendezvous: Rendezvous) -> MeetingPlace:
+    return MeetingPlace(
+        addresses=[rendezvous.address],
+        network=network_key(),  # whoever named it names no loopback
+        port=rendezvous.port,
+        secret=rendezvous.secret,
+    )
 
 
 def _read_place(run: Run) -> MeetingPlace:

@@ -151,6 +151,7 @@ class Member:
             source=self._node.plan_of_node.address,
             timeout_s=self._node.job.launch.join_timeout_s,
             give_up=self._is_over_while_joining,
+            rendezvous=self._node.place.rendezvous,
         )
         if joined is not None:
             # Without it gloo and NCCL would fail in words that name neither node nor profile.

@@ -131,6 +131,8 @@ class OwnNode:
             return [self.plan_of_node.address]
         if self.num_nodes == 1:
             return [_LOOPBACK]
+        if self.place.rendezvous is not None:
+            return [self.place.rendezvous.address]
         offered = offered_addresses(self.place.host, self.plan.interface)
         return [address.ip for address in offered]
 

@@ -21,6 +21,18 @@ class AgentTask:
         self.scheduler = scheduler
         self.digests = dict(digests or {})
 
+    def of_node(self) -> int:
+        """Be the agent of a node whose run directory is its own: what it holds was checked when it
+        was made."""
+        from hpcdist.agent.agent import run_agent
+        from hpcdist.runs.run import Run
+        from hpcdist.schedulers import load_scheduler
+
+        run, place = Run(Path(self.run_path)), load_scheduler(self.scheduler).place()
+        code = run_agent(run.path, place)
+        # Another node has a verdict where it could not take part; else that is node 0's.
+        return code if place.node_rank == 0 or run.verdict_file.exists() else 0
+
     def __call__(self) -> int:
         global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
         from hpcdist.agent.agent import run_agent
@@ -37,6 +49,13 @@ class AgentTask:
         # error could make the scheduler kill the rest.
         _exit_code = code if place.node_rank == 0 else 0
         return code
+
+
+def main_of_node() -> None:
+    """Be the agent of a run whose directory is this node's alone, and hold its exit code; called
+    with the directory and the scheduler by a program that has made it."""
+    path, scheduler = sys.argv[1:]
+    sys.exit(AgentTask(path, scheduler).of_node())
 
 
 def main() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,27 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def write_from(path: Path, copy: Callable[[BinaryIO], None], sha256: str) -> None:
+    """Write what `copy` gives, whole and with this digest; OSError where it is another."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with open(descriptor, "w+b") as file:
+            copy(file)
+            file.seek(0)
+            digest = hashlib.sha256()
+            while chunk := file.read(_PIECE_BYTES):
+                digest.update(chunk)
+        if digest.hexdigest() == sha256:
+            os.replace(aside, path)
+            return
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    aside.unlink(missing_ok=True)
+    raise OSError(errno.EIO, "it is not what was written there", str(path))
 
 
 def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool:

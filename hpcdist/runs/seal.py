@@ -42,12 +42,12 @@ class BrokenSealError(HpcdistError):
 def seal_run(run: Run) -> dict[str, str]:
     """Return the digests of what agents read of a run, by the names of the files."""
     paths = (run.spec_file, run.private_file, run.function_file)
-    return {path.name: _digest_of(path) for path in paths if path.exists()}
+    return {path.name: digest_of(path) for path in paths if path.exists()}
 
 
 def seal_tasks(pickles: Iterable[Path], folder: Path) -> str:
     """Write the digests of a job's pickles into their folder; return the digest for the script."""
-    lines = [f"{_digest_of(path)}  {path.name}\n" for path in pickles]
+    lines = [f"{digest_of(path)}  {path.name}\n" for path in pickles]
     content = "".join(lines).encode()
     files.write_whole(folder / _TASKS, content)
     return hashlib.sha256(content).hexdigest()
@@ -95,7 +95,7 @@ def read_run(run: Run, digests: Mapping[str, str]) -> dict[str, bytes]:
     only the ranks load, none."""
     check_folder(run.path)
     function = run.function_file.name
-    if function in digests and _digest_of(run.function_file) != digests[function]:
+    if function in digests and digest_of(run.function_file) != digests[function]:
         raise _changed(run.function_file)
     names = [name for name in digests if name != function]
     return {name: _read_sealed(run.path / name, digests[name]) for name in names}
@@ -122,7 +122,8 @@ def _read_sealed(path: Path, digest: str) -> bytes:
     return content
 
 
-def _digest_of(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits; empty where there is none."""
     digest = hashlib.sha256()
     try:
         with files.open_regular(path, most_bytes=float("inf")) as file:

@@ -113,6 +113,17 @@ class Condition(Struct, frozen=True, kw_only=True):
     """Unix time at which the scheduler expects to start it."""
 
 
+class Rendezvous(Struct, frozen=True, kw_only=True):
+    """The place where the agents of a job meet, as all of them know it beforehand: on schedulers
+    whose nodes have no file system in common."""
+
+    address: str
+    """Of node 0."""
+    port: int
+    secret: str
+    """In hexadecimal digits; the agents of this run alone know it."""
+
+
 class JobPlace(Struct, frozen=True, kw_only=True):
     """An agent's place among the nodes of its job."""
 
@@ -125,6 +136,8 @@ class JobPlace(Struct, frozen=True, kw_only=True):
     """CPUs that the job has on the node; None where the scheduler does not say."""
     age_s: float = 0.0
     """Time for which the job has run, which counts for its time limit, as far as it is known."""
+    rendezvous: Rendezvous | None = None
+    """None: the agents meet where node 0 says in the run directory."""
 
 
 class Accounting(Struct, frozen=True, kw_only=True):

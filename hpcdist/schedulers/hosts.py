@@ -87,14 +87,19 @@ def place_on_hosts(place: JobPlace) -> JobPlace:
     if not hosts:
         return place
     host = hosts[min(place.node_rank, len(hosts) - 1)]
-    begin = os.environ.get(BEGIN_VARIABLE, "")
     return msgspec.structs.replace(
         place,
         num_nodes=len(hosts),
         host=host.name,
         cpus=host.slots,
-        age_s=max(0.0, time.time() - float(begin)) if begin else 0.0,
+        age_s=age_of_job(),
     )
+
+
+def age_of_job() -> float:
+    """Return the time for which the job has run, by BEGIN_VARIABLE; 0 where that is not set."""
+    begin = os.environ.get(BEGIN_VARIABLE, "")
+    return max(0.0, time.time() - float(begin)) if begin else 0.0
 
 
 def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:

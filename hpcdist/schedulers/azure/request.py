@@ -24,6 +24,7 @@ from hpcdist.base.text import number_of, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import slug
+from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.request import limit_line, product, time_limit_min
 
@@ -116,7 +117,9 @@ def _command(cluster: ClusterProfile, target: Target) -> str:
         [
             "here=$PWD",
             *cluster.setup,
-            f'cd "$here" && tar -xzf {ARCHIVE} || exit 1',
+            'cd "$here" || exit 1',
+            f'echo "{PLACEHOLDER}  {ARCHIVE}" | sha256sum --check --quiet - || exit 1',
+            f"tar -xzf {ARCHIVE} || exit 1",
             f"export PYTHONPATH={_python_path(target)}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"exec {python} -u -m hpcdist.schedulers.azure.start {output}",
         ]

@@ -14,9 +14,17 @@ from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import Run
+from hpcdist.runs.seal import PLACEHOLDER, digest_of
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.schedulers.azure import jobs
-from hpcdist.schedulers.azure.request import CODE, check_profile, explanation, job_yaml
+from hpcdist.schedulers.azure.node import AzureNode
+from hpcdist.schedulers.azure.request import (
+    ARCHIVE,
+    CODE,
+    check_profile,
+    explanation,
+    job_yaml,
+)
 from hpcdist.schedulers.azure.site import AzureDoctor, detect_azure
 from hpcdist.schedulers.azure.upload import write_code
 from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
@@ -26,7 +34,7 @@ from hpcdist.schedulers.request import time_limit_min
 _JOB_FILE = "job.yml"
 
 
-class AzureScheduler(AzureDoctor, Scheduler):
+class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
     """Runs as command jobs of a workspace."""
 
     name = "azure"
@@ -34,6 +42,7 @@ class AzureScheduler(AzureDoctor, Scheduler):
     has_queue = True
     shares_files = False
     jobs_can_wait = False
+    can_requeue = True
 
     def plan(
         self,
@@ -76,7 +85,8 @@ class AzureScheduler(AzureDoctor, Scheduler):
         snapshot = Path(target.own_folders[-1]) if target.own_folders else None
         size = write_code(run, target.folder, snapshot)
         file = target.folder / _JOB_FILE
-        files.write_whole(file, script)
+        seal = digest_of(target.folder / CODE / ARCHIVE)
+        files.write_whole(file, script.replace(PLACEHOLDER, seal))
         said = jobs.create(azure, file, name)
         shutil.rmtree(target.folder / CODE, ignore_errors=True)
         note_jobs(

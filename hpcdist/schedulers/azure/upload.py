@@ -1,7 +1,7 @@
 """What is brought to Azure with a job: one archive with hpcdist, the run's files and the snapshot.
 
 One archive, for Azure keeps single files as blobs, which have no permissions and no links, and
-thousands of them take minutes. Equal contents make equal archives.
+thousands of them take minutes. The job has its digest, and each node checks that first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import secrets
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,10 @@ from pathlib import Path
 from hpcdist.base import files
 from hpcdist.base.carried import carry
 from hpcdist.runs.run import Run
+from hpcdist.schedulers.azure.node import KEY_FILE
 from hpcdist.schedulers.azure.request import ARCHIVE, CODE, LIB, RUN, SNAPSHOT
+
+_KEY_BYTES = 32
 
 
 def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
@@ -37,6 +41,7 @@ def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
         for own in (run.spec_file, run.function_file):
             if own.exists():
                 _add_file(archive, f"{RUN}/{own.name}", own)
+        _add(archive, f"{RUN}/{KEY_FILE}", secrets.token_hex(_KEY_BYTES).encode(), 0o600)
         if snapshot is not None:
             _add_tree(archive, SNAPSHOT, snapshot, left_out=_ignored(snapshot))
     return path.stat().st_size
@@ -70,7 +75,11 @@ def _places(folder: Path) -> Iterator[str]:
 
 def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
     content = files.read_bytes(path, most_bytes=float("inf"))
-    entry = _entry(name, 0o755 if os.access(path, os.X_OK) else 0o644)
+    _add(archive, name, content, 0o755 if os.access(path, os.X_OK) else 0o644)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    entry = _entry(name, mode)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))
 

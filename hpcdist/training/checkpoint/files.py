@@ -62,6 +62,12 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
+def parse_step(name: str) -> int | None:
+    """Return the step of a checkpoint of this name; None where it is none's."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first."""
     numbered = [

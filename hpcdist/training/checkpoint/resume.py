@@ -5,6 +5,8 @@ Also what makes two trainings the same, so that one can go on from the checkpoin
 
 from __future__ import annotations
 
+import secrets
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,49 @@ from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 
+_CHUNK_BYTES = 1 << 26
+
 
 def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Path | None:
     """Return the checkpoint that this attempt goes on from, the same in all ranks, if there is one.
-    Rank 0 alone looks for it: on a shared file system nodes may see different things."""
-    start = [_find(context, job) if context.rank == 0 else None]
+    Rank 0 alone looks for it: on a shared file system nodes may see different things, and where
+    there is none, node 0 alone has it, and gives it to the others."""
+    found = _find(context, job) if context.rank == 0 else None
+    own = context.run.checkpoints_folder
+    is_own = found is not None and Path(found).parent == own
+    start = [(is_own, Path(found).name if is_own else found) if found is not None else None]
     if has_group:
         dist.broadcast_object_list(start, src=0)
-    return None if start[0] is None else Path(start[0])
+    if start[0] is None:
+        return None
+    is_own, name = start[0]
+    path = own / name if is_own else Path(name)
+    if is_own and has_group and context.num_nodes > 1 and not checkpoint_files.is_in_parts(path):
+        _share(context, path)
+    return path
+
+
+def _share(context: RankContext, path: Path) -> None:
+    """Bring a checkpoint of node 0's to the nodes that have a run directory of their own."""
+    are_lacking: list[bool | None] = [None] * context.world_size
+    dist.all_gather_object(are_lacking, not path.exists())
+    if not any(are_lacking):
+        return
+    takes = are_lacking[context.rank] and context.local_rank == 0
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with ExitStack() as opened:
+        given = opened.enter_context(path.open("rb")) if context.rank == 0 else None
+        taken = opened.enter_context(aside.open("xb")) if takes else None
+        while True:
+            chunk = [given.read(_CHUNK_BYTES) if given else None]
+            dist.broadcast_object_list(chunk, src=0)
+            if not chunk[0]:
+                break
+            if taken:
+                taken.write(chunk[0])
+    if takes:
+        aside.replace(path)
+    dist.barrier()
 
 
 def _find(context: RankContext, job: TrainingJob) -> str | None:
