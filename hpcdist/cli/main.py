@@ -27,6 +27,7 @@ VERBS = {
     "logs": "Print what the ranks of a run print.",
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
+    "fetch": "Bring home what runs elsewhere have published: events, logs, verdicts.",
     "data": "Make, check and show data sets.",
     "setup": "Install hpcdist at a host, for --host.",
     "cluster": "Show, or find out, how jobs are asked for on a cluster.",

@@ -98,8 +98,8 @@ class Start(NamedTuple):
 class Source(Protocol):
     """A place with parcels."""
 
-    def names(self) -> Iterable[str]:
-        """Return the names of all files, with slashes."""
+    def sizes(self) -> Mapping[str, int]:
+        """Return the sizes of all files by their names, which have slashes. Raises OSError."""
 
     def read(self, name: str) -> bytes:
         """Return a file of at most MOST_PARCEL_BYTES. Raises OSError."""
@@ -114,9 +114,9 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def names(self) -> list[str]:
+    def sizes(self) -> dict[str, int]:
         found = self._folder.glob("node-*/*/*")
-        return [path.relative_to(self._folder).as_posix() for path in found]
+        return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in found}
 
     def read(self, name: str) -> bytes:
         return files.read_bytes(self._folder / name, most_bytes=MOST_PARCEL_BYTES)
@@ -274,7 +274,7 @@ def write_file(
     target = folder / path
     if known.get(path) == mark and target.is_file() and not target.is_symlink():
         return mark
-    _make_folders(folder, path)
+    make_folders(folder, path)
     if pieces[0].entry.data is None:
         files.write_whole(target, b"".join(piece.content for piece in pieces))
         return mark
@@ -290,7 +290,7 @@ def _mark(pieces: list[Piece]) -> str:
     return f"{first.folder} {len(pieces)} {last.entry.sha256} {_size(pieces)}"
 
 
-def _make_folders(folder: Path, path: str) -> None:
+def make_folders(folder: Path, path: str) -> None:
     """Make the folders that a file is in. Raises OSError where one is a link."""
     for part in reversed(PurePosixPath(path).parents):
         inner = folder / part

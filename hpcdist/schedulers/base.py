@@ -23,6 +23,7 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.machine.containers import InContainer
+from hpcdist.runs.parcels import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import State, Verdict
@@ -287,6 +288,14 @@ class Scheduler(ABC):
         Raises SchedulerError where it does not answer.
         """
         return {}
+
+    def source_of(self, run: Run) -> Source | None:  # noqa: ARG002 - a default
+        """Return where the run's nodes publish it, for a scheduler whose nodes have no file system
+        in common with this machine; None: the run directory is where they write.
+
+        Raises SchedulerError.
+        """
+        return None
 
     # Schedulers with a queue.
 

@@ -54,7 +54,7 @@ def node(tmp_path, clock):
 
 def read(folder):
     source = FolderSource(folder)
-    return parcels.files_of(parcels.read_starts(source, source.names()))
+    return parcels.files_of(parcels.read_starts(source, source.sizes()))
 
 
 def contents(folder):

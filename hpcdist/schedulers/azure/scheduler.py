@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import msgspec
+
 from hpcdist.base import files
-from hpcdist.base.errors import JobError
+from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
+from hpcdist.runs.fetching import fetch
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import PLACEHOLDER, digest_of
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
@@ -26,6 +29,7 @@ from hpcdist.schedulers.azure.request import (
     job_yaml,
 )
 from hpcdist.schedulers.azure.site import AzureDoctor, detect_azure
+from hpcdist.schedulers.azure.storage import BlobFolder, output_folder
 from hpcdist.schedulers.azure.upload import write_code
 from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
 from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
@@ -99,14 +103,34 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
         return [f"uploaded {show_bytes(size)} to the workspace {azure.workspace}", *said]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """Return what Azure says; what the nodes of a run have left that has ended is brought home
+        first, for its verdict is there."""
+        conditions = {}
         found = jobs.jobs_of(runs)
-        return {
-            run.id: condition_of(run, run.read_submission(), found[run.id], self.title)
-            for run in runs
-        }
+        for run in runs:
+            job = found[run.id]
+            why = self._bring(run) if job is not None and not job.is_active else None
+            condition = condition_of(run, run.read_submission(), job, self.title)
+            if why is not None:
+                reason = "; ".join(filter(None, [condition.reason, why]))
+                condition = msgspec.structs.replace(condition, reason=reason)
+            conditions[run.id] = condition
+        return conditions
+
+    def _bring(self, run: Run) -> str | None:
+        """Fetch a run; return why that cannot be."""
+        try:
+            fetch(run, self.source_of(run))
+        except (OSError, HpcdistError) as error:
+            why = getattr(error, "message", None) or getattr(error, "strerror", None) or error
+            return f"its run directory cannot be brought here: {why}"
+        return None
 
     def detect_site(self) -> Site:
         return detect_azure()
+
+    def source_of(self, run: Run) -> BlobFolder:
+        return output_folder(jobs.workspace_of(run), jobs.name_of(run))
 
     def cancel(self, runs: Sequence[Run]) -> None:
         for azure, theirs in jobs.by_workspace(runs).items():

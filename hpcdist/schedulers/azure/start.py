@@ -154,7 +154,7 @@ def working_folder(code: Path, spec: RunSpec) -> Path:
 def restore(run: Run, source: FolderSource) -> None:
     """Bring what former starts have published: of the checkpoints the newest, no logs, and of the
     folder where agents meet nothing that is of their time. Raises OSError."""
-    found = parcels.files_of(parcels.read_starts(source, source.names()))
+    found = parcels.files_of(parcels.read_starts(source, source.sizes()))
     for path in sorted(found.keys() - _old_checkpoints(found)):
         if not path.startswith("logs/"):
             with contextlib.suppress(FileNotFoundError):  # its node was lost as it wrote that

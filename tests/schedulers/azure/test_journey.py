@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -61,6 +64,53 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
     assert state_of(hpcdist, run)[1] == "its nodes have stopped answering Azure"
     azure.set_state(run.id, "Completed")
     assert state_of(hpcdist, run)[0] == "done"
+
+
+def be_node(azure, run, folder):
+    """Be the one node of a job: unpack and run what was uploaded, as its command does."""
+    folder.mkdir()
+    (folder / "mount").mkdir()
+    (content,) = (value for key, (value, _) in azure.blobs.items() if key.endswith("code.tar.gz"))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(folder, filter="data")
+    variables = {"WORLD_SIZE": "1", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.4"}
+    words = [sys.executable, "-u", "-m", "hpcdist.schedulers.azure.start", str(folder / "mount")]
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env=os.environ | variables | {"PYTHONPATH": str(folder / "lib"), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    for path in (folder / "mount").rglob("*"):
+        if path.is_file():
+            azure.put_output(run.id, path.relative_to(folder / "mount"), path.read_bytes())
+    return done
+
+
+def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, azure, tmp_path):
+    run = hpcdist.submit("--set", "launch.device=cpu")
+    azure.set_state(run.id, "Running")
+    done = be_node(azure, run, tmp_path / "node")
+    assert done.returncode == 0, done.stderr
+    assert "[0] trained" in done.stdout  # in the log that Azure shows
+    assert "files brought" in hpcdist("fetch", run.id).stderr
+    assert run.read_verdict().state == "done"
+    other = hpcdist.submit("--set", "launch.device=cpu")
+    azure.set_state(other.id, "Completed")
+    for name, (content, _) in list(azure.blobs.items()):
+        if name.startswith(f"blobs/hpcdist/{run.id}/"):
+            azure.put_output(other.id, name.partition(f"/{run.id}/")[2], content)
+    spec = other.spec_file.read_bytes()
+    assert state_of(hpcdist, other)[0] == "done"  # its verdict was brought by this question
+    assert other.read_verdict().kind == "done"
+    assert other.spec_file.read_bytes() == spec
+    assert "trained" in hpcdist("logs", other.id).stdout
+    (found,) = json.loads(hpcdist("summary", other.id, "--json").stdout)
+    assert (found["state"], found["cluster"]) == ("done", "azure-gpu")
+    assert "0 files brought" in hpcdist("fetch", other.id).stderr
 
 
 @pytest.mark.parametrize("state", ["Queued", "Running", "Failed"])

@@ -1,0 +1,54 @@
+"""`hpcdist fetch`: the run directories of runs elsewhere, brought home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcdist.base.errors import SchedulerError
+from hpcdist.base.text import number_of, show_bytes
+from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.printing import print_json, say
+
+
+@click.command
+@run_arguments
+@click.option("--checkpoints", is_flag=True, help="Bring the checkpoints, too, which may be large.")
+@runs_option
+@json_option
+def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json: bool) -> None:
+    """Bring home what runs elsewhere have published: their events, logs and verdicts.
+
+    It is for runs of schedulers that have no file system in common with this machine, such as
+    Azure; without a name, for all of them. Only what is new is brought, so that it may be repeated
+    while a run goes on; what status, summary and the others need of a run that has ended they bring
+    themselves.
+    """
+    from hpcdist.runs.fetching import fetch as fetch_run
+    from hpcdist.schedulers import load_scheduler
+
+    described = []
+    for run in named_runs(runs, run_names):
+        scheduler = run.read_scheduler()
+        source = load_scheduler(scheduler).source_of(run) if scheduler else None
+        if source is None:
+            if run_names:
+                say(f"run {run.id} is here: there is nothing to bring")
+            continue
+        try:
+            fetched = fetch_run(run, source, with_checkpoints=checkpoints)
+        except OSError as error:
+            raise SchedulerError(
+                f"run {run.id} cannot be brought: {error.strerror or error}",
+                hint="call it again: it goes on where it was",
+            ) from None
+        described.append({"run": run.id, "path": str(run.path), **fetched._asdict()})
+        left = ""
+        if fetched.num_left:
+            what = number_of(fetched.num_left, "file")
+            size = show_bytes(fetched.left_bytes)
+            left = f"; {what} of checkpoints ({size}) stay there without --checkpoints"
+        say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
+    if as_json:
+        print_json(described)

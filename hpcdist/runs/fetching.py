@@ -1,0 +1,96 @@
+"""Bringing home a run directory that its nodes have published in parcels (hpcdist/runs/parcels.py).
+
+    <run>/parcels/      the parcels that were brought, by their names, and marks.json: which file of
+                        the run was written from which of them
+
+A parcel never changes, so each is brought once, and a fetch that was interrupted goes on. What the
+submission wrote, spec.json above all, stays as it is, whatever was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError
+from hpcdist.base.ownership import is_own
+from hpcdist.runs import parcels
+from hpcdist.runs.parcels import FolderSource, Source
+from hpcdist.runs.run import Run
+
+_FOLDER = "parcels"
+_MARKS = "marks.json"
+_LARGE = "checkpoints/"
+_NEVER = "results/"
+"""Pickles: whoever can write to the storage could have them run code here."""
+
+
+class Fetched(NamedTuple):
+    """What a fetch came to."""
+
+    num_files: int
+    """Files that were written."""
+    num_left: int
+    """Checkpoints that are still where they were published."""
+    left_bytes: int
+
+
+def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetched:
+    """Bring what is new. Raises OSError where the source cannot be read, or the run directory
+    cannot be written; RunDirectoryError for somebody else's."""
+    if not is_own(run.path):
+        raise RunDirectoryError(
+            f"{run.path} is another user's: nothing is brought there",
+            hint="its owner can fetch it",
+        )
+    folder = run.path / _FOLDER
+    folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    names = _bring_parcels(run, source)
+    found = parcels.files_of(parcels.read_starts(FolderSource(folder), names))
+    marks = files.read_json(folder / _MARKS)
+    marks = marks if isinstance(marks, dict) else {}
+    before = dict(marks)
+    left = {}
+    try:
+        for path in sorted(found, key=lambda path: (path == parcels.VERDICT, path)):
+            if path.startswith(_NEVER) or _is_of_this_side(run, path, marks):
+                continue
+            if path.startswith(_LARGE) and not with_checkpoints:
+                left[path] = found[path][-1].entry
+                continue
+            with suppress(FileNotFoundError):  # replaced at this moment: the next fetch has it
+                marks[path] = parcels.write_file(source, run.path, path, found[path], marks)
+        for path in before.keys() - found.keys():
+            _remove(run, path)
+            del marks[path]
+    finally:
+        files.write_json(folder / _MARKS, marks)
+    written = [path for path, mark in marks.items() if before.get(path) != mark]
+    return Fetched(len(written), len(left), sum(entry.size for entry in left.values()))
+
+
+def _bring_parcels(run: Run, source: Source) -> list[str]:
+    """Bring the parcels that are not here yet; return the names of all."""
+    folder = run.path / _FOLDER
+    sizes = source.sizes()
+    names = [
+        name for name in parcels.parcel_names(sizes) if sizes[name] <= parcels.MOST_PARCEL_BYTES
+    ]
+    for name in names:
+        if not (folder / name).is_file():
+            parcels.make_folders(folder, name)
+            files.write_whole(folder / name, source.read(name))
+    return names
+
+
+def _is_of_this_side(run: Run, path: str, marks: Mapping[str, str]) -> bool:
+    """Return whether it is a verdict that was written here, as of a run that was cancelled."""
+    return path == parcels.VERDICT and path not in marks and run.verdict_file.exists()
+
+
+def _remove(run: Run, path: str) -> None:
+    """Remove a file that was brought, and is gone where it came from."""
+    if parcels.is_wanted(path) and path.startswith(_LARGE):
+        (run.path / path).unlink(missing_ok=True)

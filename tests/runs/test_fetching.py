@@ -1,0 +1,124 @@
+"""Run directories that are brought home."""
+
+import json
+import os
+
+import pytest
+
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError
+from hpcdist.runs import fetching, parcels
+from hpcdist.runs.parcels import FolderSource
+from hpcdist.runs.publishing import Publisher
+from hpcdist.runs.run import Run
+
+LARGE = 2 << 20
+
+
+class Elsewhere(FolderSource):
+    """A source that counts what is read, and may break."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.read_names, self.breaks_at = [], None
+
+    def read(self, name):
+        if self.breaks_at == len(self.read_names):
+            raise TimeoutError(110, "no answer")
+        self.read_names.append(name)
+        return super().read(name)
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node that has published a run."""
+    run, output = tmp_path / "node", tmp_path / "output"
+    for folder in ("events", "checkpoints", "results"):
+        (run / folder).mkdir(parents=True)
+    output.mkdir()
+    publisher = Publisher(run, output, node=0)
+
+    def publish(**contents):
+        for name, content in contents.items():
+            (run / name.replace("__", "/")).write_bytes(content)
+        publisher.publish(is_final=True)
+
+    publish.source = Elsewhere(output)
+    return publish
+
+
+@pytest.fixture
+def home(tmp_path):
+    run = Run.create(tmp_path / "runs", "train")
+    run.spec_file.write_text('{"created_s": 1.0, "job": {"name": "mine"}}')
+    return run
+
+
+def test_only_what_is_new_is_brought_and_an_interrupted_fetch_goes_on(node, home):
+    node(events__a=b"1")
+    node(events__b=b"2")
+    node.source.breaks_at = 1
+    with pytest.raises(TimeoutError):
+        fetching.fetch(home, node.source)
+    node.source.breaks_at = None
+    assert fetching.fetch(home, node.source).num_files == 2
+    assert len(node.source.read_names) == len(set(node.source.read_names)) == 3
+    node(events__b=b"22")
+    assert fetching.fetch(home, node.source).num_files == 1
+    assert len(node.source.read_names) == 4
+    assert fetching.fetch(home, node.source).num_files == 0
+    assert (home.events_folder / "b").read_bytes() == b"22"
+
+
+def test_checkpoints_are_brought_where_that_is_asked_for_and_pickles_never(node, home):
+    content = os.urandom(LARGE)
+    node(checkpoints__a=content, results__rank=b"pickle")
+    found = fetching.fetch(home, node.source)
+    assert (found.num_files, found.num_left, found.left_bytes) == (0, 1, LARGE)
+    assert fetching.fetch(home, node.source, with_checkpoints=True).num_files == 1
+    assert (home.checkpoints_folder / "a").read_bytes() == content
+    assert not (home.path / "results").exists()
+
+
+def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, tmp_path):
+    spec = home.spec_file.read_bytes()
+    entries = [
+        parcels.Entry(path=path, size=1)
+        for path in ("spec.json", "../escaped", "parcels/marks.json", "submitit/x", "events/good")
+    ]
+    folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
+    folder.mkdir()
+    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, entries, [b"x"] * 5))
+    odd = tmp_path / "output" / "node-00000" / ".." / "node-00000" / "x"
+    odd.mkdir()
+    (odd / "00000000.parcel").write_bytes(b"x")
+    assert fetching.fetch(home, node.source).num_files == 1
+    assert home.spec_file.read_bytes() == spec
+    assert (home.events_folder / "good").read_bytes() == b"x"
+    assert not (home.path.parent / "escaped").exists()
+
+
+def test_a_verdict_that_was_written_here_stays(node, home):
+    verdict = {"kind": "done", "state": "done", "message": "all well", "exit_code_of_run": 0}
+    node(**{"verdict.json": json.dumps(verdict).encode()})
+    fetching.fetch(home, node.source)
+    assert home.read_verdict().message == "all well"
+    other = Run.create(home.path.parent, "other")
+    files.write_json(other.verdict_file, verdict | {"message": "cancelled"})
+    fetching.fetch(other, node.source)
+    assert other.read_verdict().message == "cancelled"
+
+
+def test_data_that_is_not_what_was_published_is_refused(node, home, tmp_path):
+    node(checkpoints__a=os.urandom(LARGE))
+    (data,) = (tmp_path / "output").rglob("*.data")
+    data.write_bytes(os.urandom(LARGE))
+    with pytest.raises(OSError, match="not what was written"):
+        fetching.fetch(home, node.source, with_checkpoints=True)
+    assert list(home.checkpoints_folder.iterdir()) == []
+
+
+def test_a_run_of_another_user_is_left_alone(node, home, monkeypatch):
+    monkeypatch.setattr(fetching, "is_own", lambda _: False)
+    with pytest.raises(RunDirectoryError, match="another user"):
+        fetching.fetch(home, node.source)
