@@ -8,6 +8,7 @@ command is executed once per node. It unpacks the one archive that the folder ho
     lib/         hpcdist, and what it needs
     run/         spec.json and, of a function, function.pkl
     snapshot/    the snapshot of the user's work tree, where the job has one
+    resume/      the checkpoint that checkpoint.resume means
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.request import limit_line, product, time_limit_min
 
 CODE, ARCHIVE = "code", "code.tar.gz"
-LIB, RUN, SNAPSHOT = "lib", "run", "snapshot"
+LIB, RUN, SNAPSHOT, RESUME = "lib", "run", "snapshot", "resume"
 OUTPUT = "run"
 """The output by whose name the command finds the mounted run directory."""
 _SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"

@@ -36,7 +36,7 @@ from hpcdist.runs.publishing import Publisher
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers.azure.node import KEY_FILE, KEY_VARIABLE
-from hpcdist.schedulers.azure.request import RUN, SNAPSHOT
+from hpcdist.schedulers.azure.request import RESUME, RUN, SNAPSHOT
 from hpcdist.schedulers.hosts import BEGIN_VARIABLE, LIFE_VARIABLE
 from hpcdist.training.checkpoint import files as checkpoint_files
 
@@ -125,11 +125,14 @@ def life_of(run: Run) -> int:
 
 
 def settle_paths(run: Run, code: Path, spec: RunSpec) -> None:
-    """Have spec.json name the snapshot where it is on this node."""
-    there = spec.snapshot.folder if spec.snapshot else None
-    if there is not None:
-        content = files.read_json(run.spec_file)
-        files.write_json(run.spec_file, _moved(content, there, str(code / SNAPSHOT)))
+    """Have spec.json name the snapshot, and the checkpoint to begin from, where they are on this
+    node."""
+    content = files.load_json(run.spec_file)
+    if spec.snapshot and spec.snapshot.folder:
+        content = _moved(content, spec.snapshot.folder, str(code / SNAPSHOT))
+    if (code / RESUME).is_dir():
+        content["job"]["checkpoint"]["resume"] = str(code / RESUME)
+    files.write_json(run.spec_file, content)
 
 
 def _moved(value: Any, there: str, here: str) -> Any:

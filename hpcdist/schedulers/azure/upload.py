@@ -18,7 +18,8 @@ from hpcdist.base import files
 from hpcdist.base.carried import carry
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure.node import KEY_FILE
-from hpcdist.schedulers.azure.request import ARCHIVE, CODE, LIB, RUN, SNAPSHOT
+from hpcdist.schedulers.azure.request import ARCHIVE, CODE, LIB, RESUME, RUN, SNAPSHOT
+from hpcdist.training.checkpoint import files as checkpoint_files
 
 _KEY_BYTES = 32
 
@@ -42,9 +43,21 @@ def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
             if own.exists():
                 _add_file(archive, f"{RUN}/{own.name}", own)
         _add(archive, f"{RUN}/{KEY_FILE}", secrets.token_hex(_KEY_BYTES).encode(), 0o600)
+        if (resume := (run.read_outline().checkpoint.resume)) is not None:
+            _add_checkpoint(archive, resume)
         if snapshot is not None:
             _add_tree(archive, SNAPSHOT, snapshot, left_out=_ignored(snapshot))
     return path.stat().st_size
+
+
+def _add_checkpoint(archive: tarfile.TarFile, resume: str) -> None:
+    """Add the newest whole checkpoint that checkpoint.resume can mean."""
+    candidates = checkpoint_files.resume_candidates(resume)
+    path = next(filter(checkpoint_files.is_intact, candidates), candidates[0])
+    if path.is_dir():
+        _add_tree(archive, f"{RESUME}/{path.name}", path)
+    else:
+        _add_file(archive, f"{RESUME}/{path.name}", path)
 
 
 def _add_tree(

@@ -10,6 +10,9 @@ import tarfile
 
 import pytest
 
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.azure import start
+
 TWO = ("--nodes", "2", "--gpus", "1")
 
 
@@ -111,6 +114,24 @@ def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, a
     (found,) = json.loads(hpcdist("summary", other.id, "--json").stdout)
     assert (found["state"], found["cluster"]) == ("done", "azure-gpu")
     assert "0 files brought" in hpcdist("fetch", other.id).stderr
+
+
+def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path):
+    folder = hpcdist.folder / "runs" / "before" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "step-00000004.pt").write_bytes(b"whole enough")
+    hpcdist("submit", "ddp", "--set", "checkpoint.resume=runs/before", "--gpus", "1")
+    found = uploaded(azure)
+    assert found["resume/step-00000004.pt"] == b"whole enough"
+    code = tmp_path / "code"
+    for name in ("run/spec.json", "resume/step-00000004.pt"):
+        (code / name).parent.mkdir(parents=True)
+        (code / name).write_bytes(found[name])
+    run = Run(tmp_path / "node")
+    run.make()
+    run.spec_file.write_bytes(found["run/spec.json"])
+    start.settle_paths(run, code, start.read_spec(code))
+    assert run.read_outline().checkpoint.resume == str(code / "resume")
 
 
 @pytest.mark.parametrize("state", ["Queued", "Running", "Failed"])
