@@ -24,7 +24,7 @@ from hpcdist.base.errors import HpcdistError, RunDirectoryError
 from hpcdist.cluster.host import Host
 from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
-from hpcdist.remote.ssh import Connection, pieces
+from hpcdist.remote.ssh import Connection
 from hpcdist.runs.events import MOST_FILE_BYTES
 from hpcdist.runs.remote import BroughtFile, Remote, read_remote, write_remote
 from hpcdist.runs.run import Run, all_runs, cannot_write, is_event_file, is_run, is_run_name
@@ -74,9 +74,12 @@ def collect(request: wire.Bring, project: Path, runs: Path) -> Iterator[bytes]:
             )
         )
     yield wire.message(wire.Brought(runs=sent, notes=notes))
-    for run in sent:
-        for file in run.files:
-            yield from _content(runs / run.id / file.name, file)
+    yield from wire.pack(
+        piece
+        for run in sent
+        for file in run.files
+        for piece in _content(runs / run.id / file.name, file)
+    )
 
 
 def _is_there(path: Path) -> bool:
@@ -134,7 +137,7 @@ def _content(path: Path, sent: wire.SentFile) -> Iterator[bytes]:
             if not (chunk := file.read(min(left, _CHUNK_BYTES))):
                 raise HpcdistError(f"{path} became shorter while it was sent", hint="ask again")
             left -= len(chunk)
-            yield wire.frame(wire.DATA, chunk)
+            yield chunk
 
 
 def is_brought(name: str) -> bool:
@@ -213,11 +216,13 @@ def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note
     for text in answer.notes:
         note(f"{connection.host.name}: {text}")
     brought = []
+    content = wire.Unpacker(connection.data())
     for sent in answer.runs:
         _check(sent, connection.host.name)
         where = Where(connection.host, request.place)
-        if _write(sent, where, runs / sent.id, connection) and not is_sweep(runs / sent.id):
+        if _write(sent, where, runs / sent.id, content) and not is_sweep(runs / sent.id):
             brought.append(Run(runs / sent.id))
+    content.finish()
     return brought
 
 
@@ -235,7 +240,10 @@ def _check(sent: wire.SentRun, host: str) -> None:
             )
     if sum(sizes) > _MOST_RUN_BYTES or len({file.name for file in sent.files}) < len(sizes):
         raise wire.WireError(f"{host} sent too much of run {sent.id}")
-    files.convert(sent.condition or {"state": "unknown"}, Condition)
+    try:
+        files.convert(sent.condition or {"state": "unknown"}, Condition)
+    except msgspec.ValidationError as error:
+        raise wire.WireError(f"the state of run {sent.id} cannot be read: {error}") from None
 
 
 def _known(folder: Path) -> dict[str, wire.KnownFile]:
@@ -249,7 +257,7 @@ def _known(folder: Path) -> dict[str, wire.KnownFile]:
     return known
 
 
-def _write(sent: wire.SentRun, where: Where, folder: Path, connection: Connection) -> bool:
+def _write(sent: wire.SentRun, where: Where, folder: Path, contents: wire.Unpacker) -> bool:
     """Write one run; False where a run of this machine has its name, of which nothing changes."""
     remote = read_remote(Run(folder))
     is_foreign = remote is None and os.path.lexists(folder)
@@ -261,7 +269,7 @@ def _write(sent: wire.SentRun, where: Where, folder: Path, connection: Connectio
             if remote is None:
                 write_remote(folder, remote_of(where, sent))
         for file in sent.files:
-            content = pieces(connection, file.size_bytes - file.begin)
+            content = contents.pieces(file.size_bytes - file.begin)
             if is_foreign:
                 for _ in content:
                     pass

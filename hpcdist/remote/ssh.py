@@ -217,6 +217,20 @@ class Connection:
             raise error
         return reply
 
+    def data(self) -> Iterator[bytes]:
+        """Give the pieces of a packed stream, to its end."""
+        while True:
+            heard = self.hear()
+            assert heard is not None
+            kind, content = heard
+            if kind == wire.MESSAGE:
+                self.checked(content)
+            if kind != wire.DATA:
+                raise wire.WireError(f"{self.host.name} sent something else than files")
+            if not content:
+                return
+            yield content
+
     def greet(self) -> str | None:
         """Wait for the host's first words; return what to know about its version."""
         self.round_trips += 1
@@ -309,18 +323,3 @@ def _show(data: bytes) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.buffer.write(data)
         sys.stderr.flush()
-
-
-def pieces(connection: Connection, size_bytes: int) -> Iterator[bytes]:
-    """Give so many bytes of files that the host sends, piece by piece."""
-    left = size_bytes
-    while left:
-        heard = connection.hear()
-        assert heard is not None
-        kind, content = heard
-        if kind == wire.MESSAGE:
-            connection.checked(content)
-        if kind != wire.DATA or len(content) > left:
-            raise wire.WireError(f"{connection.host.name} sent other bytes than it had announced")
-        left -= len(content)
-        yield content

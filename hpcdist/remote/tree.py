@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError
 from hpcdist.remote import wire
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import DEFAULT_RUNS, cannot_write
@@ -67,20 +65,19 @@ def pack(plan: SnapshotPlan, wanted: Sequence[str]) -> Iterator[bytes]:
     Raises SnapshotChangedError where a file is not as it was planned.
     """
     paths = {entry.sha256: (entry.path, entry.size_bytes) for entry in plan.entries if entry.sha256}
-    packer = zlib.compressobj(6)
-    for sha256 in wanted:
-        name, size_bytes = paths[sha256]
-        path = os.path.join(plan.root, name)
-        left = size_bytes
-        with open_file(path) as file:
-            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-                left -= len(chunk)
-                if packed := packer.compress(chunk):
-                    yield wire.frame(wire.DATA, packed)
-        if left:
-            raise SnapshotChangedError(f"{path} changed while it was sent", hint="submit again")
-    yield wire.frame(wire.DATA, packer.flush())
-    yield wire.frame(wire.DATA, b"")
+
+    def contents() -> Iterator[bytes]:
+        for sha256 in wanted:
+            name, left = paths[sha256]
+            path = os.path.join(plan.root, name)
+            with open_file(path) as file:
+                while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                    left -= len(chunk)
+                    yield chunk
+            if left:
+                raise SnapshotChangedError(f"{path} changed while it was sent", hint="submit again")
+
+    return wire.pack(contents())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,38 +204,10 @@ def _unpack(
     packed: Iterable[bytes], wanted: Sequence[str], sizes: dict[str, int], folder: Path
 ) -> None:
     """Write the contents that come, each into a file called by its digest."""
-    stream = _Stream(packed)
+    stream = wire.Unpacker(packed)
     for sha256 in wanted:
         with open(
             os.open(folder / sha256, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE), "wb"
         ) as file:
-            left = sizes[sha256]
-            while left:
-                chunk = stream.read(min(left, _CHUNK_BYTES))
-                file.write(chunk)
-                left -= len(chunk)
+            file.writelines(stream.pieces(sizes[sha256]))
     stream.finish()
-
-
-class _Stream:
-    """Bytes that come packed; as many are unpacked as are read."""
-
-    def __init__(self, packed: Iterable[bytes]) -> None:
-        self._packed = iter(packed)
-        self._unpacker = zlib.decompressobj()
-
-    def read(self, most_bytes: int) -> bytes:
-        tail = self._unpacker.unconsumed_tail
-        try:
-            while not (chunk := self._unpacker.decompress(tail, most_bytes)):
-                tail = next(self._packed, b"")
-                if not tail:
-                    raise HpcdistError("the work tree did not come whole", hint="submit again")
-        except zlib.error as error:
-            raise wire.WireError(f"the work tree cannot be unpacked: {error}") from None
-        return chunk
-
-    def finish(self) -> None:
-        """Take what is left of the stream."""
-        for _ in self._packed:
-            pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ MESSAGE, DATA, OUT, ERR = b"m", b"d", b"o", b"e"
 """Kinds of frames: a message, a piece of files, what the command prints on stdout and on stderr."""
 
 _HEADER = struct.Struct(">cI")
+_PIECE_BYTES = 1 << 18
 _MOST_FRAME_BYTES = 64_000_000
 _MOST_MESSAGE_BYTES = 512_000_000
 """Size of a message when it is unpacked: the lists of 50 runs of a thousand ranks have a tenth."""
@@ -230,3 +232,47 @@ class Frames:
         content = bytes(self._rest[_HEADER.size : end])
         del self._rest[:end]
         return kind, content
+
+
+_LEVEL = 6
+
+
+def pack(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Give the frames of contents that follow each other, packed as one stream."""
+    packer = zlib.compressobj(_LEVEL)
+    for content in contents:
+        if packed := packer.compress(content):
+            yield frame(DATA, packed)
+    yield frame(DATA, packer.flush())
+    yield frame(DATA, b"")
+
+
+class Unpacker:
+    """Contents that come packed; no more is unpacked than is asked for."""
+
+    def __init__(self, packed: Iterable[bytes]) -> None:
+        self._packed = iter(packed)
+        self._unpacker = zlib.decompressobj()
+
+    def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        """Give the next so many bytes, piece by piece; WireError where they do not come."""
+        left = size_bytes
+        while left:
+            piece = self._read(min(left, _PIECE_BYTES))
+            left -= len(piece)
+            yield piece
+
+    def finish(self) -> None:
+        """Take what is left of the stream."""
+        for _ in self._packed:
+            pass
+
+    def _read(self, most_bytes: int) -> bytes:
+        tail = self._unpacker.unconsumed_tail
+        try:
+            while not (piece := self._unpacker.decompress(tail, most_bytes)):
+                if not (tail := next(self._packed, b"")):
+                    raise WireError("the other side sent less than it had announced")
+        except zlib.error as error:
+            raise WireError(f"what the other side sent cannot be unpacked: {error}") from None
+        return piece

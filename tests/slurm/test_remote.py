@@ -190,3 +190,28 @@ def test_a_followed_log_goes_on_after_a_break_without_a_line_lost_or_doubled(lap
     assert [re.sub(r"^\[rank 0\] ", "", line) for line in [*lines, *out.splitlines()]] == wanted
     assert err.count("connected to login again") >= 1
     assert f"run {run} failed" in err
+
+
+def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):
+    laptop("cluster", "detect", "--host", "login", "--write")
+    profiles = (laptop.folder / "hpcdist.yaml").read_text()
+    assert "scheduler: slurm\n    host: login\n" in profiles
+    out, _ = laptop("doctor", "--no-job")
+    assert re.search(r"pass +version", out)
+
+    laptop.write("program", "#!/bin/bash\necho $1 $HPCDIST_SUBMIT_DIR; exit $1\n")
+    words = ("submit", "--no-python", "./program", "--gpus", "1", "--set", "launch.max_restarts=0")
+    (sweep, *_), _ = (text.splitlines() for text in laptop(*words, "--repeat", "2", "--", "0"))
+    laptop("watch", sweep)
+    runs = [f"{sweep}-000", f"{sweep}-001"]
+    slurm.wait_for(lambda: all((laptop.there / run / "verdict.json").exists() for run in runs))
+    listed = json.loads(laptop("runs", "--json")[0])
+    assert [(one["run"], one["state"]) for one in listed] == [(run, "done") for run in runs]
+    assert f"{sweep}: 2 runs, 2 done" in laptop("status", sweep)[0]
+    assert f"0 {laptop.there.parent}" in laptop("logs", runs[1])[0]
+
+    out, err = laptop(*words, "--wait", "--", "7", code=1)
+    assert f"7 {laptop.there.parent}" in out
+    assert "failed" in err
+    (figures,) = json.loads(laptop("summary", "last", "--json")[0])
+    assert figures["state"] == "failed"

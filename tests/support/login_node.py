@@ -72,8 +72,8 @@ class LoginNode:
         self._key("key")
         self.new_host_key()
         shutil.copy(self.folder / "key.pub", self.folder / "authorized_keys")
-        self._port = _free_port()
-        values = {"folder": self.folder, "port": self._port, "address": address}
+        self.port = _free_port()
+        values = {"folder": self.folder, "port": self.port, "address": address}
         (self.folder / "sshd_config").write_text(_SSHD.format(**values, variables=""))
         self.config.write_text(_CLIENT.format(**values, user=getpass.getuser()))
 
@@ -81,6 +81,10 @@ class LoginNode:
     def ssh(self):
         """The words of ssh on the laptop, for HPCDIST_SSH."""
         return f"ssh -F {self.config}"
+
+    def reach_by(self, port):
+        """Have the laptop come by another port, such as that of a slow line."""
+        self.config.write_text(self.config.read_text().replace(f"Port {self.port}", f"Port {port}"))
 
     def profile(self, text):
         """What bash reads when the user logs in."""
@@ -123,7 +127,7 @@ class LoginNode:
         while not self._enter:
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection((self._address, self._port)),
+                socket.create_connection((self._address, self.port)),
             ):
                 return self
             assert time.monotonic() < deadline, (self.folder / "sshd.log").read_text()

@@ -1,0 +1,157 @@
+"""Runs that are brought home: by a slow line, as they grow, and from a host that lies."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from login_node import LoginNode, missing_programs
+from slow_line import SlowLine
+
+from hpcdist.runs.remote import read_remote
+from hpcdist.runs.run import Run, all_runs
+
+PERF = Path(__file__).parents[2] / "perf"
+LIMIT_S = 60
+ID = "ddp-20261122-230221-przd"
+
+
+@pytest.fixture
+def laptop(tmp_path, monkeypatch):
+    """Calls the command in a project called work, with the given words for ssh."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def call(*arguments, ssh, code=0, **variables):
+        environment = os.environ | {"HPCDIST_SSH": ssh, "HOME": str(tmp_path)} | variables
+        for name in ("HPCDIST_RUNS", "XDG_CACHE_HOME"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdist", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout, done.stderr
+
+    return call
+
+
+def figures(text):
+    """What a summary says of runs, without where they are."""
+    return [{key: value for key, value in run.items() if key != "path"} for run in json.loads(text)]
+
+
+def test_runs_come_home_by_one_connection_over_a_slow_line(laptop, monkeypatch, missing, tmp_path):
+    """And only what has been added, the next time."""
+    if lacking := missing_programs():
+        missing(lacking)
+    monkeypatch.syspath_prepend(PERF)
+    from made_runs import make_runs
+
+    node = LoginNode()
+    line = SlowLine(node.port, round_trip_s=0.2)
+    try:
+        node.install()
+        node.start()
+        node.reach_by(line.port)
+        runs = node.home / "hpcdist" / "work" / "runs"
+        runs.parent.mkdir(parents=True)
+        make_runs(runs, num_runs=12, num_ranks=2, num_windows=50)
+        there = laptop("summary", "--json", "--runs", str(runs), ssh="false")[0]
+
+        out, _ = laptop("summary", "--host", "login", "--json", ssh=node.ssh)
+        assert figures(out) == figures(there)
+        assert line.connections == 1
+        first_bytes, line.received_bytes = line.received_bytes, 0
+
+        file = runs / all_runs(runs)[0].id / "events" / "rank-00000.jsonl"
+        content = file.read_bytes()
+        file.write_bytes(content + content.splitlines(keepends=True)[-1])
+        laptop("summary", "--json", ssh=node.ssh)
+        assert line.connections == 2
+        assert line.received_bytes < first_bytes / 10
+        brought = tmp_path / "work" / "runs" / file.relative_to(runs)
+        assert brought.read_bytes() == file.read_bytes()
+        file.write_bytes(content.replace(b"1", b"2"))  # it is another file now, and comes whole
+        laptop("summary", "--json", ssh=node.ssh)
+        assert brought.read_bytes() == file.read_bytes()
+    finally:
+        line.close()
+        node.close()
+
+
+LIAR = """\
+import os, sys
+from hpcdist.remote import wire
+if "-G" in sys.argv:
+    sys.exit()
+word = sys.argv[-1].rsplit(" ", 1)[-1]
+out = sys.stdout.buffer
+out.write(f"hpcdist:{{word}}:serves\\n".encode())
+out.write(wire.message(wire.Hello(protocol={protocol}, version="9.9")))
+{rest}
+out.flush()
+sys.stdin.buffer.read()
+"""
+BROUGHT = """\
+out.write(wire.message(wire.Brought(runs=[wire.SentRun(id={id!r}, runs="/x", condition={condition},
+    files=[wire.SentFile(name={name!r}, begin={begin}, size_bytes={size}, stamp=1)])])))
+for part in wire.pack([b"x" * {sent}]):
+    out.write(part)
+"""
+USUAL = {"id": ID, "name": "spec.json", "begin": 0, "size": 5, "sent": 5, "condition": {}}
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"name": "../../../../escaped"}, "was not asked for"),
+        ({"name": "events/../../../escaped"}, "was not asked for"),
+        ({"name": "/tmp/escaped"}, "was not asked for"),
+        ({"name": "script.sh"}, "was not asked for"),
+        ({"name": "spec.json", "size": 17_000_000}, "was not asked for"),
+        ({"begin": 9}, "was not asked for"),
+        ({"id": f"../{ID}"}, "sent a run called"),
+        ({"id": ".."}, "sent a run called"),
+        ({"sent": 3}, "less than it had announced"),
+        ({"condition": {"state": 3}}, "cannot be read"),
+    ],
+)
+def test_a_host_that_lies_is_refused_and_changes_nothing(laptop, tmp_path, lie, said):
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=1, rest=BROUGHT.format(**USUAL | lie)))
+    _, err = laptop("summary", "--host", "login", ssh=f"{sys.executable} {liar}", code=3)
+    assert said in err
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert "escaped" not in names
+    assert names <= {"liar.py", "remote.json", ".spec.json.brought"}
+
+
+def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_path):
+    own = tmp_path / "work" / "runs" / ID
+    own.mkdir(parents=True)
+    spec = json.dumps({"id": ID, "created_s": 1.0, "job": {}})
+    (own / "spec.json").write_text(spec)
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=1, rest=BROUGHT.format(**USUAL)))
+    laptop("summary", "--host", "login", "--json", ssh=f"{sys.executable} {liar}")
+    assert (own / "spec.json").read_text() == spec
+    assert read_remote(Run(own)) is None
+
+
+@pytest.mark.parametrize(("protocol", "who"), [(0, "the host"), (2, "this machine")])
+def test_versions_that_do_not_fit_are_told_with_the_command(laptop, tmp_path, protocol, who):
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=protocol, rest=""))
+    _, err = laptop("runs", "--host", "login", ssh=f"{sys.executable} {liar}", code=2)
+    assert f"{who} has the older one" in err
+    assert "hpcdist setup login" in err
