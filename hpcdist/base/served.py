@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 _BEGIN, _END = "\x1b_hpcdist:", "\x1b\\"
@@ -55,9 +56,10 @@ class Told:
                     parts.append(printed)
                     self._rest = self._rest[len(printed) :]
                 return parts
-            value = json.loads(text)
-            parts += [printed] if printed else []
-            parts += [value] if isinstance(value, dict) else []
+            with suppress(ValueError):
+                value = json.loads(text)
+                parts += [printed] if printed else []
+                parts += [value] if isinstance(value, dict) else []
             self._rest = rest
         kept = next(
             n

@@ -34,6 +34,8 @@ _HERE_ONLY = ("local", "here", "debug")
 """Options of jobs that run on this machine."""
 _WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
 """Between the attempts to connect again."""
+_LASTED_S = 60.0
+"""After a connection that lasted so long, attempts are counted anew."""
 
 
 class HostCommand(click.Command):
@@ -92,8 +94,11 @@ def _host_of_job(ctx: click.Context) -> Host | None:
 
 def _parsed(text: str, origin: str = "--host") -> Host:
     from hpcdist.cluster.host import parse_host
+    from hpcdist.runs.remote import remember_host
 
-    return parse_host(text, origin=origin)
+    host = parse_host(text, origin=origin)
+    remember_host(host.name)
+    return host
 
 
 def _run_job(ctx: click.Context, host: Host) -> int:
@@ -296,7 +301,12 @@ def _follow_log(where: Where, request: Call) -> int:
     from hpcdist.remote.call import Output
 
     shown: dict[str, int] = {}
-    output = Output(told=lambda value: shown.update(value.get("shown", {})), holds=True)
+
+    def take(value: dict[str, Any]) -> None:
+        with suppress(msgspec.ValidationError):
+            shown.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
+
+    output = Output(told=take, holds=True)
 
     def resumed() -> Call:
         argv = [request.argv[0], f"--shown={json.dumps(shown)}", *request.argv[1:]]
@@ -319,23 +329,27 @@ def _call(
     """Run a command at a host; `again` connects and runs it anew where the connection breaks."""
     from hpcdist.remote.call import Output, call
     from hpcdist.remote.ssh import Connection, ConnectionLostError
+    from hpcdist.remote.wire import WireError
 
     output = output or Output()
     waits = iter(_WAITS_S if again else ())
     has_begun = False
     while True:
+        begun_s = time.monotonic()
         try:
             with Connection(where.host) as connection:
                 if (said := connection.greet()) and not has_begun:
                     note(said)
                 if has_begun:
                     say(f"connected to {where.host.name} again")
-                has_begun, waits = True, iter(_WAITS_S if again else ())
+                has_begun = True
                 asked = request() if callable(request) else request
                 return call(connection, asked, output, tree=tree)
         except SchedulerError as error:
+            if time.monotonic() - begun_s > _LASTED_S:
+                waits = iter(_WAITS_S if again else ())
             wait_s = next(waits, None)
-            if not has_begun or wait_s is None or error.exit_code != SchedulerError.exit_code:
+            if not has_begun or wait_s is None or isinstance(error, WireError):
                 raise
             output.forget()
             is_lost = isinstance(error, ConnectionLostError)

@@ -93,7 +93,9 @@ def submit_there(request: wire.Call, where: Where, tree: SnapshotPlan | None) ->
             except SchedulerError as error:
                 wait_s = next(waits, None)
                 is_lost = isinstance(error, ConnectionLostError)
-                if not has_begun or not (is_lost or output.is_begun):
+                if not (has_begun and (is_lost or output.is_begun)) or isinstance(
+                    error, wire.WireError
+                ):
                     raise
                 if wait_s is None:
                     raise SchedulerError(

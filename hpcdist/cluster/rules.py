@@ -118,6 +118,8 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield _secret("environment", name)
     if (host := values.get("host")) is not None and (problem := why_no_host(host)):
         yield "host", problem, HOST_HINT
+    if host is not None and (scheduler := values.get("scheduler")) in ("local", "azure"):
+        yield "host", f"stands beside scheduler {scheduler}, which needs none", "leave one out"
     yield from _setup_problems(values.get("setup", []))
     yield from _lsf_problems(values.get("lsf", {}))
     yield from _azure_problems(values.get("azure", {}))

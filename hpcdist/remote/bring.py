@@ -20,13 +20,20 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, RunDirectoryError
-from hpcdist.cluster.host import Host
+from hpcdist.base.errors import HpcdistError, RunDirectoryError, UserError
+from hpcdist.cluster.host import Host, parse_host
 from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
 from hpcdist.remote.ssh import Connection
 from hpcdist.runs.events import MOST_FILE_BYTES
-from hpcdist.runs.remote import BroughtFile, Remote, read_remote, write_remote
+from hpcdist.runs.remote import (
+    BroughtFile,
+    Remote,
+    is_host_known,
+    read_remote,
+    remote_file,
+    write_remote,
+)
 from hpcdist.runs.run import Run, all_runs, cannot_write, is_event_file, is_run, is_run_name
 from hpcdist.runs.sweep import SWEEP_FILE, is_sweep
 from hpcdist.schedulers.base import Condition
@@ -161,7 +168,15 @@ class Where(NamedTuple):
     place: wire.Place
 
     @classmethod
-    def of(cls, remote: Remote) -> Where:
+    def of(cls, run: Run, remote: Remote) -> Where:
+        """Return where a record leads; UserError for a host that the user has never named."""
+        host = parse_host(remote.host, origin=f"{remote_file(run.path)}: host")
+        if not is_host_known(host.name):
+            raise UserError(
+                f"{remote_file(run.path)} leads to {host.name}, which was never named on this "
+                "machine",
+                hint=f"if you know it, look at the run with: --host {host.name}",
+            )
         place = wire.Place(folder=remote.folder, project=remote.project, runs=remote.runs)
         return cls(Host(remote.host, remote.folder), place)
 
@@ -171,7 +186,7 @@ def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
     groups: dict[Where | None, list[Run]] = defaultdict(list)
     for run in runs:
         remote = read_remote(run)
-        groups[None if remote is None else Where.of(remote)].append(run)
+        groups[None if remote is None else Where.of(run, remote)].append(run)
     return dict(groups)
 
 
@@ -180,7 +195,14 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
 
     Of a host that does not answer the runs stay as they are, and `note` is told.
     """
-    open_runs = [run for run in runs if (remote := read_remote(run)) and not remote.is_whole]
+    open_runs = []
+    for run in runs:
+        remote = read_remote(run)
+        if remote is not None and not remote.is_whole:
+            if is_host_known(remote.host):
+                open_runs.append(run)
+            else:
+                note(f"run {run.id} is said to be at {remote.host}, which was never named here")
     for where, theirs in by_place(open_runs).items():
         if where is None:
             continue

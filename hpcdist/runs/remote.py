@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base import files
+from hpcdist.base.ownership import is_own
 from hpcdist.runs.run import Run
 
 FILE = "remote.json"
@@ -69,10 +70,42 @@ def read_remote(run: Run) -> Remote | None:
     if not is_remote(run):
         return None
     path = remote_file(run.path)
+    if not is_own(path):  # whoever wrote it would say whom this machine connects to
+        return None
     try:
         return files.convert(files.read_json(path), Remote)
     except msgspec.ValidationError:
         return None
+
+
+def remember_host(name: str) -> None:
+    """Note that the user has named a host: a record of a run may lead there from now on."""
+    known = _known_hosts()
+    if name not in known:
+        try:
+            path = _hosts_file()
+            path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            files.write_json(path, [*known, name])
+        except (OSError, RuntimeError):  # such as a user without a home: --host leads there
+            return
+
+
+def is_host_known(name: str) -> bool:
+    """Return whether the user has named a host on this machine. A run directory that came from
+    elsewhere must not have it connect to one of its own choice."""
+    return name in _known_hosts()
+
+
+def _known_hosts() -> list[str]:
+    try:
+        with files.open_private(_hosts_file()) as file:
+            return files.convert(files.parse_json(file.read(files.MOST_JSON_BYTES)), list[str])
+    except (OSError, RuntimeError, msgspec.ValidationError):
+        return []
+
+
+def _hosts_file() -> Path:
+    return files.user_cache() / "hosts.json"
 
 
 def write_remote(path: Path, remote: Remote) -> None:

@@ -133,7 +133,23 @@ def test_a_host_that_lies_is_refused_and_changes_nothing(laptop, tmp_path, lie, 
     assert said in err
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert "escaped" not in names
-    assert names <= {"liar.py", "remote.json", ".spec.json.brought"}
+    assert names <= {"liar.py", "remote.json", ".spec.json.brought", "hosts.json"}
+
+
+@pytest.mark.parametrize("verb", [("runs",), ("summary",), ("status", ID), ("logs", ID)])
+def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, tmp_path, verb):
+    run = tmp_path / "work" / "runs" / ID
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"id": ID, "created_s": 1.0, "job": {}}))
+    record = {"host": "strange.example", "folder": "hpcdist", "project": "work"}
+    (run / "remote.json").write_text(json.dumps(record))
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    ssh.chmod(0o755)
+    code = 2 if ID in verb else 0
+    _, err = laptop(*verb, ssh=str(ssh), code=code)
+    assert "never named" in err
+    assert not (tmp_path / "called").exists()
 
 
 def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_path):
