@@ -77,6 +77,7 @@ class Server:
                 variables = environment | {
                     RUNS_VARIABLE: str(runs),
                     SUBMIT_DIR_VARIABLE: str(stands_for),
+                    "HPCDIST_NO_PAGER": "1",  # it would read keys that are pressed at the laptop
                 }
                 if request.submission is not None:
                     variables[SUBMISSION_VARIABLE] = request.submission
