@@ -21,7 +21,7 @@ from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.shortage import full_disk
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import is_own
-from hpcdist.job.spec import JobSpec
+from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
@@ -160,11 +160,24 @@ def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None
     is_inside = left.take_note()
     if is_inside:
         left.leave(run, place.node_rank, left.EndOfAgent())
+        if why := _why_not_loaded(job, spec.versions.get("python") or ""):
+            return _refuse(run, place, why)
     requeuer = load_requeuer(str(spec.scheduler))
     agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED
+
+
+def _why_not_loaded(job: JobSpec, version: str) -> str | None:
+    """Return why a function that was pickled by this version of Python cannot be loaded here."""
+    own, of_function = sys.version.split()[0].split(".")[:2], version.split(".")[:2]
+    if not isinstance(job, FunctionJob) or own == of_function:
+        return None
+    return (
+        f"the function was pickled by Python {'.'.join(of_function)}, whose byte code the image's "
+        f"{'.'.join(own)} cannot load: submit by the same version, or submit a script"
+    )
 
 
 def _refuse(run: Run, place: JobPlace, sentence: str) -> int:

@@ -22,7 +22,7 @@ NO_IMAGE = "none"
 _PROGRAMS = {"apptainer": ("apptainer", "singularity"), "podman": ("podman",)}
 _PROGRAMS["charliecloud"] = ("ch-run",)
 _PROBE_TIMEOUT_S = 10.0
-_REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>[^\s]+)")
+_REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>.+)")
 _NAME_OF_IMAGE = re.compile(
     r"(?:[\w.-]+@)?(?:[\w.-]+(?::\d+)?[/#])?[a-z0-9._/-]+(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
 )

@@ -13,7 +13,9 @@ from containers import container, image  # noqa: F401 - a fixture
 from runtime_stand_ins import image_file, install
 from submitting import submit_run
 
+import hpcdist
 from hpcdist.job import load_job
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.local.scheduler import scheduler as local
 
 LOOK = """\
@@ -173,3 +175,29 @@ def test_other_runtimes_give_ranks_the_same_and_pass_signals_and_exit_codes_on(
         run = launch(LOOK, **inside, options="[--no-such-flag]")
         assert "unknown flag: --no-such-flag" in run.verdict().message
         assert run.run.read_spec().container.identity == f"sif:{bytes(range(16)).hex()}"
+
+
+def test_a_function_runs_in_the_image_where_its_python_is_the_one_that_pickled_it(
+    tmp_path,
+    monkeypatch,
+    image,  # noqa: F811
+):
+    monkeypatch.chdir(tmp_path)
+    keys = {word.partition("=")[0]: word.partition("=")[2] for word in container(image)[1::2]}
+    keys["container.mounts"] = keys["container.mounts"].strip("[]").split(",")
+
+    (image / str(Path(__file__).parent).lstrip("/")).mkdir(parents=True, exist_ok=True)
+
+    def look():
+        return sorted(os.listdir("/"))
+
+    def submit():
+        run = hpcdist.submit(look, scheduler="local", set=keys, runs=tmp_path / "runs")
+        return LaunchedRun(Run(run.path)), run
+
+    launched, run = submit()
+    assert launched.verdict().state == "done", launched.verdict().message
+    assert run.result() == sorted(os.listdir(image))
+    monkeypatch.setattr("hpcdist.submission.submit.versions", lambda: {"python": "3.9.1"})
+    launched, _ = submit()
+    assert "the function was pickled by Python 3.9" in launched.verdict().message

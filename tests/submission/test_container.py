@@ -1,0 +1,139 @@
+"""The image of a job before it is submitted: what is found out, and what each runtime is called
+with."""
+
+import pytest
+from containers import make_image
+from runtime_stand_ins import image_file, install
+
+from hpcdist.base.errors import JobError
+from hpcdist.cluster.load import NO_PROFILE
+from hpcdist.job import load_job
+from hpcdist.job.spec import Container
+from hpcdist.machine.containers import (
+    InContainer,
+    Mount,
+    Surroundings,
+    pyxis_image,
+    start_command,
+)
+from hpcdist.schedulers import load_scheduler
+from hpcdist.submission.container import in_container, settle_container
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_image(tmp_path / "image")
+
+
+@pytest.fixture
+def settle(tmp_path, monkeypatch):
+    """The container that a job settles on, and the notes; keys are the job's."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    install(tmp_path / "bin", "podman")  # a machine with one runtime
+
+    def get(*, scheduler="slurm", profile=None, **keys):
+        script = tmp_path / "script.py"
+        script.touch()
+        sets = [f"container.{key}={value}" for key, value in keys.items()]
+        cluster = NO_PROFILE
+        if profile is not None:
+            of_cluster = type(cluster.profile)(container=Container(**profile))
+            cluster = type(cluster)(name="gpu", profile=of_cluster, origins={})
+        loaded = load_job(str(script), overrides=sets)
+        settled, notes = settle_container(loaded, cluster, load_scheduler(scheduler))
+        return settled.job.container, notes
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"image": "/no/such.sif", "runtime": "apptainer"}, "cannot be read: No such file"),
+        ({"image": "/usr/bin/env", "runtime": "apptainer"}, "is neither an image file"),
+        ({"image": "docker://a b", "runtime": "apptainer"}, "is no reference such as docker://"),
+        ({"image": "docker://a/b", "runtime": "charliecloud"}, "names a registry"),
+        ({"image": "library://a/b", "runtime": "podman"}, "podman does not know"),
+        ({"image": "docker://a/b", "runtime": "pyxis", "scheduler": "lsf"}, "a plugin of Slurm's"),
+        ({"image": "docker://a/b", "mounts": "[data]"}, "'data' must be an absolute path"),
+        ({"image": "docker://a/b", "mounts": "['/a:/b:rx']"}, "must be SRC, SRC:DST"),
+        ({"image": "docker://a/b", "options": "['--env=HF_TOKEN=hf_" + "a" * 34 + "']"}, "secret"),
+        ({"image": "docker://a/b", "scheduler": "local", "mounts": "[/nope]"}, "there is no /nope"),
+        ({"image": "docker://a/b", "scheduler": "azure"}, "starts no containers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_image_mount_or_option_is_an_error_before_the_submission(settle, keys, words):
+    with pytest.raises(JobError, match=r"container\.") as error:
+        settle(**keys)
+    assert words in error.value.message
+
+
+def test_a_job_takes_the_profiles_image_unless_it_names_its_own_or_none(settle):
+    profile = {"image": "docker://a/b:1", "runtime": "pyxis", "mounts": ["/scratch"]}
+    container, notes = settle(profile=profile, mounts="[/usr]")
+    assert (container.image, container.runtime) == ("docker://a/b:1", "pyxis")
+    assert container.mounts == ["/scratch", "/usr"]
+    assert [note.split(",")[0] for note in notes] == [
+        "pyxis is not on this machine: the nodes must have it",
+        "container.mounts has /scratch",
+        "docker://a/b:1 is looked for when the job starts",
+    ]
+    assert settle(profile=profile, image="none") == (Container(), [])
+    assert settle(profile=profile, image="docker://c/d")[0].image == "docker://c/d"
+
+
+def test_the_only_runtime_is_found_and_of_several_one_must_be_named(settle, tmp_path, folder):
+    assert settle(image=folder)[0].runtime == "podman"
+    install(tmp_path / "bin", "apptainer")
+    with pytest.raises(JobError, match="there are apptainer and podman"):
+        settle(image=folder)
+    for name in ("podman", "apptainer"):
+        (tmp_path / "bin" / name).unlink()
+    with pytest.raises(JobError, match="none is on this machine"):
+        settle(image=folder)
+
+
+def test_folders_that_charliecloud_cannot_mount_are_named_with_the_command_that_makes_them(
+    tmp_path, folder
+):
+    job = load_job("check").job
+    container = Container(image=str(folder), runtime="charliecloud", mounts=["/usr:/mnt/9"])
+    job = type(job)(name="check", container=container)
+    with pytest.raises(JobError) as error:
+        in_container(job, runs=tmp_path, cwd="/work-dir", submit_dir="/work-dir")
+    assert "has no /work-dir and no /mnt/9" in error.value.message
+    assert error.value.hint == f"make it: mkdir -p {folder}/work-dir {folder}/mnt/9"
+
+
+def test_each_runtime_is_given_the_folders_devices_and_directory_in_its_own_words(tmp_path):
+    image = image_file(tmp_path / "torch", ".sif")
+    node = Surroundings(has_nvidia=True, has_infiniband=True)
+
+    def words(runtime, image=str(image), **environment):
+        mounts = (Mount("/runs", "/runs"), Mount("/data", "/d", is_read_only=True))
+        container = InContainer(runtime, image, mounts, "python3", "/carried", ("--more",))
+        return start_command(
+            container, ["python3", "x"], cwd="/here", environment=environment, node=node
+        )
+
+    assert words("apptainer") == [
+        *("apptainer", "exec", "--nv", "--bind=/runs", "--bind=/data:/d:ro", "--pwd=/here"),
+        *("--more", str(image), "python3", "x"),
+    ]
+    assert words("charliecloud") == [
+        *("ch-run", "--bind=/runs:/runs", "--bind=/data:/d", "--cd=/here", "--more", str(image)),
+        *("--", "python3", "x"),
+    ]
+    assert words("pyxis", "docker://nvcr.io/nvidia/pytorch:25.01-py3") == [
+        "--container-image=nvcr.io#nvidia/pytorch:25.01-py3",
+        "--container-mounts=/runs:/runs,/data:/d:ro",
+        *("--container-workdir=/here", "--no-container-entrypoint", "--no-container-remap-root"),
+        *("--container-env=PYTHONPATH,PYTHONNOUSERSITE", "--more", "python3", "x"),
+    ]
+    podman = words("podman", "docker://a/b", TOKEN="secret", PATH="/bin")
+    assert {"--volume=/runs:/runs", "--volume=/data:/d:ro", "--env=TOKEN"} <= {*podman}
+    assert {"--device=nvidia.com/gpu=all", "--device=/dev/infiniband"} <= {*podman}
+    assert not any("secret" in word or word == "--env=PATH" for word in podman)
+    assert pyxis_image("docker://ubuntu:24.04") == "ubuntu:24.04"
+    assert pyxis_image("/images/x.sqsh") == "/images/x.sqsh"
