@@ -12,12 +12,15 @@ tip: words that an SVG shows where the pointer rests, and the numbers of the run
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.base.text import shown
@@ -43,6 +46,8 @@ INK = "#010203"
 _WHITE = '<rect width="100%" height="100%" fill="#ffffff"/>'
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _TIP = re.compile(r'<g id="tip:([\d ]*):([^"]*)">')
+_TIP_ATTRIBUTES = 'class="tip" pointer-events="all"'
+_SVG_DPI = 72
 _NO_SEPARATE_LINES = re.compile(r"(?<=>)\s*\n\s*(?=<)")
 
 PLAIN_NUMBERS = "{x:,.10g}"
@@ -130,13 +135,9 @@ def render(picture: Picture, *, with_png: bool = True, with_svg: bool = True) ->
     with drawing():
         figure = picture.draw()
         _lay_out(figure)
-        png = save(figure, "png") if with_png else b""
-        text = save(figure, "svg", is_transparent=True).decode() if with_svg else ""
-    text = _TIP.sub(
-        r'<g class="tip" pointer-events="all" data-runs="\1"><title>\2</title>',
-        _METADATA.sub("", text),
-    )
-    return Drawing(picture, png, _NO_SEPARATE_LINES.sub("", text))
+        png = _to_png(figure) if with_png else b""
+        svg = _to_svg(figure) if with_svg else ""
+    return Drawing(picture, png, svg)
 
 
 def _lay_out(figure: Figure) -> None:
@@ -148,12 +149,41 @@ def _lay_out(figure: Figure) -> None:
         figure.set_layout_engine("none")
 
 
-def save(figure: Figure, form: str, *, is_transparent: bool = False) -> bytes:
-    """Return the figure as `png` or `svg`."""
+# Both call the canvas itself: Figure.savefig draws everything twice, for parts that lie outside.
+
+
+def _to_png(figure: Figure) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     file = io.BytesIO()
-    metadata = {"Date": None} if form == "svg" else None
-    figure.savefig(file, format=form, dpi=_DPI, metadata=metadata, transparent=is_transparent)
+    FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]
     return file.getvalue()
+
+
+def _to_svg(figure: Figure) -> str:
+    """Return an SVG without a background, with its tips."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    figure.patch.set_visible(False)
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    figure.set_dpi(_SVG_DPI)
+    file = io.BytesIO()
+    FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
+        file, metadata={"Date": None}
+    )
+    text = _NO_SEPARATE_LINES.sub("", _METADATA.sub("", file.getvalue().decode()))
+    text = _TIP.sub(rf'<g {_TIP_ATTRIBUTES} data-runs="\1"><title>\2</title>', text)
+    height = figure.bbox.height
+    points = "".join(
+        f'<g {_TIP_ATTRIBUTES} data-runs="{point.runs}"><title>{escape(point.text)}</title>'
+        f'<circle cx="{x:.1f}" cy="{height - y:.1f}" r="7" fill="none"/></g>'
+        for point in _POINTS.get(figure, [])
+        for x, y in [point.axes.transData.transform((point.x, point.y))]
+        if math.isfinite(x) and math.isfinite(y)
+    )
+    end = text.rindex("</svg>")
+    return f"{text[:end]}{points}{text[end:]}"
 
 
 def tip(artist: Artist, text: str, runs: Iterable[int] = ()) -> None:
@@ -161,13 +191,28 @@ def tip(artist: Artist, text: str, runs: Iterable[int] = ()) -> None:
     artist.set_gid(f"tip:{' '.join(map(str, runs))}:{shown(text)}")
 
 
+class _Point(NamedTuple):
+    """A point with a tip, which is no part of the figure: so many would take long to draw."""
+
+    axes: Axes
+    x: float
+    y: float
+    text: str
+    runs: str
+
+
+_POINTS: WeakKeyDictionary[Figure, list[_Point]] = WeakKeyDictionary()
+
+
 def tip_points(
     axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str], runs: Iterable[int]
 ) -> None:
     """Put a tip on each point of a line."""
-    numbers = list(runs)
+    numbers = " ".join(map(str, runs))
+    figure = axes.figure.figure
+    points = _POINTS.setdefault(figure, [])
     for x, y, text in zip(xs, ys, texts, strict=True):
-        tip(axes.scatter([x], [y], s=90, alpha=0, zorder=9), text, numbers)
+        points.append(_Point(axes, x, y, shown(text), numbers))
 
 
 def title(figure: Figure, *lines: str) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import signal
+import sys
 
 import pytest
 from terminals import Terminal
 
 from hpcdist.base.terminal_lines import terminal_lines
-from hpcdist.cli.printing import print_columns
+from hpcdist.cli.printing import print_columns, progress_bar
 
 WAITS = """#!/bin/sh
 trap 'exit 0' INT
@@ -89,6 +90,19 @@ def test_a_pager_may_be_left_early_or_interrupted(hpcdist):
     terminal.press_ctrl_c()
     assert terminal.finish() == 128 + signal.SIGINT, terminal.shown
     assert "Traceback" not in terminal.shown
+
+
+def test_drawing_has_a_progress_bar_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
+    with progress_bar("drawing")(range(3)) as numbers:
+        assert list(numbers) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar("drawing")(range(3)) as numbers:
+        assert list(numbers) == [0, 1, 2]
+    out, err = capsys.readouterr()
+    assert not out
+    assert "drawing" in err
+    assert "3/3" in err
 
 
 def test_columns_elsewhere_than_on_a_terminal_have_no_limit(capsys):

@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from hpcdist.base.plotting import drawing, save
+from hpcdist.base.plotting import render
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Accounting
@@ -368,9 +368,8 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     pictures = [
         one for _, one in find_pictures(make_sections(summary_of(run))) if one.name == "many-usage"
     ]
-    with drawing():
-        figure = pictures[0].draw()
-        assert save(figure, "svg")
+    assert render(pictures[0], with_png=False).svg
+    figure = pictures[0].draw()
     assert len(figure.axes) == 5
     assert all(len(axes.lines) == 1 for axes in figure.axes)
     left_out = num_nodes > MOST_NODES
