@@ -78,7 +78,7 @@ def data() -> None:
 @click.option(
     "--images", type=click.IntRange(2, 10_000_000), help="How many images.  [default: 2000]"
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Others with each.  [default: 0]")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the images.  [default: 0]")
 def faces(*, folder: str | None, people: int | None, images: int | None, seed: int | None) -> None:
     """Make photographs in the layout of LFW (Labeled Faces in the Wild), and print their folder.
 

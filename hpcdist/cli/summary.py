@@ -76,6 +76,15 @@ def _goal(context: click.Context, option: click.Parameter, value: str | None) ->
     return Goal("loss", number)
 
 
+def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value and not context.resilient_parsing:
+        from hpcdist.summary.report.text import make_console, say
+        from hpcdist.summary.report.words import explain
+
+        say(make_console(), explain())
+        context.exit()
+
+
 def _only_goal(goal: Goal | None, target_accuracy: float | None) -> Goal | None:
     if target_accuracy is None:
         return goal
@@ -113,6 +122,14 @@ def _only_goal(goal: Goal | None, target_accuracy: float | None) -> Goal | None:
     metavar="KEY=VALUE",
     callback=_goal,
     help="Show the time and samples to a test result: loss=0.5, or accuracy=97%.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_explain,
+    help="Say what the words of the summary mean, and end.",
 )
 @click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")

@@ -166,3 +166,11 @@ def test_a_goal_is_a_loss_or_an_accuracy_and_only_one_of_them(user):
     both = user("summary", "--goal", "accuracy=97%", "--target-accuracy", "0.9")
     assert both.returncode == 2
     assert "--goal and --target-accuracy contradict each other" in both.stderr
+
+
+def test_the_words_of_the_summary_are_explained(user):
+    done = user("summary", "--explain")
+    assert done.returncode == 0, done.stderr
+    for word in ("weak scaling", "strong scaling", "exposed communication", "stretch", "node 0"):
+        assert f"\n{word}: " in done.stdout
+    assert "efficiency (effic.): Speed-up divided by" in done.stdout

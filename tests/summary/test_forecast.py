@@ -227,3 +227,23 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     assert "Forecast: 8 GPUs 7." in text
     assert "times as fast as 1, with 95 % confidence." in text
     assert "It is as if all GPUs were in one node, as no run was on several." in text
+
+
+def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():
+    """Least squares of relative errors, by another program."""
+    numpy = pytest.importorskip("numpy")
+    times_s = {Size(1, 1): 1.0, Size(2, 1): 0.57, Size(4, 1): 0.36, Size(8, 1): 0.24}
+    law = fit_law(times_s, is_strong=True)
+    rows = [[1 / size.gpus, (size.gpus - 1) / size.gpus] for size in times_s]
+    relative = [[x / t for x in row] for row, t in zip(rows, times_s.values(), strict=True)]
+    (first, second), (squares,), *_ = numpy.linalg.lstsq(relative, [1.0] * 4)
+    assert (law.computing_s, law.communication_s) == pytest.approx((first, second))
+    assert law.variance == pytest.approx(squares / 2)
+    covariance = numpy.linalg.inv(numpy.transpose(relative) @ relative)
+    assert law.covariance == pytest.approx((covariance[0][0], covariance[0][1], covariance[1][1]))
+    next_s = law.interval_s(Size(16, 1), least_variance=0.0, baseline_variance=0.0)
+    row = numpy.array([1 / 16, 15 / 16])
+    of_fit = row @ covariance @ row / law.time_s(Size(16, 1)) ** 2
+    # t of two degrees of freedom is 4.3027.
+    half = 4.3027 * (law.variance * (1 + of_fit)) ** 0.5
+    assert next_s.high / law.time_s(Size(16, 1)) == pytest.approx(math.exp(half), rel=1e-4)

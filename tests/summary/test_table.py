@@ -78,7 +78,7 @@ ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
 % of the ideal speed-up (weak scaling).
   2 x 2: of its time 20 % is lost: 18 % in no phase that was recorded, 12 %
   waiting for the slowest rank, less 10 % won elsewhere.
-  Waiting for the slowest rank is 12 % of the time, but none is for certain the
+  Waiting for the slowest rank is 12 % of the time, but no rank is certainly the
   slowest throughout: batches may take unequally long, or something else uses
   the CPUs now and then.
   Exposed communication is 12 % of the time: train.accumulate=2 or
@@ -103,6 +103,7 @@ Where the time goes: lost against the ideal, in % of all the time
 1   1 x 1   100     0        0       0       0      0      0    0
 2   1 x 2    90     1       -3       6       0      0      6   10
 3   2 x 2    80     2      -12      12       0      0     18   20
+exposed comm.: waiting for communication that no computing hides (--explain)
 
 Time of one step, mean ± sd over all steps and ranks; what was learned; memory
      step time  median   p95            test  accuracy  peak mem.     re-

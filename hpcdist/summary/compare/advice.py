@@ -139,7 +139,7 @@ def _stragglers(case: Case, share: float) -> str | None:
         return None
     if straggler is None:
         return (
-            ", but none is for certain the slowest throughout: batches may take "
+            ", but no rank is certainly the slowest throughout: batches may take "
             "unequally long, or something else uses the CPUs now and then"
         )
     verb = "need" if straggler.rank is None else "needs"

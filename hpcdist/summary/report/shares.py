@@ -49,6 +49,7 @@ _NOTE = (
     "all the time is that of steps, checkpoints and what restarts cost, so that in all may be more "
     "than 100 - effic."
 )
+_EXPOSED = "exposed comm.: waiting for communication that no computing hides (--explain)"
 _SEEN = 0.005
 """Smaller shares are 0 % in a table."""
 
@@ -78,7 +79,8 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
         kept: Column[Losses] = Column("not\nlost", lambda row: row.efficiency, percent())
         lost = _share_columns(lambda row: row.lost, group.losses)
         columns = [*size_columns, kept, *lost]
-        yield Table(title, columns, group.losses, _NOTE if has_pauses else "")
+        note = f"{_EXPOSED}\n{_NOTE}" if has_pauses else _EXPOSED
+        yield Table(title, columns, group.losses, note)
     if alone := alone_losses(groups):
         columns = _share_columns(lambda row: row.shares, alone, computing="forward\nbackward")
         yield Table(_ALONE, [*size_columns, *columns], alone)
