@@ -243,7 +243,7 @@ def test_what_a_forked_child_of_a_rank_does_is_not_the_ranks(
         assert ("ValueError: in the child" in launched.log(rank)) is (how == "raise")
         assert (tmp_path / f"child{rank}").read_text() == "by the child"
         assert not launched.run.error_file(rank).exists()
-        start, steps, end = launched.events(rank)
+        start, *_, steps, end = launched.events(rank)
         assert (start["event"], steps["samples"], end["status"]) == ("start", 1, "done")
 
 

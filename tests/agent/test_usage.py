@@ -74,8 +74,9 @@ def test_a_run_shows_the_cpu_time_of_its_rank_and_workers_and_its_memory(launch,
     assert launched.verdict(90).kind == "done", launched.log(0)
     begin, windows = usage(launched.run)
     used_s = cpu_time_s(windows)
-    # Of all that the rank and its workers used, what was before the first sample is not in.
-    assert 1.0 + 4 * 0.2 - 0.1 < used_s <= float(launched.log(0).split()[-1]) + 0.1
+    # Of all that the rank and its workers used, what was before the first sample is not in, but
+    # what the rank's end took after it had printed is.
+    assert 1.0 + 4 * 0.2 - 0.1 < used_s <= float(launched.log(0).split()[-1]) + 0.5
     memory = [one["memory_bytes"] for one in windows if one.get("memory_bytes")]
     assert min(one["min"] for one in memory) > 10e6  # a rank that has just ended holds nothing
     assert max(one["max"] for one in memory) - memory[0]["min"] > 290e6

@@ -149,9 +149,13 @@ def test_every_script_has_the_seal_and_looks_at_the_folders_of_the_snapshot():
     scripts = sorted(files.shipped_folder("templates").glob("*.sh.j2"))
     texts = {path.name: path.read_text() for path in scripts}
     del texts["own_folders.sh.j2"]
+    start_agent = texts.pop("start_agent.sh.j2")
+    assert (
+        start_agent.count("{{ of_folder }}") == start_agent.count("{{ of_folder }} {{ seal }}") > 0
+    )
     assert len(texts) >= 3
     for name, text in texts.items():
-        assert "{{ seal }}" in text, name
+        assert "{{ seal }}" in text or '{% include "start_agent.sh.j2" %}' in text, name
         assert text.index('{% include "own_folders.sh.j2" %}') < text.index("cd {{ cwd"), name
 
 
