@@ -65,7 +65,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
             warning_signals=["SIGTERM"],
             limit_min=time_limit_min(job, cluster),
         )
-        return Plan(launch=launch, cluster=cluster)
+        return Plan(launch=launch, notes=_notes(job), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
         return explanation(job, plan.cluster)
@@ -152,6 +152,13 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
 
 
 scheduler = AzureScheduler()
+
+
+def _notes(job: JobSpec) -> list[str]:
+    if getattr(job, "strategy", None) != "fsdp" or job.resources.nodes == 1:
+        return []
+    note = "fsdp saves its checkpoints in parts, one per node, and Azure's nodes share no disk: "
+    return [f"{note}if the job is started again, it begins anew"]
 
 
 def _refuse_secrets(job: JobSpec) -> None:

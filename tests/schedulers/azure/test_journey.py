@@ -121,6 +121,8 @@ def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path)
     folder.mkdir(parents=True)
     (folder / "step-00000004.pt").write_bytes(b"whole enough")
     hpcdist("submit", "ddp", "--set", "checkpoint.resume=runs/before", "--gpus", "1")
+    done = hpcdist("render", "fsdp", "--nodes", "2", "--gpus", "1")
+    assert "fsdp saves its checkpoints in parts" in done.stderr
     found = uploaded(azure)
     assert found["resume/step-00000004.pt"] == b"whole enough"
     code = tmp_path / "code"
