@@ -55,7 +55,7 @@ _LISTED_POINTS = 40
 @click.command(cls=HostCommand)
 @job_options
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
-@click.option("--here", is_flag=True, help="Run in this shell's allocation (salloc), and follow.")
+@click.option("--here", is_flag=True, help="Run in this shell's salloc or qsub -I, and follow.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
 def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
@@ -68,8 +68,8 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     hpcdist submit ddp --nodes 2 --gpus 2
         the same on the cluster, Slurm, LSF or PBS; returns at once, --wait follows it
     hpcdist submit ddp --here --gpus 2
-        the same in the allocation of this shell (salloc), at once, on all its nodes if neither
-        the job nor --nodes says how many
+        the same in the allocation of this shell (salloc, qsub -I), at once, on all its nodes if
+        neither the job nor --nodes says how many
     hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1

@@ -44,8 +44,9 @@ def find_allocation(environment: Mapping[str, str]) -> tuple[Scheduler, Allocati
             return scheduler, allocation
     variables = " nor ".join(str(one.allocation_variable) for one in schedulers)
     raise UserError(
-        f"--here is for a shell inside an allocation, and {variables} is not set",
-        hint="get one with: salloc --nodes=2, or submit a job: leave out --here",
+        f"--here is for a shell inside an allocation, and neither {variables} is set",
+        hint="get one with salloc --nodes=2 (Slurm) or qsub -I -l select=2 -l place=scatter (PBS), "
+        "or submit a job: leave out --here",
     )
 
 

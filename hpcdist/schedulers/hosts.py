@@ -112,6 +112,7 @@ def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument("--tasks-per-node", type=int, default=1)
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--wait-for-all", action="store_true")
+    parser.add_argument("--first", action="store_true")  # so many of the hosts are enough
     parser.add_argument(  # the end of the name of its file
         "--separate-stderr", dest="errors", action="store_const", const=".err", default=""
     )

@@ -115,6 +115,10 @@ def _seconds(text):
     return hours * 3600 + minutes * 60 + seconds
 
 
+def _hours(seconds):
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
 def qalter(words):
     _, value, job_id = words
     with jobs() as known:
@@ -170,6 +174,8 @@ def _show(asked):
             if job_id not in asked and job.get("array") not in asked:
                 continue
             print(f"Job Id: {job_id}.{SERVER}")
+            if job["limit_s"]:
+                print(f"    Resource_List.walltime = {_hours(job['limit_s'])}")
             for key in (*shown, "exec_host", "Hold_Types", "Exit_status"):
                 if key in job:
                     text = f"    {key} = {job[key]}"
@@ -227,7 +233,7 @@ def may_start(job_id):
         hosts = free[: job["nodes"]]
         where = "+".join(f"({host}:ncpus={job['cpus']})" for host in hosts)
         job |= {"job_state": "R", "hosts": hosts, "stime": ctime(), "substate": 41}
-        job |= {"exec_host": "+".join(f"{host}/0" for host in hosts)}
+        job |= {"exec_host": "+".join(f"{host}/0*{job['cpus']}" for host in hosts)}
         job["comment"] = f"Job run at {ctime()} on {where}"
         known[job_id] = job
         return hosts

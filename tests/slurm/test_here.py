@@ -104,7 +104,7 @@ def test_what_the_allocation_does_not_have_is_refused(shell, options, words):
 def test_outside_of_an_allocation_it_says_how_to_get_one(slurm, tmp_path):
     done = slurm.run("hpcdist", "submit", "check", "--here", cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert "SLURM_JOB_ID is not set" in done.stderr
+    assert "neither SLURM_JOB_ID nor PBS_JOBID is set" in done.stderr
     assert "salloc" in done.stderr
     assert os.listdir(tmp_path) == []
 

@@ -37,7 +37,7 @@ def main() -> None:
     hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
     job = Job(
         "PBS",
-        hosts,
+        hosts[: options.nodes] if options.first else hosts,
         _OF_FIRST_TASK,
         is_launched_by_shell=False,
         tells_secrets=True,

@@ -65,7 +65,7 @@ _ENDS: dict[int, str] = {
 }
 """Negative Exit_status, as in pbs_job.h -> words."""
 _ATTRIBUTE = re.compile(r"^    ([\w.]+) = (.*)$")
-_HEAD = re.compile(r"^Job Id: (\S+)")
+HEAD = re.compile(r"^Job Id: (\S+)")
 _INDEX = re.compile(r"\[(\d+)\]$")
 _HOST = re.compile(r"(?:^|\+)\(?([^/:+()]+)")
 _SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb)?")
@@ -203,13 +203,13 @@ def parse_blocks(text: str, head: re.Pattern[str]) -> dict[str, dict[str, str]]:
 
 def parse_jobs(text: str) -> list[QstatJob]:
     """Return the jobs of `qstat -f`, without the arrays that others of them are part of."""
-    jobs = [_make_job(job_id, values) for job_id, values in parse_blocks(text, _HEAD).items()]
+    jobs = [_make_job(job_id, values) for job_id, values in parse_blocks(text, HEAD).items()]
     return [job for job in jobs if not job.job_id.endswith("[]")]
 
 
 def parse_whole(text: str) -> QstatJob | None:
     """Return the first job of `qstat -f`, an array too."""
-    blocks = parse_blocks(text, _HEAD)
+    blocks = parse_blocks(text, HEAD)
     return next((_make_job(job_id, values) for job_id, values in blocks.items()), None)
 
 

@@ -161,4 +161,5 @@ def job_script(
         of_submission=ENVIRONMENT,
         environment=environment,
         launcher=_LAUNCHER,
+        is_step=target.allocation is not None,
     )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.base import files
-from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.machine.process import ProcessId
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
+    Allocation,
     Condition,
     JobPlace,
     Plan,
@@ -26,6 +29,7 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
 from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
+from hpcdist.schedulers.pbs import steps
 from hpcdist.schedulers.pbs.commands import (
     TIMEOUT_S,
     array_id,
@@ -40,6 +44,7 @@ from hpcdist.schedulers.pbs.request import explanation, job_script
 from hpcdist.schedulers.pbs.requeue import PbsRequeuer
 from hpcdist.schedulers.pbs.site import ask_max_array_size, ask_queues, check_queue, detect_pbs
 from hpcdist.schedulers.request import lay_out, time_limit_min
+from hpcdist.schedulers.steps import is_step, signal_script, start_script
 
 _WARNINGS = ("SIGTERM",)
 
@@ -52,6 +57,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     version_command = ("qsub", "--version")
     has_queue = True
     takes_containers = True
+    allocation_variable = "PBS_JOBID"
     can_requeue = True
 
     def plan(
@@ -81,21 +87,25 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
         *,
         agents: Sequence[Task],
     ) -> list[str]:
-        job_ids, said = _send(job, target, agents, script)
+        sent = _Sent(target)
+        job_ids = sent.submit(job, agents, script)
         note_jobs(
             runs,
             job_ids,
-            submission=Submission(scheduler=self.name),
+            submission=Submission(
+                scheduler=self.name, step=target.allocation is not None, process=sent.process
+            ),
             target=target,
-            take_back=lambda: qdel(job_ids),
+            take_back=lambda: sent.take_back(job_ids),
         )
-        return [*said, *_dropped(target, job_ids)]
+        return [*sent.said, *_dropped(target, job_ids)]
 
     def submit_task(
         self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
-        (job_id,), said = _send(job, target, [task], script)
-        return job_id, said
+        sent = _Sent(target)
+        (job_id,) = sent.submit(job, [task], script)
+        return job_id, sent.said
 
     def answers(self) -> bool:
         """Return whether PBS is here: TORQUE and Grid Engine have a qsub, too."""
@@ -105,12 +115,15 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
             return False
         return done.returncode == 0 and "pbs_version" in done.stdout
 
-    def find_allocation(self, environment: Mapping[str, str]) -> None:
-        """Refuse a shell within a job."""
-        if "PBS_JOBID" in environment:
-            raise UserError(
-                "--here is not supported with PBS yet", hint="submit a job: leave out --here"
-            )
+    def find_allocation(self, environment: Mapping[str, str]) -> steps.PbsAllocation | None:
+        return steps.find_allocation(environment)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        assert isinstance(allocation, steps.PbsAllocation)
+        steps.check_allocation(job, cluster, allocation)
+        limit_min = steps.step_limit_min(job, cluster, allocation)
+        launch = lay_out(job, cluster, warning_signals=_WARNINGS, limit_min=limit_min)
+        return Plan(launch=launch, cluster=cluster, allocation=allocation.job_id)
 
     def max_array_size(self) -> int:
         return ask_max_array_size()
@@ -119,8 +132,11 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
         return array_id(job_id)
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        found = find_jobs(runs, ask_jobs)
-        return {run.id: condition_of(run, sent, job, self.title) for run, sent, job in found}
+        found = steps.step_conditions([run for run in runs if is_step(run)])
+        jobs = [run for run in runs if run.id not in found]
+        for run, sent, job in find_jobs(jobs, ask_jobs) if jobs else ():
+            found[run.id] = condition_of(run, sent, job, self.title)
+        return found
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         submitted = [run for run in runs if run.read_submission()]
@@ -130,6 +146,8 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
 
     def cancel(self, runs: Sequence[Run]) -> None:
         hint = "their hosts may be down; qdel -W force JOBID takes them from PBS's list"
+        for run in filter(is_step, runs):
+            steps.cancel_step(run)
         cancel_jobs(runs, ask_jobs, kill=qdel, hint=hint)
 
     def place(self) -> JobPlace:
@@ -146,32 +164,56 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
 scheduler = PbsScheduler()
 
 
-def _send(
-    job: JobSpec, target: Target, tasks: Sequence[Task], script: str
-) -> tuple[list[str], list[str]]:
-    """Call qsub once; return the jobs' ids, and what PBS had to say."""
-    from submitit.local.local import LocalJob
+class _Sent:
+    """A script, given to qsub once, or started at once in the job of this shell."""
 
-    from hpcdist.schedulers.submitting import ScriptExecutor
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.said: list[str] = []
+        """Lines that PBS printed besides the job's id."""
+        self.process: ProcessId | None = None
+        """The process that was started here."""
 
-    said: list[str] = []
+    def submit(self, job: JobSpec, tasks: Sequence[Task], script: str) -> list[str]:
+        """Return the jobs' ids. Raises SchedulerError."""
+        from submitit.local.local import LocalJob
 
-    def send(seal: str) -> str:
-        sealed = with_environment(script.replace(PLACEHOLDER, seal), target.submitit_folder)
-        files.write_whole(target.script_file, sealed)
-        job_id, lines = qsub(target.script_file, sealed, target.name, ask=ask_jobs)
-        said.extend(lines)
+        from hpcdist.schedulers.submitting import ScriptExecutor
+
+        def send(seal: str) -> str:
+            sealed = with_environment(
+                script.replace(PLACEHOLDER, seal), self._target.submitit_folder
+            )
+            files.write_whole(self._target.script_file, sealed)
+            return self._start(sealed) if self._target.allocation else self._qsub(sealed)
+
+        executor = ScriptExecutor(
+            self._target.submitit_folder,
+            job_class=LocalJob,
+            num_tasks=job.resources.nodes,
+            send=send,
+            take_back=lambda ids: self.take_back([pbs_id(one) for one in ids]),
+            array_from=None if self._target.array_size is None else 0,
+        )
+        return [pbs_id(one) for one in executor.submit_all(tasks)]
+
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """End what was submitted: nobody would know of it. The job of a shell stays."""
+        if self._target.allocation is None:
+            qdel(job_ids)
+        elif self.process is not None:
+            signal_script(self.process, signal.SIGKILL)
+
+    def _qsub(self, sealed: str) -> str:
+        job_id, lines = qsub(self._target.script_file, sealed, self._target.name, ask=ask_jobs)
+        self.said.extend(lines)
         return job_id.removesuffix("[]")
 
-    executor = ScriptExecutor(
-        target.submitit_folder,
-        job_class=LocalJob,
-        num_tasks=job.resources.nodes,
-        send=send,
-        take_back=lambda ids: qdel([pbs_id(one) for one in ids]),
-        array_from=None if target.array_size is None else 0,
-    )
-    return [pbs_id(one) for one in executor.submit_all(tasks)], said
+    def _start(self, sealed: str) -> str:
+        job_id = str(self._target.allocation)
+        log = self._target.submitit_folder / f"{job_id}_0_log.out"
+        self.process = start_script(sealed, log=log, environment=os.environ)
+        return job_id
 
 
 def _dropped(target: Target, job_ids: Sequence[str]) -> list[str]:

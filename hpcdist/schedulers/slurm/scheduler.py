@@ -44,6 +44,7 @@ from hpcdist.schedulers.slurm.queue import (
     scancel,
     show_job,
 )
+from hpcdist.schedulers.steps import is_step
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import Sbatch
@@ -150,7 +151,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
 
         Raises SchedulerError where squeue does not answer.
         """
-        found = steps.step_conditions([run for run in runs if steps.is_step(run)])
+        found = steps.step_conditions([run for run in runs if is_step(run)])
         jobs = [run for run in runs if run.id not in found]
         found |= _job_conditions(jobs) if jobs else {}
         return found | site.conditions_elsewhere(
@@ -181,7 +182,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
         queue = JobIndex(ask_queue())  # where Slurm does not answer, nothing may be half done
-        in_allocations = [run for run in runs if steps.is_step(run)]
+        in_allocations = [run for run in runs if is_step(run)]
         jobs = {
             run.id: job
             for run in runs

@@ -7,7 +7,6 @@ The allocation is the user's, and stays whatever becomes of the run.
 from __future__ import annotations
 
 import math
-import os
 import re
 import signal
 import time
@@ -21,11 +20,11 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.machine.process import is_alive, works_in
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Allocation, Condition
 from hpcdist.schedulers.request import cpus_per_node, time_limit_min
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, job_fields, scancel, show_job
+from hpcdist.schedulers.steps import signal_script, submission_of
 
 _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _POLL_S = 0.5
@@ -196,17 +195,12 @@ def _ended(job_id: str, why: str) -> UserError:
 # Runs in an allocation.
 
 
-def is_step(run: Run) -> bool:
-    """Return whether the run is a step in an allocation, and no job of its own."""
-    return _submission(run).step
-
-
 def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     """Return the condition by run id, from the process that runs srun; on other hosts from squeue.
 
     Raises SchedulerError where squeue is needed and does not answer.
     """
-    processes = {run.id: _submission(run).process for run in runs}
+    processes = {run.id: submission_of(run).process for run in runs}
     # None: its process is on another host.
     alive = {name: one is not None and is_alive(one) for name, one in processes.items()}
     steps = _steps() if None in alive.values() else {}
@@ -232,7 +226,7 @@ def cancel_step(run: Run) -> None:
     asked: set[str] = set()
 
     def end() -> bool | None:
-        step, process = _steps().get(run.id), _submission(run).process
+        step, process = _steps().get(run.id), submission_of(run).process
         if step is not None and step not in asked:
             asked.add(step)
             with suppress(CommandFailedError):  # it has ended by itself
@@ -242,9 +236,8 @@ def cancel_step(run: Run) -> None:
             if process is None or not (is_there and works_in(process.pid, run.path)):
                 return True
             # srun waits for room, or has nothing left to wait for.
-            with suppress(ProcessLookupError):
-                number = signal.SIGTERM if time.monotonic() < kill_s else signal.SIGKILL
-                os.killpg(process.pid, number)
+            is_asked = time.monotonic() < kill_s
+            signal_script(process, signal.SIGTERM if is_asked else signal.SIGKILL)
         return None
 
     if poll(end, interval_s=_POLL_S, limit_s=_GONE_LIMIT_S) is None:
@@ -252,10 +245,6 @@ def cancel_step(run: Run) -> None:
             f"step {_steps().get(run.id) or 'of the run'} has not ended within {_GONE_LIMIT_S:g} s",
             hint="its nodes may be down; see: squeue --steps",
         )
-
-
-def _submission(run: Run) -> Submission:
-    return run.read_submission() or Submission()
 
 
 def _steps() -> dict[str, str]:

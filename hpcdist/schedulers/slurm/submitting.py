@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import threading
 from collections.abc import Sequence
 
 from submitit.slurm.slurm import SlurmJob
@@ -15,12 +13,13 @@ from submitit.slurm.slurm import SlurmJob
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
-from hpcdist.machine.process import ProcessId, identify
+from hpcdist.machine.process import ProcessId
 from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.schedulers.base import Target, Task
 from hpcdist.schedulers.jobs import NoJobNamedError, find_by_name
 from hpcdist.schedulers.slurm.directives import submission_environment
 from hpcdist.schedulers.slurm.queue import ask_queue, scancel
+from hpcdist.schedulers.steps import signal_script, start_script
 from hpcdist.schedulers.submitting import ScriptExecutor
 
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
@@ -116,18 +115,14 @@ class Sbatch:
 
 
 class Step(Sbatch):
-    """One script, started at once in an allocation that is there.
-
-    It has a session of its own, out of reach of the terminal's Ctrl-C: the agents end their ranks
-    in order.
-    """
+    """One script, started at once in an allocation that is there."""
 
     is_step = True
 
     def take_back(self, job_ids: Sequence[str]) -> None:  # noqa: ARG002 - the allocation stays
         """End the script and its srun, which ends the step."""
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            signal_script(self.process, signal.SIGKILL)
 
     def send(self, seal: str) -> str:
         """Start the script in the background; return the allocation's id."""
@@ -136,16 +131,6 @@ class Step(Sbatch):
         assert job_id is not None
         # srun finds the rest by the id; other variables would be taken for options.
         environment = submission_environment(os.environ, self._script) | {"SLURM_JOB_ID": job_id}
-        with (self._target.submitit_folder / f"{job_id}_0_log.out").open("ab") as log:
-            process = subprocess.Popen(
-                ["/bin/bash", "-c", self._script],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.process = identify(process.pid)
-        # A program that goes on after submitting must not keep the ended script as a zombie.
-        threading.Thread(target=process.wait, daemon=True).start()
+        log = self._target.submitit_folder / f"{job_id}_0_log.out"
+        self.process = start_script(self._script, log=log, environment=environment)
         return job_id

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.job.spec import Resources, ScriptJob
@@ -36,9 +35,3 @@ def test_the_profile_that_is_shipped_can_be_asked_for(tmp_path, monkeypatch):
     target = Target(name="RUN", folder=tmp_path, cwd="/")
     selects = [directives(job, load_profile(name).profile, target)[1] for name in ("gpu", "cpu")]
     assert selects == ["-l select=2:ncpus=8:mem=61036mb:ngpus=2", "-l select=2:ncpus=2"]
-
-
-def test_a_run_within_a_job_of_pbs_is_refused_with_what_to_do():
-    assert scheduler.find_allocation({}) is None
-    with pytest.raises(UserError, match="--here is not supported with PBS yet"):
-        scheduler.find_allocation({"PBS_JOBID": "7.pbs"})
