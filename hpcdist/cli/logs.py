@@ -52,6 +52,7 @@ def logs(
     hpcdist logs last --follow
     """
     from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.states import bring_home
     from hpcdist.monitor.tail import whole_bytes, whole_log
 
     if follow and raw:
@@ -60,6 +61,7 @@ def logs(
     if follow:
         _follow(run, rank, shown)
         return
+    bring_home(run, warn=note)
     files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
     if not files:
         ranks = sorted({number for number, _, _ in run.log_files()})

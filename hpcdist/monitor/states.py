@@ -75,6 +75,14 @@ def _last_known(remote: Remote) -> Condition:
     return Condition(state="unknown", reason=f"{remote.host} has not been asked yet")
 
 
+def bring_home(run: Run, *, warn: Callable[[str], None]) -> None:
+    """Have what is new of a run brought here that goes on where nodes cannot write here: its
+    scheduler does that when it is asked."""
+    name = run.read_scheduler()
+    if name in SCHEDULERS and not load_scheduler(name).shares_files:
+        run_conditions([run], warn=warn)
+
+
 def run_accounting(
     runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
 ) -> dict[str, Accounting]:

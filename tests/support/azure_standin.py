@@ -68,7 +68,7 @@ class Azure:
             "cpu-cluster": {"vmSize": "Standard_D4s_v3", "maxNodeCount": 2},
         }
         self.environments = {"torch": ["1", "2", "3"]}
-        self.datastores = ["workspaceblobstore"]
+        self.datastores = ["workspaceblobstore", "workspaceartifactstore"]
         self.faults = []
         self.quota = 96
         self.tokens = 0

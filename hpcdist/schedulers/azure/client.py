@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.errors import HpcdistError, ProfileError, SchedulerError, UserError
+from hpcdist.base.errors import EXIT_USER, HpcdistError, ProfileError, SchedulerError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import nearest_first, one_line
 from hpcdist.cluster.profile import AzureOptions
@@ -34,6 +34,12 @@ _RETRIES_LAST_S = 90
 """Time that a request may take with its repetitions, after which the SDK waits for none."""
 _MOST_WORDS = 400
 _REPEATED = re.compile(r"\s*\b(?:Code|Content|Target|Exception Details):.*", re.DOTALL)
+
+
+class NoSdkError(SchedulerError):
+    """Azure cannot be asked from this Python; states of its runs are not known."""
+
+    exit_code = EXIT_USER
 
 
 class SilentAzureError(SchedulerError):
@@ -66,14 +72,14 @@ def quiet() -> Iterator[None]:
 def client_of(azure: AzureOptions) -> MLClient:
     """Return the SDK's client of a profile's workspace; nothing is sent yet.
 
-    Raises UserError where the SDK is not installed.
+    Raises NoSdkError where the SDK is not installed.
     """
     try:
         with quiet():
             from azure.ai.ml import MLClient
             from azure.identity import DefaultAzureCredential
     except ImportError as error:
-        raise UserError(f"Azure's SDK cannot be imported: {error}", hint=INSTALL) from None
+        raise NoSdkError(f"Azure's SDK cannot be imported: {error}", hint=INSTALL) from None
     with asking("its settings"), quiet():
         return MLClient(
             DefaultAzureCredential(),

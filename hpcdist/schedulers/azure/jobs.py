@@ -73,6 +73,11 @@ class AzureJob(msgspec.Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         return self.condition().state in ("pending", "running", "unknown")
 
+    @property
+    def has_nodes(self) -> bool:
+        """It runs, or it has ended: there may be something of its nodes."""
+        return self.condition().state != "pending"
+
     def condition(self) -> Condition:
         state, reason = _STATES.get(self.status, ("unknown", f"Azure calls it {self.status}"))
         if state in ("failed", "unknown") and self.url:

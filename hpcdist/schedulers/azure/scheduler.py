@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -29,13 +30,14 @@ from hpcdist.schedulers.azure.request import (
     job_yaml,
 )
 from hpcdist.schedulers.azure.site import AzureDoctor, detect_azure
-from hpcdist.schedulers.azure.storage import BlobFolder, output_folder
+from hpcdist.schedulers.azure.storage import BlobFolder, keep_logs, log_folder, output_folder
 from hpcdist.schedulers.azure.upload import write_code
 from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
 from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
 from hpcdist.schedulers.request import time_limit_min
 
 _JOB_FILE = "job.yml"
+_AT_ONCE = 8
 
 
 class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
@@ -47,6 +49,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
     shares_files = False
     jobs_can_wait = False
     can_requeue = True
+    longest_poll_s = 10.0  # with each question, what ranks have printed comes home
 
     def plan(
         self,
@@ -103,13 +106,16 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
         return [f"uploaded {show_bytes(size)} to the workspace {azure.workspace}", *said]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """Return what Azure says; what the nodes of a run have left that has ended is brought home
-        first, for its verdict is there."""
+        """Return what Azure says; what the nodes of a run have published is brought home first: its
+        logs and events while it goes on, and its verdict once it has ended."""
         conditions = {}
         found = jobs.jobs_of(runs)
+        begun = [(run, job) for run in runs if (job := found[run.id]) and job.has_nodes]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            problems = list(pool.map(lambda one: self._bring(*one), begun))
+        why_not = {run.id: why for (run, _), why in zip(begun, problems, strict=True)}
         for run in runs:
-            job = found[run.id]
-            why = self._bring(run) if job is not None and not job.is_active else None
+            job, why = found[run.id], why_not.get(run.id)
             condition = condition_of(run, run.read_submission(), job, self.title)
             if why is not None:
                 reason = "; ".join(filter(None, [condition.reason, why]))
@@ -117,10 +123,13 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
             conditions[run.id] = condition
         return conditions
 
-    def _bring(self, run: Run) -> str | None:
-        """Fetch a run; return why that cannot be."""
+    def _bring(self, run: Run, job: jobs.AzureJob) -> str | None:
+        """Fetch a run, and what Azure keeps of its output where it ended before an agent began;
+        return why that cannot be."""
         try:
             fetch(run, self.source_of(run))
+            if not (job.is_active or run.has_started()):
+                keep_logs(run, log_folder(jobs.workspace_of(run), jobs.name_of(run)))
         except (OSError, HpcdistError) as error:
             why = getattr(error, "message", None) or getattr(error, "strerror", None) or error
             return f"its run directory cannot be brought here: {why}"

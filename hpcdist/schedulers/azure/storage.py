@@ -7,12 +7,16 @@ user's own login. `get_datastore_info`, which finds that, is no documented name 
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import AzureOptions
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure.client import NotFoundError, SilentAzureError, asking, client_of
 
 if TYPE_CHECKING:
@@ -22,6 +26,12 @@ _ARTIFACTS = "workspaceartifactstore"
 """The datastore to which Azure itself writes what jobs print."""
 _RETRIES = 2
 _TIMEOUT_S = 60
+_ACCESS_LASTS_S = 1800.0
+"""Signatures last for an hour."""
+_USER_LOG = re.compile(r"user_logs/[A-Za-z0-9][\w.-]{0,99}\.txt", re.ASCII)
+_MOST_LOG_BYTES = 1 << 20
+
+_accesses: dict[tuple[AzureOptions, str], tuple[dict[str, Any], float]] = {}
 
 
 class BlobFolder:
@@ -65,13 +75,23 @@ def log_folder(azure: AzureOptions, name: str) -> BlobFolder:
     return BlobFolder(azure, _ARTIFACTS, f"ExperimentRun/dcid.{name}")
 
 
+def keep_logs(run: Run, folder: BlobFolder) -> None:
+    """Write the ends of what Azure keeps of a job's output into the run directory: where no agent
+    began, nothing else tells why. Raises OSError."""
+    for name, size in folder.sizes().items():
+        if not _USER_LOG.fullmatch(name) or not size:
+            continue
+        content = folder.read(name, offset=max(0, size - _MOST_LOG_BYTES))
+        stem = name.removeprefix("user_logs/").removesuffix(".txt")
+        run.submitit_folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        files.write_whole(run.submitit_folder / f"{stem}.log", content)
+
+
 def _container(azure: AzureOptions, datastore: str) -> ContainerClient:
-    client = client_of(azure)
-    from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
     from azure.storage.blob import ContainerClient
 
     with asking(f"datastore {datastore}"):
-        info = get_datastore_info(client.datastores, datastore)
+        info = _access(azure, datastore)
         return ContainerClient(
             info["account_url"],
             info["container_name"],
@@ -80,6 +100,18 @@ def _container(azure: AzureOptions, datastore: str) -> ContainerClient:
             connection_timeout=_TIMEOUT_S,
             read_timeout=_TIMEOUT_S,
         )
+
+
+def _access(azure: AzureOptions, datastore: str) -> dict[str, Any]:
+    """Return account, container and credential, which are asked for again before they expire."""
+    from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+
+    key = (azure, datastore)
+    info, until_s = _accesses.get(key, ({}, 0.0))
+    if time.monotonic() >= until_s:
+        info = get_datastore_info(client_of(azure).datastores, datastore)
+        _accesses[key] = info, time.monotonic() + _ACCESS_LASTS_S
+    return info
 
 
 @contextmanager

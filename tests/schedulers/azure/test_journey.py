@@ -10,6 +10,7 @@ import tarfile
 
 import pytest
 
+from hpcdist.runs.parcels import Entry, encode
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure import start
 
@@ -190,3 +191,38 @@ def test_a_script_outside_of_git_is_refused(hpcdist, azure, tmp_path):
     (hpcdist.folder / "data" / "train.py").write_text("")
     done = hpcdist("submit", "data/train.py", code=2)
     assert "Azure has no other files than the snapshot's" in done.stderr
+
+
+def publish(azure, run, number, offset, content):
+    """Publish a part of a rank's log, as a node does."""
+    entry = Entry(path="logs/rank-00000.log", offset=offset, size=len(content))
+    parcel = encode(1763859001.0 + number, [entry], [content])
+    folder = "node-00000/1763859000123456789-9f31c2aa"
+    azure.put_output(run.id, f"{folder}/{number:08d}.parcel", parcel)
+
+
+def test_what_ranks_print_comes_home_while_the_job_runs(hpcdist, azure):
+    run = hpcdist.submit()
+    azure.set_state(run.id, "Running")
+    publish(azure, run, 0, 0, b"first\n")
+    assert hpcdist("logs", run.id).stdout == "first\n"
+    publish(azure, run, 1, 6, b"second\n")
+    assert state_of(hpcdist, run) == ("running", None)
+    assert run.log_file(0).read_text() == "first\nsecond\n"
+    azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
+    state, reason = state_of(hpcdist, run)
+    assert state == "running"
+    assert "its run directory cannot be brought here" in reason
+
+
+def test_what_azure_keeps_tells_why_no_agent_began(hpcdist, azure):
+    run = hpcdist.submit()
+    azure.set_state(run.id, "Failed")
+    place = f"blobs/ExperimentRun/dcid.{run.id}/user_logs/std_log_process_0.txt"
+    azure.blobs[place] = (b"python: command not found\n", {})
+    azure.blobs[place.replace("std", "../../std")] = (b"of nobody", {})
+    done = hpcdist("status", run.id)
+    (log,) = run.job_logs()
+    assert str(log) in done.stdout
+    assert log.read_text() == "python: command not found\n"
+    assert "lost" not in done.stdout

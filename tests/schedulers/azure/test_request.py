@@ -2,12 +2,13 @@
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from azure_standin import PROFILE
 
-from hpcdist.base.errors import ProfileError
+from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.azure.client import NotFoundError, client_of
@@ -172,3 +173,11 @@ def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azur
     with pytest.raises(NotFoundError, match="datastore nostore"):
         BlobFolder(options, "nostore", "x")
     client_of.cache_clear()
+
+
+def test_without_the_sdk_it_is_said_how_to_install_it(monkeypatch):
+    client_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "azure.ai.ml", None)
+    with pytest.raises(SchedulerError) as caught:
+        client_of(AzureOptions(**PROFILE))
+    assert (caught.value.exit_code, caught.value.hint) == (2, "pip install 'hpcdist[azure]'")
