@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 _BENCHMARKS = (
-    *("cli", "start", "recovery", "train", "lightning", "recording", "summary"),
+    *("cli", "start", "recovery", "train", "lightning", "recording", "figures", "summary"),
     *("fsdp", "allreduce", "dataload"),
 )
 _ON_SLURM = ("submit", "status", "slurm_start")

@@ -20,6 +20,7 @@ from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.peers import Peers
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
@@ -46,7 +47,9 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
     num_steps = max(1000, int(_SECONDS / step_time_s))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         events = EventWriter(Path(name) / "rank-00000.jsonl")
-        recorder = StepRecorder(events, ProgressBoard(1).slot(0), enabled=enabled, clock=clock)
+        recorder = StepRecorder(
+            events, ProgressBoard(1).slot(0), enabled=enabled, clock=clock, peers=Peers(events)
+        )
         begin_s = time.perf_counter()
         for _ in range(num_steps):
             recorder.mark("data_wait")
@@ -86,7 +89,7 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
     job = load_job("ddp", overrides=overrides).job
     assert isinstance(job, TrainJob)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        context = _only_rank(job, Path(name))
+        context = only_rank(job, Path(name))
         trainer = Trainer(context, job, has_group=True)
         trainer.seed([])
         trainer.train()
@@ -97,7 +100,8 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
     return {"step time": min(times_s) / trainer.plan.num_steps() * 1e6}
 
 
-def _only_rank(job: TrainJob, folder: Path) -> RankContext:
+def only_rank(job: TrainJob, folder: Path) -> RankContext:
+    """Return the context of a training's one rank, which records into a folder."""
     return RankContext(
         run=Run(folder),
         job=job,
