@@ -64,9 +64,11 @@ browser:
 container:
 	@./tests/install-packages "a real container" $(CONTAINER_PACKAGES)
 
+# pip 23 finds no set of packages for Azure's SDK.
 $(VENV)/python-made:
 	$(PYTHON) -c 'import sys; sys.exit("hpcdist needs Python 3.10 or newer, this is " + sys.version) if sys.version_info < (3, 10) else None'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
 	@touch $@
 
 $(VENV)/installed: $(VENV)/python-made setup.cfg pyproject.toml
