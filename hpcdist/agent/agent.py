@@ -64,6 +64,9 @@ class Agent:
                 self._member = Member(
                     self._run, self._node, self._attempts, begin_s=self._begin_s, log=self._log
                 )
+                if self._is_inside:
+                    heard = left.EndOfAgent(hears_signals=True)
+                    left.leave(self._run, self._node.place.node_rank, heard)
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))

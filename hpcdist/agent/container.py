@@ -27,6 +27,7 @@ from typing import IO
 
 import msgspec
 
+from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.outcome.left import INSIDE_VARIABLE, EndOfAgent, end_file
 from hpcdist.agent.task import AgentTask
@@ -58,7 +59,7 @@ check("the image")
 from hpcdist.agent.task import main
 main()
 """
-_SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGUSR2, *CANCEL_SIGNALS)
 _POLL_S = 0.2
 _SAID_BYTES = 8192
 _NO_SUCH_COMMAND = 127
@@ -105,7 +106,8 @@ class _Outside:
         place = JobPlace(node_rank=0, host=os.uname().nodename)
         self._place = place if self._starter else load_scheduler(task.scheduler).place()
         self._signals: list[int] = []
-        self._was_terminated = False
+        self._was_ended = False
+        """Something else than a warning has come."""
         self._taken = -1
         """Number of the attempt that was taken here, where the agent had none."""
         self._said = b""
@@ -125,7 +127,7 @@ class _Outside:
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for signum in _SIGNALS:
-            signal.signal(signum, lambda number, _: self._signals.append(number))
+            signal.signal(signum, self._note_signal)
         try:
             read_run(self._run, self._task.digests)
         except BrokenSealError as error:
@@ -207,11 +209,7 @@ class _Outside:
             ready, _, _ = select.select(says, [], [], _POLL_S)
             if woken in ready:
                 os.read(woken, 4096)
-            while self._signals:
-                number = self._signals.pop(0)
-                self._was_terminated |= number == signal.SIGTERM
-                if not self._starter:  # what Slurm sends to a batch job, its srun gets by itself
-                    process.send_signal(number)
+            self._pass_signals_on(process)
             if process.stderr in ready and not self._hear(process.stderr):
                 says.remove(process.stderr)
         os.set_blocking(process.stderr.fileno(), False)
@@ -219,6 +217,23 @@ class _Outside:
             while process.stderr in says and self._hear(process.stderr):
                 pass
         return 128 - process.returncode if process.returncode < 0 else process.returncode
+
+    def _note_signal(self, number: int, _: object) -> None:
+        self._signals.append(number)
+        self._was_ended |= number in CANCEL_SIGNALS
+
+    def _pass_signals_on(self, process: subprocess.Popen[bytes]) -> None:
+        """Tell the runtime, and by it the agent. A warning waits until the agent hears it: sooner,
+        it would end the runtime, and the run with it."""
+        if self._starter:  # what Slurm sends to a batch job, its srun gets by itself
+            self._signals.clear()
+        elif self._was_ended or (self._signals and self._is_heard()):
+            while self._signals:
+                process.send_signal(self._signals.pop(0))
+
+    def _is_heard(self) -> bool:
+        end = self._end_of(self._place.node_rank)
+        return end is not None and end.hears_signals
 
     def _hear(self, said: IO[bytes]) -> bool:
         piece = os.read(said.fileno(), 1 << 16)
@@ -292,7 +307,7 @@ class _Outside:
         print(f"hpcdist: {sentence}", file=sys.stderr, flush=True)
         if node and NOTES_VARIABLE in os.environ:
             write_note(Note(node=node, host=host, said=why))
-        if self._signals or self._was_terminated or self._run.cancel_file.exists():
+        if self._was_ended or self._run.cancel_file.exists():
             return EXIT_FAILED  # it was ended before it began, and the scheduler says why
         self._run.write_verdict(
             failure.without_rank("launch", sentence, time_s=time.time(), node=node, host=host)

@@ -108,6 +108,28 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
     assert run.verdict().kind == "cancelled"
 
 
+def test_no_signal_ends_the_process_around_an_image_and_a_warning_waits_for_the_agent(
+    launch, tmp_path
+):
+    run = launch(WAIT)
+    run.wait(lambda: run.said(0))
+    os.kill(parent(run.agent_pid(0)), signal.SIGHUP)
+    assert (run.verdict().kind, run.verdict().signal) == ("cancelled", "SIGHUP")
+
+    slow = f"""#!/bin/sh
+echo $PPID > {tmp_path}/outside.tmp; mv {tmp_path}/outside.tmp {tmp_path}/outside
+until [ -e {tmp_path}/gate ]; do sleep 0.05; done
+exec {sys.executable} "$@"
+"""
+    run = launch(WAIT, python=program(tmp_path / "slow", slow))
+    run.wait((tmp_path / "outside").exists)
+    os.kill(int((tmp_path / "outside").read_text()), signal.SIGUSR2)
+    (tmp_path / "gate").touch()
+    log = run.run.agent_log_file(0)
+    run.wait(lambda: log.exists() and "received SIGUSR2" in log.read_text())
+    assert not run.run.verdict_file.exists() or run.verdict().kind == "time_limit"
+
+
 def test_an_image_that_cannot_start_an_agent_is_the_verdict_in_its_words(launch, tmp_path):
     old = f"""#!{sys.executable}
 import sys

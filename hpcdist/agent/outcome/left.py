@@ -26,6 +26,8 @@ class EndOfAgent(msgspec.Struct, frozen=True, kw_only=True):
     """The newest attempt that it knows."""
     has_begun: bool = False
     """It took part in an attempt."""
+    hears_signals: bool = False
+    """It has begun so far that a signal does not end it."""
     time_s: float = 0.0
     """Unix time in the image as it was written."""
 
