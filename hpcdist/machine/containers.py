@@ -28,6 +28,8 @@ _NAME_OF_IMAGE = re.compile(
 )
 _SIF_MAGIC = (32, b"SIF_MAGIC")
 _SQUASHFS_MAGIC = (0, b"hsqs")
+_SIGNS = ":,$"
+"""What means something in a mount."""
 _FOLDER_SIGNS = ("usr", "bin", "lib")
 
 
@@ -50,6 +52,14 @@ class Mount(NamedTuple):
             if not path.startswith(("/", "$")) or not path.isprintable() or "," in path:
                 raise ValueError(f"{path!r} must be an absolute path, without commas")
         return cls(source, target, flags == ["ro"])
+
+    @classmethod
+    def at_same_path(cls, path: str, *, is_read_only: bool = False) -> Mount:
+        """Mount a folder at its own path. Raises ValueError where that cannot be written as one."""
+        if not path.isprintable() or set(path) & set(_SIGNS):
+            signs = " ".join(_SIGNS)
+            raise ValueError(f"{path!r} cannot be mounted: its name has one of {signs}")
+        return cls(path, path, is_read_only)
 
     def __str__(self) -> str:
         return self.source if self == Mount(self.source, self.source) else self.whole
@@ -132,12 +142,14 @@ def _charliecloud(
     container: InContainer,
     command: Sequence[str],
     cwd: str,
-    environment: Mapping[str, str],  # noqa: ARG001 - it passes its own on
+    environment: Mapping[str, str],
     node: Surroundings,  # noqa: ARG001 - /dev is the host's; the image must have the libraries
 ) -> list[str]:
     binds = [f"--bind={mount.source}:{mount.target}" for mount in container.mounts]
-    has_own = os.path.exists(os.path.join(container.image, "ch/environment"))
-    options = [*(["--set-env"] if has_own else []), *binds, f"--cd={cwd}", *container.options]
+    own = []
+    if os.path.exists(os.path.join(container.image, "ch/environment")):
+        own = ["--set-env", f"--set-env=PYTHONPATH={environment.get('PYTHONPATH', '')}"]
+    options = [*own, *binds, f"--cd={cwd}", *container.options]
     return ["ch-run", *options, container.image, "--", *command]
 
 

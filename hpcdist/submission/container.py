@@ -95,7 +95,7 @@ def used_container(job: JobSpec) -> UsedContainer | None:
 def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InContainer | None:
     """Return how the agents of a job are started; None where they run in no image.
 
-    Raises JobError where the image is a folder that lacks a mount point.
+    Raises JobError where a folder cannot be mounted, or the image is one that lacks a mount point.
     """
     wanted = job.container
     if wanted.image is None:
@@ -103,12 +103,19 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
     carried = _carried()
     around = os.path.dirname(carried)
     own = [str(runs), cwd, submit_dir, *_folders_of(job, submit_dir)]
-    mounts = (
-        *(Mount(path, path) for path in _outermost(own)),
-        # The folder around it is the same for every version: images need one mount point.
-        Mount(around, around, is_read_only=wanted.runtime != "charliecloud"),
-        *map(Mount.parse, wanted.mounts),
-    )
+    try:
+        mounts = (
+            *map(Mount.at_same_path, _outermost(own)),
+            # The folder around it is the same for every version: images need one mount point.
+            Mount.at_same_path(around, is_read_only=wanted.runtime != "charliecloud"),
+            *map(Mount.parse, wanted.mounts),
+        )
+    except ValueError as error:
+        raise JobError(
+            f"container.image is {show(wanted.image)}, and {error}",
+            hint="rename the folder, or use another; --set container.image=none runs without an "
+            "image",
+        ) from None
     container = InContainer(
         runtime=wanted.runtime,
         image=wanted.image,

@@ -13,6 +13,7 @@ from hpcdist.machine.containers import (
     InContainer,
     Mount,
     Surroundings,
+    environment_inside,
     pyxis_image,
     start_command,
 )
@@ -104,6 +105,29 @@ def test_folders_that_charliecloud_cannot_mount_are_named_with_the_command_that_
         in_container(job, runs=tmp_path, cwd="/work-dir", submit_dir="/work-dir")
     assert "has no /work-dir and no /mnt/9" in error.value.message
     assert error.value.hint == f"make it: mkdir -p {folder}/work-dir {folder}/mnt/9"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", "$HOME"])
+def test_a_folder_whose_path_would_mean_something_else_in_a_mount_is_an_error_before(
+    tmp_path, name
+):
+    job = load_job("check").job
+    job = type(job)(name="check", container=Container(image="docker://a/b", runtime="podman"))
+    for folders in (("/r", f"/{name}", "/s"), (f"/{name}", "/c", "/s"), ("/r", "/c", f"/{name}")):
+        runs, cwd, submit_dir = folders
+        with pytest.raises(JobError, match="cannot be mounted: its name has one of : , \\$"):
+            in_container(job, runs=runs, cwd=cwd, submit_dir=submit_dir)
+
+
+def test_an_image_in_a_folder_gives_its_variables_but_for_where_hpcdist_is(folder):
+    (folder / "ch").mkdir()
+    (folder / "ch" / "environment").write_text("PYTHONPATH=/opt/x\n")
+    container = InContainer("charliecloud", str(folder), (), "python3", "/carried")
+    environment = environment_inside(container, {})
+    command = start_command(
+        container, ["python3"], cwd="/here", environment=environment, node=Surroundings()
+    )
+    assert command[1:3] == ["--set-env", "--set-env=PYTHONPATH=/carried"]
 
 
 def test_each_runtime_is_given_the_folders_devices_and_directory_in_its_own_words(tmp_path):
