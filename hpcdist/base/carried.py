@@ -98,10 +98,10 @@ def packages_folder() -> Path:
 
 def _check_private(folder: Path) -> None:
     """Raise CannotCarryError where others could exchange what a job would run."""
-    own_doors = [door for door in doors(folder) if door.path == folder]
-    if own_doors or not is_own(folder):
+    open_to = [door for door in doors(folder) if door.path == folder or door.who == "everyone"]
+    if open_to or not is_own(folder):
         raise CannotCarryError(
-            f"{own_doors[0] if own_doors else folder}: no job takes hpcdist from there",
+            f"{open_to[0] if open_to else folder}: no job takes hpcdist from there",
             hint="name another folder for caches with XDG_CACHE_HOME",
         )
 
@@ -201,7 +201,8 @@ def _stored(folder: Path, contents: Mapping[str, bytes]) -> Path:
         _check_private(path)
         if _digest(dict(_tree(path, any_file=True))) == digest:
             return path
-        os.rename(path, aside)  # and left there: jobs may be running in it
+        with suppress(FileNotFoundError):  # another submission has just done so
+            os.rename(path, aside)  # and left there: jobs may be running in it
         aside = folder / f".{digest}.{secrets.token_hex(4)}"
     try:
         aside.mkdir(mode=files.PRIVATE_FOLDER)

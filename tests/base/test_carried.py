@@ -117,6 +117,26 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path):
     (tmp_path / "carried").chmod(0o777)
     with pytest.raises(CannotCarryError, match="can be written by everyone"):
         carry(tmp_path)
+    above = tmp_path / "of-everyone"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(CannotCarryError, match="of-everyone can be written by everyone"):
+        carry(above / "cache")
+
+
+def test_two_submissions_that_find_it_changed_both_make_it_anew(cache, folder, monkeypatch):
+    changed = folder / "hpcdist" / "base" / "errors.py"
+    changed.unlink()
+    rename, others = os.rename, iter([shutil.rmtree])
+
+    def rename_after_the_other(source, target):
+        for other in others:
+            other(source)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_after_the_other)
+    assert carry(cache) == folder
+    assert changed.exists()
 
 
 def test_all_that_is_carried_is_asked_for_and_brings_what_it_needs_along():
