@@ -28,6 +28,8 @@ _NAME_OF_IMAGE = re.compile(
 )
 _SIF_MAGIC = (32, b"SIF_MAGIC")
 _SQUASHFS_MAGIC = (0, b"hsqs")
+CUT_OFF = {"apptainer": {"-e", "--cleanenv", "-C", "--containall", "-p", "--pid"}}
+"""Options by which an agent would not see the job's variables, or its node's processes."""
 _SIGNS = ":,$"
 """What means something in a mount."""
 _FOLDER_SIGNS = ("usr", "bin", "lib")

@@ -19,6 +19,7 @@ from hpcdist.job import LoadedJob
 from hpcdist.job.check import show
 from hpcdist.job.spec import Container, FunctionJob, JobSpec, ScriptJob
 from hpcdist.machine.containers import (
+    CUT_OFF,
     NO_IMAGE,
     RUNTIMES,
     InContainer,
@@ -61,6 +62,12 @@ def settle_container(
                 hint="export it in the shell that submits, or read it from a private file inside",
             )
     runtime, notes = _runtime(wanted.runtime, scheduler)
+    if cut_off := CUT_OFF.get(runtime, set()) & set(wanted.options):
+        raise JobError(
+            f"container.options has {show(min(cut_off))}, by which the agents would not see the "
+            "job's variables or the node's processes",
+            hint="leave it out: what means the host's libraries is not passed on in any case",
+        )
     image = _place_of(str(wanted.image), runtime)
     try:
         look_at_image(image, runtime)

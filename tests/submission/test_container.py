@@ -59,6 +59,10 @@ def settle(tmp_path, monkeypatch):
         ({"image": "docker://a/b", "mounts": "[data]"}, "'data' must be an absolute path"),
         ({"image": "docker://a/b", "mounts": "['/a:/b:rx']"}, "must be SRC, SRC:DST"),
         ({"image": "docker://a/b", "options": "['--env=HF_TOKEN=hf_" + "a" * 34 + "']"}, "secret"),
+        (
+            {"image": "docker://a/b", "runtime": "apptainer", "options": "[--nv, --cleanenv]"},
+            'has "--cleanenv", by which the agents would not see the job',
+        ),
         ({"image": "docker://a/b", "scheduler": "local", "mounts": "[/nope]"}, "there is no /nope"),
         ({"image": "docker://a/b", "scheduler": "azure"}, "starts no containers"),
     ],
