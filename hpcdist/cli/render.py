@@ -57,7 +57,8 @@ def _explain(planned: PlannedSubmission, runs: Path) -> None:
 
     points: dict[str, list[int]] = {}
     for index, run in enumerate(planned.runs):
-        points.setdefault(shape_of(run.loaded.job), []).append(index)
+        job = run.loaded.job
+        points.setdefault(f"{shape_of(job)} {job.container}", []).append(index)
     for same in points.values():
         if len(points) > 1:
             labels = ", ".join(dict.fromkeys(planned.points[index].label for index in same))

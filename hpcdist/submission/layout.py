@@ -17,7 +17,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target, Task
-from hpcdist.submission.plan import Places, PlannedSubmission
+from hpcdist.submission.plan import Places, PlannedRun, PlannedSubmission
 
 _SUMMARY_LIMIT_MIN = 10.0
 _SUMMARY_MEM_GB = 2.0
@@ -133,8 +133,13 @@ def _group_of_scheduler(
     if not (planned.is_sweep and scheduler.has_queue):
         return [PointGroup(points=[index]) for index in points]
     probe = runs[0].target(Run(places.path))
+
+    def script(run: PlannedRun) -> str:
+        container = run.container_in(places.path.parent)
+        return run.script(msgspec.structs.replace(probe, container=container))
+
     groups = group_points(
-        [run.script(probe) for run in runs],
+        [script(run) for run in runs],
         max_array_size=scheduler.max_array_size(),
         max_parallel=planned.max_parallel,
     )

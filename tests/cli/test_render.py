@@ -74,3 +74,17 @@ def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
         "2 of 4 runs: nodes=2 train.lr=0.1, nodes=2 train.lr=0.2",
     ]
     assert len([line for line in lines if line.startswith("CPUs: ")]) == 2
+
+
+def test_runs_of_a_sweep_share_an_array_only_with_those_in_the_same_image(hpcdist):
+    image = "docker://a/b"
+    sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
+    done = hpcdist("render", "check", "--scheduler", "slurm", *sets, "--repeat", 2, "--explain")
+    assert done.returncode == 0, done.stderr
+    explained = [line for line in done.stderr.splitlines() if "container: " in line]
+    assert [line.split()[1].rstrip(",") for line in explained] == [f"{image}:1", f"{image}:2"]
+    lines = [line.strip(" \\") for line in done.stdout.splitlines()]
+    assert [line for line in lines if line.startswith(("#SBATCH --array", "--image"))] == [
+        *("#SBATCH --array=0-1", f"--image={image}:1"),
+        *("#SBATCH --array=0-1", f"--image={image}:2"),
+    ]
