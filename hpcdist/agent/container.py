@@ -32,6 +32,7 @@ from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.outcome.left import INSIDE_VARIABLE, EndOfAgent, end_file
 from hpcdist.agent.task import AgentTask
 from hpcdist.base import files
+from hpcdist.base.carried import note_use
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.secrets import Stars
 from hpcdist.machine.containers import (
@@ -173,6 +174,7 @@ class _Outside:
         environment = environment_inside(container, os.environ)
         environment[INSIDE_VARIABLE] = container.runtime
         agent = [container.python, "-u", "-c", _INSIDE, self._options.folder, self._options.seal]
+        note_use(Path(container.python_path))
         command = [
             *self._starter,
             *start_command(

@@ -20,6 +20,7 @@ import os
 import py_compile
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -38,6 +39,8 @@ _SOURCES = frozenset({".py", ".typed", ".yaml", ".j2", ".css", ".js", ".sh"})
 _BYTE_CODE = "__pycache__"
 _FILE = 0o400
 _DIGEST_LENGTH = 32
+_UNUSED_S = 90 * 86400.0
+"""So long a job may wait, or run."""
 _MOST_BYTES = 64_000_000
 """Size of one file that is carried."""
 
@@ -65,6 +68,23 @@ def carry(cache: Path | None = None) -> Path:
 def carried_folder(cache: Path | None = None) -> Path:
     """Return the folder that `carry` would make, which need not be there."""
     return _folder(cache) / _digest(_contents())
+
+
+def note_use(folder: Path) -> None:
+    """Note that a job takes hpcdist from a folder; its time of change is that of its last use."""
+    with suppress(OSError):
+        os.utime(folder)
+
+
+def unused(cache: Path | None = None) -> list[Path]:
+    """Return the folders that no job can be waiting for, so long have they not been used; also what
+    `carry` left behind where it was killed."""
+    try:
+        entries = [Path(entry.path) for entry in os.scandir(_folder(cache))]
+        oldest = time.time() - _UNUSED_S
+        return sorted(path for path in entries if path.lstat().st_mtime < oldest)
+    except (OSError, CannotCarryError):
+        return []
 
 
 def _folder(cache: Path | None) -> Path:
@@ -200,6 +220,7 @@ def _stored(folder: Path, contents: Mapping[str, bytes]) -> Path:
     if os.path.lexists(path):
         _check_private(path)
         if _digest(dict(_tree(path, any_file=True))) == digest:
+            note_use(path)
             return path
         with suppress(FileNotFoundError):  # another submission has just done so
             os.rename(path, aside)  # and left there: jobs may be running in it

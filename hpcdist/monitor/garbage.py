@@ -1,8 +1,8 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, snapshots that no other run needs, and what submissions that were killed left
-before there was a run. Everything else of a run stays: its
-verdict, logs and events are small, and are what there is to know about it.
+Freed are checkpoints, snapshots that no other run needs, what submissions that were killed left
+before there was a run, and copies of hpcdist for images that no job has used for long. Everything
+else of a run stays: its verdict, logs and events are small, and are what there is to know about it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, remove_listed
@@ -25,7 +26,9 @@ from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import list_unfinished
 from hpcdist.runs.verdict import State
 
-What = Literal["checkpoints", "snapshot", "unfinished snapshot", "unfinished run"]
+What = Literal[
+    "checkpoints", "snapshot", "unfinished snapshot", "unfinished run", "hpcdist for images"
+]
 
 DAY_S = 86400.0
 _SUBMITTING_S = 3600.0
@@ -97,6 +100,8 @@ def find_garbage(
     # Copies that submissions left unfinished when they were killed.
     unfinished = stored.list_unfinished(runs)
     found += [_candidate("unfinished snapshot", path.name, path) for path in unfinished]
+    if rules.named is None:
+        found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
     return found + [_unfinished_run(path) for path in list_unfinished(runs, all_of_them)]
 
 
@@ -151,7 +156,7 @@ def remove(candidate: Candidate) -> str | None:
     try:
         if candidate.what == "snapshot":
             return stored.remove(candidate.tree)
-        if candidate.what in {"unfinished snapshot", "unfinished run"}:
+        if candidate.what in {"unfinished snapshot", "unfinished run", "hpcdist for images"}:
             return stored.remove_unfinished(candidate.tree)
         left = remove_listed(candidate.tree)
     except OSError as error:

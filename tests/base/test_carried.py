@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hpcdist.base.carried import CannotCarryError, carry, tags
+from hpcdist.base.carried import CannotCarryError, carry, tags, unused
 from hpcdist.base.needs import CARRIED, compiled_tags
 
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -137,6 +137,17 @@ def test_two_submissions_that_find_it_changed_both_make_it_anew(cache, folder, m
     monkeypatch.setattr(os, "rename", rename_after_the_other)
     assert carry(cache) == folder
     assert changed.exists()
+
+
+def test_a_copy_is_unused_when_no_submission_has_taken_it_for_long(cache, folder):
+    killed = cache / "carried" / ".1234.abcd"
+    killed.mkdir(exist_ok=True)
+    os.utime(killed, (1e9, 1e9))
+    os.utime(folder, (1e9, 1e9))
+    assert {folder, killed} <= {*unused(cache)}
+    carry(cache)
+    assert folder not in unused(cache)
+    assert unused(cache / "none") == []
 
 
 def test_all_that_is_carried_is_asked_for_and_brings_what_it_needs_along():

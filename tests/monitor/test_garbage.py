@@ -221,3 +221,18 @@ def test_snapshots_that_are_exchanged_for_a_link_lose_nothing(runs, reachable, k
     for one in found:
         assert one.kept_because or remove(one)
     assert [path.read_text() for path in other.glob("*.py")] == ["precious"]
+
+
+def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old, new = (tmp_path / "hpcdist" / "carried" / name for name in ("old", "new"))
+    for folder in (old, new):
+        (folder / "hpcdist").mkdir(parents=True)
+    os.utime(old, (1e9, 1e9))
+    (found,) = candidates(tmp_path / "runs")
+    assert (found.what, found.path) == ("hpcdist for images", old)
+    assert remove(found) is None
+    assert not old.exists()
+    assert new.exists()
