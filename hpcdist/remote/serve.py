@@ -121,7 +121,9 @@ class Server:
                 command.pass_on(request)
 
     def _refuse(self, error: HpcdistError) -> None:
-        refusal = wire.Refused(message=error.message, hint=error.hint, code=error.exit_code)
+        refusal = wire.Refused(
+            message=_utf8(error.message), hint=_utf8(error.hint), code=error.exit_code
+        )
         self._send(wire.message(refusal))
 
     def _next_message(self) -> wire.Request:
@@ -150,6 +152,11 @@ class Server:
                 view = view[os.write(self._out, view) :]
         except OSError:
             raise _LaptopGoneError from None
+
+
+def _utf8(text: str) -> str:
+    """Return a text that can be sent: what is no UTF-8 in the name of a file is escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def project_of(place: wire.Place) -> tuple[Path, Path]:

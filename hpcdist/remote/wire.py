@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import SchedulerError, UserError
 
 PROTOCOL = 1
 """Grows when the two sides could not understand each other any more."""
@@ -194,8 +194,15 @@ def frame(kind: bytes, content: bytes) -> bytes:
 
 
 def message(value: Struct) -> bytes:
-    """Return the frame of a message."""
-    return frame(MESSAGE, zlib.compress(msgspec.json.encode(value), 6))
+    """Return the frame of a message; UserError for a text that is no UTF-8, such as the name of a
+    file."""
+    try:
+        return frame(MESSAGE, zlib.compress(msgspec.json.encode(value), 6))
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{error.object!r} cannot be sent to a host: it is no UTF-8",
+            hint="rename the file, have git ignore it, or write the argument in UTF-8",
+        ) from None
 
 
 def decode(content: bytes, kind: Any) -> Any:
@@ -263,9 +270,15 @@ class Unpacker:
             yield piece
 
     def finish(self) -> None:
-        """Take what is left of the stream."""
-        for _ in self._packed:
-            pass
+        """Take the end of the stream; WireError where more comes than was announced."""
+        try:
+            tail = self._unpacker.unconsumed_tail
+            while tail or (tail := next(self._packed, b"")):
+                if self._unpacker.eof or self._unpacker.decompress(tail, 1):
+                    raise WireError("the other side sent more than it had announced")
+                tail = self._unpacker.unconsumed_tail
+        except zlib.error as error:
+            raise WireError(f"what the other side sent cannot be unpacked: {error}") from None
 
     def _read(self, most_bytes: int) -> bytes:
         tail = self._unpacker.unconsumed_tail

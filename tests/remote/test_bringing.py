@@ -136,6 +136,14 @@ def test_a_host_that_lies_is_refused_and_changes_nothing(laptop, tmp_path, lie, 
     assert names <= {"liar.py", "remote.json", ".spec.json.brought", "hosts.json"}
 
 
+def test_a_host_that_sends_without_end_is_refused(laptop, tmp_path):
+    liar = tmp_path / "liar.py"
+    endless = BROUGHT.replace('[b"x" * {sent}]', 'iter(lambda: b"x" * {sent}, None)')
+    liar.write_text(LIAR.format(protocol=1, rest=endless.format(**USUAL)))
+    _, err = laptop("summary", "--host", "login", ssh=f"{sys.executable} {liar}", code=3)
+    assert "more than it had announced" in err
+
+
 @pytest.mark.parametrize("verb", [("runs",), ("summary",), ("status", ID), ("logs", ID)])
 def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, tmp_path, verb):
     run = tmp_path / "work" / "runs" / ID

@@ -146,6 +146,21 @@ def test_only_contents_that_the_host_lacks_are_sent(login, call, tmp_path):
     assert (login.home / cwd / "other").stat().st_size == 3_000_000
 
 
+def test_what_is_no_utf_8_is_refused_with_its_name(login, call, tmp_path):
+    login.install()
+    login.profile("")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
+    (tmp_path / "train.py").write_text("")
+    code, _, err = call(*words, "--", b"a\xff")
+    assert (code, "'a\\udcff' cannot be sent" in err) == (2, True)
+    (tmp_path / "new\nline \"$(id)'").write_text("")
+    assert call(*words, "--", "new\nline", "$(id) '", "--", "--host")[0] == 0
+    (tmp_path / os.fsdecode(b"b\xff")).write_text("")
+    code, _, err = call(*words)
+    assert (code, "'b\\udcff' cannot be sent" in err) == (2, True)
+
+
 @pytest.fixture
 def empty_home(login):
     """The user's home there, as before hpcdist came."""
