@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here", "debug")
 """Options of jobs that run on this machine."""
-_WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
+WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
 """Between the attempts to connect again."""
-_LASTED_S = 60.0
+LASTED_S = 60.0
 """After a connection that lasted so long, attempts are counted anew."""
 
 
@@ -332,7 +332,7 @@ def _call(
     from hpcdist.remote.wire import WireError
 
     output = output or Output()
-    waits = iter(_WAITS_S if again else ())
+    waits = iter(WAITS_S if again else ())
     has_begun = False
     while True:
         begun_s = time.monotonic()
@@ -346,8 +346,8 @@ def _call(
                 asked = request() if callable(request) else request
                 return call(connection, asked, output, tree=tree)
         except SchedulerError as error:
-            if time.monotonic() - begun_s > _LASTED_S:
-                waits = iter(_WAITS_S if again else ())
+            if time.monotonic() - begun_s > LASTED_S:
+                waits = iter(WAITS_S if again else ())
             wait_s = next(waits, None)
             if not has_begun or wait_s is None or isinstance(error, WireError):
                 raise

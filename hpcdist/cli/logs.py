@@ -7,22 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-import msgspec
 
 from hpcdist.base import served
 from hpcdist.base.errors import UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, run_argument, runs_option
+from hpcdist.cli.options import host_option, run_argument, runs_option, shown_option
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, find_run
-
-
-def _shown(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, int]:
-    """Return what a laptop has shown before its connection broke, by the names of logs."""
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, int])
-    except msgspec.MsgspecError:
-        raise click.BadParameter("it takes a JSON object of numbers") from None
 
 
 @click.command(cls=HostCommand)
@@ -30,7 +21,7 @@ def _shown(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print every byte as it was printed, one rank by one.")
-@click.option("--shown", hidden=True, callback=_shown, help="Lines of each log to leave out.")
+@shown_option
 @host_option
 @runs_option
 def logs(

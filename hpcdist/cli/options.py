@@ -70,6 +70,21 @@ runs_option = click.option(
     callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
+
+
+def _shown(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, int]:
+    """Return what a laptop has shown before its connection broke, by the names of logs."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, int])
+    except msgspec.MsgspecError:
+        raise click.BadParameter("it takes a JSON object of numbers") from None
+
+
+shown_option = click.option(
+    "--shown", hidden=True, callback=_shown, help="Lines of each log to leave out."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 run_argument = click.argument("run_name", metavar="RUN")
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)

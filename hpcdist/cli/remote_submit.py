@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ from typing import Any
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cli.host import LASTED_S, WAITS_S
 from hpcdist.cli.printing import note, say
 from hpcdist.remote import wire
 from hpcdist.remote.bring import Where, bring, remote_of
@@ -32,6 +34,13 @@ _UNCLEAR_S = 86400.0
 """So long the same command is taken for the one whose connection broke."""
 
 
+class _Before(msgspec.Struct, frozen=True):
+    """A submission that was begun."""
+
+    name: str
+    begun_s: float
+
+
 @dataclass
 class _Submitted:
     """What the host has told of a submission."""
@@ -40,9 +49,15 @@ class _Submitted:
     runs: Path
     ids: list[str] = field(default_factory=list)
     sweep: str | None = None
+    is_sent: bool = False
+    """The host may have heard of it."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Lines that were shown of each log, where the run is followed."""
 
     def take(self, value: dict[str, Any]) -> None:
         """Make records of the runs that were submitted, which their names are known by here."""
+        with suppress(msgspec.ValidationError):
+            self.shown.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
         told = value.get("submitted")
         ids = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
         sweep = value.get("sweep")
@@ -61,6 +76,26 @@ class _Submitted:
                     remote_of(self.where, wire.SentRun(id=name, runs=str(value.get("runs", "")))),
                 )
 
+    def going_on(self, request: wire.Call) -> wire.Call:
+        """Return the request, for the log to go on where it was."""
+        if not self.shown:
+            return request
+        verb, *words = request.argv
+        argv = [verb, f"--shown={json.dumps(self.shown)}", *words]
+        return msgspec.structs.replace(request, argv=argv)
+
+    def given_up(self, error: SchedulerError) -> SchedulerError:
+        """Return the error for a connection that does not come again."""
+        if self.ids:
+            name = self.sweep or self.ids[0]
+            return SchedulerError(
+                f"{error.message}; {name} goes on there", hint=f"go on with: hpcdist watch {name}"
+            )
+        return SchedulerError(
+            f"{error.message}; it is not known whether the job was submitted",
+            hint="the same command again goes on from here, and submits nothing twice",
+        )
+
     def bring(self, connection: Connection) -> None:
         """Bring what there is of the runs so far: size and job, for `hpcdist runs`."""
         if self.ids:
@@ -76,21 +111,25 @@ def submit_there(request: wire.Call, where: Where, tree: SnapshotPlan | None) ->
     host = where.host.name
     submitted = _Submitted(where, runs_folder())
     output = Output(told=submitted.take)
-    with _name_of(request, host) as name:
+    with _name_of(request, host, submitted) as name:
         request = msgspec.structs.replace(request, submission=name)
         waits = iter(_WAITS_S)
-        has_begun = False
+        has_begun = is_known = False
         while True:
+            begun_s = time.monotonic()
             try:
                 with Connection(where.host) as connection:
                     if said := connection.greet():
                         note(said)
                     has_begun = True
-                    code = call(connection, request, output, tree=tree)
+                    submitted.is_sent = True
+                    code = call(connection, submitted.going_on(request), output, tree=tree)
                     with suppress(SchedulerError):
                         submitted.bring(connection)
                     return code
             except SchedulerError as error:
+                if submitted.ids and (not is_known or time.monotonic() - begun_s > LASTED_S):
+                    waits, is_known = iter(WAITS_S), True
                 wait_s = next(waits, None)
                 is_lost = isinstance(error, ConnectionLostError)
                 if not (has_begun and (is_lost or output.is_begun)) or isinstance(
@@ -98,40 +137,57 @@ def submit_there(request: wire.Call, where: Where, tree: SnapshotPlan | None) ->
                 ):
                     raise
                 if wait_s is None:
-                    raise SchedulerError(
-                        f"{error.message}; it is not known whether the job was submitted",
-                        hint="the same command again goes on from here, and submits nothing twice",
-                    ) from None
+                    raise submitted.given_up(error) from None
                 say(f"{error.message}; asking {host} again")
                 output.forget()
                 time.sleep(wait_s)
 
 
 @contextmanager
-def _name_of(request: wire.Call, host: str) -> Iterator[str]:
+def _name_of(request: wire.Call, host: str, submitted: _Submitted) -> Iterator[str]:
     """Give a name for a submission: a new one, or, where the connection of the same command broke
     and nobody knows how it ended, the name that it had."""
     name = secrets.token_hex(8)
+    words = json.dumps([host, os.getcwd(), request.argv])
+    digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:32]
     try:
         folder = files.user_cache() / "submissions"
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        file = os.open(folder / digest, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, files.PRIVATE_FILE)
     except (OSError, RuntimeError):  # without a home only this command asks again
         yield name
         return
-    words = json.dumps([host, os.getcwd(), request.argv])
-    path = folder / hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:32]
-    with suppress(OSError, ValueError):
-        before = files.load_json(path)
-        if 0 <= time.time() - before["begun_s"] < _UNCLEAR_S and before["name"].isalnum():
-            name = before["name"]
+    with open(file, "r+b") as record:
+        try:
+            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # the same command at work beside this one is a submission of its own
+            yield name
+            return
+        before = _unclear_name(record.read(files.MOST_JSON_BYTES))
+        if before is not None:
+            name = before
             note("the connection broke when this was submitted before: it is not submitted twice")
-    files.write_json(path, {"name": name, "begun_s": time.time()})
+        record.seek(0)
+        record.truncate()
+        record.write(json.dumps({"name": name, "begun_s": time.time()}).encode())
+        record.flush()
+        is_unclear = False
+        try:
+            yield name
+        except (SchedulerError, KeyboardInterrupt):
+            is_unclear = not submitted.ids and (before is not None or submitted.is_sent)
+            raise
+        finally:
+            if not is_unclear:
+                (folder / digest).unlink(missing_ok=True)
+
+
+def _unclear_name(content: bytes) -> str | None:
+    """Return the name of the same command's submission before, of which nobody knows how it
+    ended."""
     try:
-        yield name
-    except SchedulerError:
-        raise
-    except HpcdistError:
-        path.unlink(missing_ok=True)
-        raise
-    else:
-        path.unlink(missing_ok=True)
+        before = files.convert(files.parse_json(content), _Before)
+    except msgspec.ValidationError:
+        return None
+    is_late = not 0 <= time.time() - before.begun_s < _UNCLEAR_S
+    return None if is_late or not before.name.isalnum() else before.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
+    shown_option,
     snapshot_from_options,
     sweep_points,
 )
@@ -57,8 +58,17 @@ _LISTED_POINTS = 40
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
 @click.option("--here", is_flag=True, help="Run in this shell's salloc or qsub -I, and follow.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
+@shown_option
 @json_option
-def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
+def submit(
+    *,
+    options: JobOptions,
+    wait: bool,
+    here: bool,
+    debug: bool,
+    shown: dict[str, int],
+    as_json: bool,
+) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
     zip file with a __main__.py; with -m, a module; with --no-python, any program.
 
@@ -88,7 +98,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     cluster goes on; `hpcdist cancel` ends it.
     """
     if (earlier := submitted_before(options.runs)) is not None:
-        return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json)
+        return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json, shown=shown)
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
     _check_options(options, wait=wait, debug=debug)
@@ -302,7 +312,9 @@ def _tell(submitted: Sequence[Run], runs: Path) -> None:
         served.tell({"submitted": ids, "sweep": sweep, "runs": str(runs)})
 
 
-def _report_earlier(submitted: Sequence[Run], runs: Path, *, wait: bool, as_json: bool) -> int:
+def _report_earlier(
+    submitted: Sequence[Run], runs: Path, *, wait: bool, as_json: bool, shown: Mapping[str, int]
+) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
 
@@ -321,7 +333,9 @@ def _report_earlier(submitted: Sequence[Run], runs: Path, *, wait: bool, as_json
         interrupts.defer()
         scheduler = submitted[0].read_scheduler() or ""
         if place is None and wait:
-            return follow_run(submitted[0], scheduler, interrupts, as_json=as_json, owned=False)
+            return follow_run(
+                submitted[0], scheduler, interrupts, as_json=as_json, owned=False, shown=shown
+            )
         if place is None:
             _report_run(submitted[0], scheduler, as_json=as_json)
             return 0

@@ -6,7 +6,7 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpcdist.agent.outcome.failure import is_own_error
@@ -30,16 +30,24 @@ _CRASH_LINES = 10
 _ENDED = {"preempted": "ended early"}
 
 
-def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None) -> Verdict:
+def follow(
+    run: Run,
+    screen: Screen,
+    *,
+    check: Callable[[], None] = lambda: None,
+    shown: Mapping[str, int] | None = None,
+    tell: Callable[[Mapping[str, int]], None] | None = None,
+) -> Verdict:
     """Show what the run's ranks print until it has ended; the verdict is not shown.
 
-    `check` is called between looks, and may raise to end the following.
+    `check` is called between looks, and may raise to end the following. `shown` has, by the names
+    of logs, how many lines of each were shown before, and `tell` takes it as it grows.
     """
     end = EndWatch([run])
     size = run.read_outline().resources
     world_size = (size.nodes or 1) * (size.gpus or 1)
     ranks = range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
-    logs = LogTail(run, lambda rank: rank in ranks)
+    logs = LogTail(run, lambda rank: rank in ranks, shown=shown)
     progress = LiveProgress(run) if screen.is_live else None
     beginning = Beginning(run)
     most_restarts = run.read_outline().launch.max_restarts
@@ -53,12 +61,17 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
 
     def show() -> None:
         check()
+        before = logs.num_given
         beginning.show(screen, end.conditions[run.id])
         show_new(logs, screen)
         show_restarts()
         if progress is not None:
             screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
+        if tell is not None and (screen.has_log or logs.num_given > before):
+            tell(logs.given)
 
+    if tell is not None:
+        tell(logs.given)
     verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
     wait_until_gone(run)
     screen.close()  # what was drawn as unfinished becomes a part of the log

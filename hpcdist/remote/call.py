@@ -31,7 +31,8 @@ class Output:
 
     told: Callable[[dict[str, Any]], None] = lambda _: None
     holds: bool = False
-    """stdout is shown as far as was told last: what follows it comes again after a reconnect."""
+    """stdout is shown as far as was told last: what follows it comes again after a reconnect. So it
+    is from the first time on that the command tells how much of a log it has shown."""
     captured: bytearray | None = None
     """Takes stdout in place of this command's own."""
     is_begun: bool = field(default=False, init=False)
@@ -43,6 +44,7 @@ class Output:
             if isinstance(part, dict):
                 self.told(part)
                 self._give()
+                self.holds = self.holds or "shown" in part
             else:
                 self._held += part
         if not self.holds:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,33 @@ def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_pa
     laptop("summary", "--host", "login", "--json", ssh=f"{sys.executable} {liar}")
     assert (own / "spec.json").read_text() == spec
     assert read_remote(Run(own)) is None
+
+
+HEARS = """\
+import time
+from pathlib import Path
+frames = wire.Frames()
+while (found := frames.next()) is None:
+    frames.feed(os.read(0, 1 << 16))
+heard = Path("heard")
+with heard.open("a") as file:
+    file.write(wire.decode(found[1], wire.Request).submission + "\\n")
+while len(heard.read_text().split()) < 2:
+    time.sleep(0.05)
+out.write(wire.message(wire.Ended(code=0)))
+"""
+
+
+def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
+    said = laptop("submit", "ddp", "--host", "login", ssh="false", code=3)[1]
+    assert "hint: try it by hand" in said
+    script = tmp_path / "hears.py"
+    script.write_text(LIAR.format(protocol=1, rest=HEARS))
+    words = ("submit", "ddp", "--host", "login")
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(laptop, *words, ssh=f"{sys.executable} {script}") for _ in range(2)]
+    assert all("not submitted twice" not in call.result()[1] for call in calls)
+    assert len(set((tmp_path / "work" / "heard").read_text().split())) == 2
 
 
 @pytest.mark.parametrize(("protocol", "who"), [(0, "the host"), (2, "this machine")])

@@ -178,7 +178,11 @@ def test_a_followed_log_goes_on_after_a_break_without_a_line_lost_or_doubled(lap
         for name, gate in enumerate(gates)
     )
     laptop.write("program", f"#!/bin/bash\n{waits}\nfalse\n")
-    run = laptop.submit("--host", "login", "--no-python", "./program", "--gpus", "1")
+    waiting = laptop.start(
+        *("submit", "--wait", "--host", "login", "--no-python", "./program", "--gpus", "1")
+    )
+    slurm.wait_for(lambda: list(laptop.runs.glob("program-*/remote.json")))
+    (run,) = (path.parent.name for path in laptop.runs.glob("program-*/remote.json"))
     process = laptop.start("logs", run, "--follow", "--rank", "0")
     lines = []
     for gate in gates:
@@ -190,6 +194,11 @@ def test_a_followed_log_goes_on_after_a_break_without_a_line_lost_or_doubled(lap
     assert [re.sub(r"^\[rank 0\] ", "", line) for line in [*lines, *out.splitlines()]] == wanted
     assert err.count("connected to login again") >= 1
     assert f"run {run} failed" in err
+    out, err = waiting.communicate(timeout=LIMIT_S)
+    assert [line.removeprefix("[rank 0] ") for line in out.splitlines()] == wanted
+    assert "asking login again" in err
+    assert f"run {run} failed" in err
+    assert waiting.returncode == 1
 
 
 def test_sweeps_profiles_and_checks_work_from_a_laptop(laptop, slurm, login):
