@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
+from hpcdist.base.errors import (
+    HpcdistError,
+    JobError,
+    ProfileError,
+    RunDirectoryError,
+    RunFailedError,
+    UserError,
+)
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.states import run_states
 from hpcdist.runs.run import Run, check_own, find_run, runs_folder
@@ -407,9 +414,17 @@ def _cluster(
 ) -> tuple[str, LoadedProfile]:
     from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
+    from hpcdist.schedulers import host_of
 
     flags = {key: Flag(name=key, value=value) for key, value in named.items() if value is not None}
-    return choose_cluster(scheduler, cluster, flags)
+    chosen, loaded = choose_cluster(scheduler, cluster, flags)
+    if (host := host_of(loaded.profile)) is not None:
+        raise ProfileError(
+            f"{loaded.origins['host']}: clusters.{loaded.name}.host is {host}, where Python "
+            "submits no jobs from here",
+            hint="use the command hpcdist submit, or call this at the host",
+        )
+    return chosen, loaded
 
 
 def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:

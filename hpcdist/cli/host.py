@@ -11,13 +11,14 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcdist.base import served
-from hpcdist.base.errors import HpcdistError, ProfileError, SchedulerError, UserError
+from hpcdist.base.errors import HpcdistError, JobError, ProfileError, SchedulerError, UserError
 from hpcdist.cli.options import HOST, named_runs
 from hpcdist.cli.printing import note, say
 from hpcdist.runs.run import Run, all_runs, runs_folder, slug
@@ -80,16 +81,40 @@ def _host_of_job(ctx: click.Context) -> Host | None:
         return _parsed(text)
     if given:
         return None
+    hosts = {name: _host_of_cluster(name) for name in _clusters(ctx)}
+    texts = {text or "this machine": name for name, text in hosts.items()}
+    if len(texts) > 1:
+        places = "; ".join(f"{name} is at {text}" for text, name in texts.items())
+        raise click.UsageError(
+            f"--sweep cluster: its runs are for several places, each of which needs a submission "
+            f"of its own: {places}"
+        )
+    text = next(iter(hosts.values()))
+    return None if text is None else _parsed(text, "host")
+
+
+def _clusters(ctx: click.Context) -> list[str | None]:
+    """Return the profiles that a job, or the points of its sweep, go by; None: the usual one."""
+    from hpcdist.job.comparison import SHORT_NAMES
+    from hpcdist.submission.points import CLUSTER, parse_sweeps
+
+    with suppress(JobError):  # it is told later
+        axes = parse_sweeps(ctx.params.get("sweeps") or (), short=SHORT_NAMES)
+        for axis in chain.from_iterable(axis.keys for axis in axes):
+            if axis.key == CLUSTER:
+                return [str(flag.text or flag.value) for flag in axis.flags]
+    return [ctx.params.get("cluster")]
+
+
+def _host_of_cluster(name: str | None) -> str | None:
+    """Return the host that jobs of a profile are submitted from; None: this machine."""
     from hpcdist.cluster.load import load_profile
-    from hpcdist.schedulers import has_commands
+    from hpcdist.schedulers import host_of
 
     try:
-        profile = load_profile(ctx.params.get("cluster")).profile
+        return host_of(load_profile(name).profile)
     except ProfileError:  # it is told later, after mistakes in the job
         return None
-    if profile.host is None or has_commands(profile.scheduler):
-        return None
-    return _parsed(profile.host, "host")
 
 
 def _parsed(text: str, origin: str = "--host") -> Host:

@@ -12,6 +12,7 @@ from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
+    from hpcdist.cluster.profile import ClusterProfile
     from hpcdist.schedulers.base import Allocation, Scheduler
 
 
@@ -68,6 +69,12 @@ def has_commands(name: str) -> bool:
     names = SCHEDULERS if name == "auto" else (name,)
     commands = [load_scheduler(one).version_command for one in names]
     return any(shutil.which(command[0]) for command in commands if command)
+
+
+def host_of(profile: ClusterProfile) -> str | None:
+    """Return the host that a profile's jobs are submitted from; None for this machine, and where
+    the scheduler's commands are at hand: it is the host itself then."""
+    return None if has_commands(profile.scheduler) else profile.host
 
 
 def runs_here(name: str | None) -> bool:

@@ -11,6 +11,8 @@ import pytest
 from login_node import LoginNode, missing_programs
 from slow_line import SlowLine
 
+import hpcdist
+from hpcdist.base.errors import ProfileError
 from hpcdist.runs.remote import read_remote
 from hpcdist.runs.run import Run, all_runs
 
@@ -171,6 +173,33 @@ def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_pa
     laptop("summary", "--host", "login", "--json", ssh=f"{sys.executable} {liar}")
     assert (own / "spec.json").read_text() == spec
     assert read_remote(Run(own)) is None
+
+
+PROFILES = """\
+default: far
+clusters:
+  far: {scheduler: lsf, host: login}
+  near: {scheduler: pbs}
+"""
+
+
+@pytest.mark.parametrize("verb", ["submit", "render"])
+def test_a_sweep_over_clusters_at_several_places_is_refused(laptop, verb):
+    Path("hpcdist.yaml").write_text(PROFILES)
+    _, err = laptop(verb, "ddp", "--sweep", "cluster=far,near", ssh="false", code=2)
+    assert "far is at login; near is at this machine" in err
+    _, err = laptop("render", "ddp", "--sweep", "cluster=far", ssh="false", code=3)
+    assert "login" in err
+
+
+def test_python_refuses_a_profile_that_is_for_a_host(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("hpcdist.yaml").write_text(PROFILES)
+    with pytest.raises(ProfileError, match=r"hpcdist.yaml: clusters\.far\.host is login"):
+        hpcdist.submit("ddp", nodes=1, gpus=1)
+    with pytest.raises(ProfileError, match=r"far\.host"):
+        hpcdist.sweep("ddp", over={"nodes": [1, 2]}, cluster="far")
 
 
 HEARS = """\
