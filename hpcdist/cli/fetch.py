@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import print_json, say
+from hpcdist.cli.printing import note, print_json, say
+from hpcdist.runs.remote import Remote, read_remote
+from hpcdist.runs.run import Run
 
 
 @click.command
@@ -23,13 +27,18 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
     It is for runs of schedulers that have no file system in common with this machine, such as
     Azure; without a name, for all of them. Only what is new is brought, so that it may be repeated
     while a run goes on; what status, summary and the others need of a run that has ended they bring
-    themselves.
+    themselves. Of a run at a host that ssh reaches, what summaries need is brought, and the command
+    is named that copies the rest.
     """
     from hpcdist.runs.fetching import fetch as fetch_run
     from hpcdist.schedulers import load_scheduler
 
     described = []
     for run in named_runs(runs, run_names):
+        if (remote := read_remote(run)) is not None:
+            if run_names:
+                described.append(_fetch_from_host(run, remote))
+            continue
         scheduler = run.read_scheduler()
         source = load_scheduler(scheduler).source_of(run) if scheduler else None
         if source is None:
@@ -52,3 +61,17 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
         say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
     if as_json:
         print_json(described)
+
+
+def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:
+    """Bring what summaries need of a run at a host, and say how to get the rest."""
+    from hpcdist.remote.bring import Where, refresh
+
+    Where.of(run, remote)  # refuses a host that was never named
+    if not refresh([run], with_events=True, note=note):
+        raise SchedulerError(f"run {run.id} was not brought", hint="call it again")
+    there = f"{remote.host}:{remote.runs or f'{remote.folder}/{remote.project}/runs'}/{run.id}"
+    say(f"run {run.id} is at {remote.host}; what summaries need of it is here")
+    say(f"  hpcdist logs {run.id}")
+    say(f"  rsync -a {shlex.quote(there)} .    # the whole directory, with its checkpoints")
+    return {"run": run.id, "path": str(run.path), "source": there}

@@ -190,18 +190,19 @@ def by_place(runs: Sequence[Run]) -> dict[Where | None, list[Run]]:
     return dict(groups)
 
 
-def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
+def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
     """Bring what has changed of runs at hosts; those that were brought whole are not asked for.
 
-    Of a host that does not answer the runs stay as they are, and `note` is told.
+    Of a host that does not answer the runs stay as they are, `note` is told, and False returned.
     """
-    open_runs = []
+    open_runs, have_answered = [], True
     for run in runs:
         remote = read_remote(run)
         if remote is not None and not remote.is_whole:
             if is_host_known(remote.host):
                 open_runs.append(run)
             else:
+                have_answered = False
                 note(f"run {run.id} is said to be at {remote.host}, which was never named here")
     for where, theirs in by_place(open_runs).items():
         if where is None:
@@ -216,6 +217,8 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> None:
         except HpcdistError as error:
             number = "1 run is" if len(theirs) == 1 else f"{len(theirs)} runs are"
             note(f"{number} shown as known here: {error.message}")
+            have_answered = False
+    return have_answered
 
 
 def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:

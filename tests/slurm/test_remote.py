@@ -122,6 +122,8 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
         (second, "cancelled"),
     ]
     assert "done" in laptop("runs", "--host", "login")[0]
+    assert f"rsync -a login:{laptop.there / first} ." in laptop("fetch", first)[1]
+    assert laptop("fetch")[1] == ""
 
 
 def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login):
