@@ -15,6 +15,7 @@ from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import list_unfinished
@@ -110,7 +111,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "job": job.name,
         "workload": job.workload,
         "scheduler": run.read_scheduler(),
-        "cluster": spec.cluster.name,
+        "cluster": spec.cluster.name or host_of_run(run),
         "job_id": run.read_job_id(),
         "state": condition.state,
         "nodes": job.resources.nodes,

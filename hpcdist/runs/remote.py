@@ -78,6 +78,12 @@ def read_remote(run: Run) -> Remote | None:
         return None
 
 
+def host_of_run(run: Run) -> str | None:
+    """Return the host that a run is at; None for one that is here."""
+    remote = read_remote(run)
+    return None if remote is None else remote.host
+
+
 def remember_host(name: str) -> None:
     """Note that the user has named a host: a record of a run may lead there from now on."""
     known = _known_hosts()

@@ -358,7 +358,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     job: str
     scheduler: str | None = None
     cluster: str | None = None
-    """Name of the profile that it went by; None where none was chosen."""
+    """Name of the profile that it went by, else of the host that it is at; None for neither."""
     image: str | None = None
     """Container image, with what tells a file from a changed one; None where it ran in none."""
     comparison: str | None = None

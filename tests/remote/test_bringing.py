@@ -50,7 +50,10 @@ def laptop(tmp_path, monkeypatch):
 
 def figures(text):
     """What a summary says of runs, without where they are."""
-    return [{key: value for key, value in run.items() if key != "path"} for run in json.loads(text)]
+    return [
+        {key: value for key, value in run.items() if key not in ("path", "cluster")}
+        for run in json.loads(text)
+    ]
 
 
 def test_runs_come_home_by_one_connection_over_a_slow_line(laptop, monkeypatch, missing, tmp_path):
@@ -74,6 +77,10 @@ def test_runs_come_home_by_one_connection_over_a_slow_line(laptop, monkeypatch, 
         out, _ = laptop("summary", "--host", "login", "--json", ssh=node.ssh)
         assert figures(out) == figures(there)
         assert line.connections == 1
+        assert {run["cluster"] for run in json.loads(out)} == {"login"}
+        assert {run["cluster"] for run in json.loads(laptop("runs", "--json", ssh="false")[0])} == {
+            "login"
+        }
         first_bytes, line.received_bytes = line.received_bytes, 0
 
         file = runs / all_runs(runs)[0].id / "events" / "rank-00000.jsonl"
@@ -147,7 +154,9 @@ def test_a_host_that_sends_without_end_is_refused(laptop, tmp_path):
     assert "more than it had announced" in err
 
 
-@pytest.mark.parametrize("verb", [("runs",), ("summary",), ("status", ID), ("logs", ID)])
+@pytest.mark.parametrize(
+    "verb", [("runs",), ("summary",), ("status", ID), ("logs", ID), ("fetch", ID)]
+)
 def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, tmp_path, verb):
     run = tmp_path / "work" / "runs" / ID
     run.mkdir(parents=True)

@@ -17,6 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_event_file, is_run
 from hpcdist.runs.spec import RunSpec, SweepPlace
 from hpcdist.summary.read.event_file import DecodedFile, decode_file
@@ -61,7 +62,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         torch_version=None if spec.container else spec.versions.get("torch"),
         container=spec.container,
         scheduler=None if submission is None else submission.scheduler,
-        cluster=spec.cluster.name,
+        cluster=spec.cluster.name or host_of_run(run),
         price_per_hour=spec.cluster.profile.node_price,
         verdict=verdict,
         newest_attempt=_readable(run.newest_attempt, -1),
