@@ -34,6 +34,8 @@ Root-Is-Purelib: true
 Tag: py3-none-any
 """
 _OLDEST = (3, 10)
+_MOST_LINE_BYTES = 1 << 16
+"""A longer one is shown in pieces."""
 _PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(15, 9, -1)), "python")
 _RECEIVE = (
     'umask 077; d="$(mktemp -d)" || exit 1; cd "$d" && tar xf - && bash -l ./install.sh "$0"; '
@@ -102,7 +104,7 @@ def _python_hint(modules: str) -> str:
 
 def _told(lines: IO[bytes], word: str) -> Iterator[tuple[str, str]]:
     """Give what the script tells, and show the rest."""
-    for line in lines:
+    for line in iter(lambda: lines.readline(_MOST_LINE_BYTES), b""):
         text = line.decode(errors="replace").rstrip("\n")
         key, colon, value = text.removeprefix(f"hpcdist:{word}:").partition(":")
         if colon and text.startswith(f"hpcdist:{word}:"):
@@ -146,6 +148,7 @@ def _script(wishes: Wishes) -> str:
     venv = _home_path(wishes.venv) if wishes.venv else '"$home/venv"'
     site = " --system-site-packages" if wishes.sees_site_packages else ""
     index = " --no-index --find-links wheels" if wishes.wheels is not None else ""
+    named = shlex.quote(wishes.python or "")
     shebang = "#!/bin/bash -l" if wishes.load else "#!/bin/bash"
     return f"""\
 word=$1
@@ -154,7 +157,7 @@ fail() {{ tell "failed:$1"; exit 1; }}
 {load}
 oldest='import sys, venv, ensurepip; sys.exit(sys.version_info < {_OLDEST})'
 version='import sys; print("%d.%d.%d" % sys.version_info[:3])'
-python= seen=
+python= seen= named={named}
 for one in {shlex.join(pythons)}; do
     seen="$seen $one $("$one" -c "$version" 2>&1 | tail -n 1)"
     if "$one" -c "$oldest" 2>/dev/null; then python=$one; break; fi
@@ -168,8 +171,19 @@ start="{START_FILE}"
 home=$(dirname "$start")
 mkdir -p "$home" || fail "$home cannot be made"
 venv={venv}
+cannot="the virtual environment $venv cannot be made"
 if ! "$venv/bin/python" -c "$oldest" 2>/dev/null; then
-    "$python" -m venv --clear{site} "$venv" || fail "the virtual environment $venv cannot be made"
+    if [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv" 2>/dev/null)" ]; then
+        fail "$venv is not empty, and no virtual environment"  # --clear would remove it all
+    fi
+    "$python" -m venv --clear{site} "$venv" || fail "$cannot"
+fi
+has=$("$venv/bin/python" -c "$version")
+if [ -n "$named" ] && [ "$has" != "$("$python" -c "$version")" ]; then
+    fail "$venv has Python $has, and not $named: remove it"
+fi
+if [ -n "{site}" ] && ! grep -q "site-packages = true" "$venv/pyvenv.cfg"; then
+    "$venv/bin/python" -m venv --without-pip{site} "$venv" || fail "$cannot"
 fi
 venv=$(cd "$venv" && pwd)
 pip() {{ "$venv/bin/python" -m pip --disable-pip-version-check install{index} "$@"; }}
@@ -180,8 +194,9 @@ cat >"$start.new" <<END || fail "$start cannot be written"
 {load}
 exec "$venv/bin/python" -m hpcdist "\\$@"
 END
-chmod 700 "$start.new" && mv "$start.new" "$start"
-got=$("$start" --version 2>&1) || fail "it does not start: $got"
+chmod 700 "$start.new"
+got=$("$start.new" --version 2>&1) || fail "it does not start: $(echo "$got" | tail -n 1)"
+mv "$start.new" "$start" || fail "$start cannot be written"
 tell "done:$(echo "$got" | tail -n 1) with Python $("$venv/bin/python" -c "$version") in $venv"
 """
 

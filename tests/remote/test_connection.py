@@ -170,7 +170,9 @@ def empty_home(login):
     shutil.rmtree(login.home / ".local", ignore_errors=True)
 
 
-def test_setup_installs_a_wheel_of_this_hpcdist_into_an_environment_there(call, empty_home):
+def test_setup_installs_a_wheel_of_this_hpcdist_into_an_environment_there(
+    call, empty_home, tmp_path
+):
     """The packages that it needs are those of this Python: nothing is fetched."""
     paths = [path for path in sys.path if path.endswith("site-packages")]
     venv = empty_home / "env"
@@ -179,15 +181,31 @@ def test_setup_installs_a_wheel_of_this_hpcdist_into_an_environment_there(call, 
     for old in package_folder.glob("setuptools*"):  # ours is newer, as torch wants it
         shutil.rmtree(old)
     (package_folder / "others.pth").write_text("\n".join(paths))
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "other-1-py3-none-any.whl").write_bytes(b"")
     words = ("--python", sys.executable, "--venv", "~/env", "--load", "export LOADED='a b'")
+    words += ("--wheels", str(wheels), "--system-site-packages")
     code, _, err = call("setup", "login", *words, limit_s=200)
     assert code == 0, err
+    assert "Looking in links: wheels" in err
+    assert "system-site-packages = true" in (venv / "pyvenv.cfg").read_text()
     assert f"hpcdist {__version__} with Python 3." in err
     (package,) = venv.glob("lib/python*/site-packages/hpcdist")
     assert (package / "jobs" / "ddp.yaml").exists()
     start = (empty_home / ".local/share/hpcdist/start").read_text()
     assert "export LOADED='a b'" in start
     assert call("runs", "--host", "login", "--json")[:2] == (0, "[]\n")
+
+
+def test_setup_removes_nothing_that_is_no_environment(call, empty_home):
+    kept = empty_home / "data" / "kept"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    code, _, err = call("setup", "login", "--python", sys.executable, "--venv", "~/data")
+    assert code == 1
+    assert "data is not empty, and no virtual environment" in err
+    assert kept.read_text() == "mine"
 
 
 def test_setup_names_the_pythons_and_modules_that_are_there(call, empty_home, login):
