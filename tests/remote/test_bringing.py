@@ -1,7 +1,9 @@
 """Runs that are brought home: by a slow line, as they grow, and from a host that lies."""
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,7 @@ def laptop(tmp_path, monkeypatch):
             [sys.executable, "-m", "hpcdist", *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # without a terminal
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -209,6 +212,32 @@ def test_python_refuses_a_profile_that_is_for_a_host(tmp_path, monkeypatch):
         hpcdist.submit("ddp", nodes=1, gpus=1)
     with pytest.raises(ProfileError, match=r"far\.host"):
         hpcdist.sweep("ddp", over={"nodes": [1, 2]}, cluster="far")
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        ("", ["ConnectTimeout=20", "ServerAliveInterval=15"]),
+        ("ConnectTimeout 7\n", ["ServerAliveInterval=15"]),
+        ("ConnectTimeout 7\nServerAliveInterval 5\n", []),
+    ],
+    ids=["none", "one", "both"],
+)
+def test_limits_of_the_users_own_ssh_configuration_win(laptop, missing, tmp_path, config, given):
+    if not shutil.which("ssh"):
+        missing("this takes ssh; `make test` installs it")
+    (tmp_path / "config").write_text(f"Host login\n{config}")
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f'#!/bin/sh\ncase "$*" in *-G*) exec ssh -F {tmp_path}/config "$@";; esac\n'
+        f'printf "%s\\n" "$@" >{tmp_path}/given\nexit 255\n'
+    )
+    ssh.chmod(0o755)
+    laptop("runs", "--host", "login", ssh=str(ssh), code=3, SSH_ASKPASS="")
+    words = (tmp_path / "given").read_text().splitlines()
+    options = [value for option, value in itertools.pairwise(words) if option == "-o"]
+    assert options == ["ClearAllForwardings=yes", *given, "BatchMode=yes"]
+    assert words[-3:-1] == ["--", "login"]
 
 
 HEARS = """\
