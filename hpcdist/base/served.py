@@ -13,6 +13,8 @@ from typing import Any
 
 _BEGIN, _END = "\x1b_hpcdist:", "\x1b\\"
 
+_MOST_BYTES = 16_000_000
+
 _word: str | None = None
 
 
@@ -51,6 +53,8 @@ class Told:
             if not begin:
                 break
             text, end, rest = rest.partition(self._end)
+            if not end and len(text) > _MOST_BYTES:  # it is nothing that was told
+                break
             if not end:
                 if printed:
                     parts.append(printed)

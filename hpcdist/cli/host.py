@@ -6,9 +6,9 @@ runs where they were submitted to.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -18,25 +18,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base import served
-from hpcdist.base.errors import HpcdistError, JobError, ProfileError, SchedulerError, UserError
+from hpcdist.base.errors import HpcdistError, JobError, ProfileError, UserError
 from hpcdist.cli.options import HOST, named_runs
-from hpcdist.cli.printing import note, say
+from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, all_runs, runs_folder, slug
 
 if TYPE_CHECKING:
     from hpcdist.cluster.host import Host
     from hpcdist.remote.bring import Where
-    from hpcdist.remote.call import Output
-    from hpcdist.remote.wire import Call, Place
+    from hpcdist.remote.wire import Place
     from hpcdist.runs.snapshot import SnapshotPlan
 
 _ARGS = "hpcdist.args"
 _HERE_ONLY = ("local", "here", "debug")
 """Options of jobs that run on this machine."""
-WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
-"""Between the attempts to connect again."""
-LASTED_S = 60.0
-"""After a connection that lasted so long, attempts are counted anew."""
 
 
 class HostCommand(click.Command):
@@ -138,7 +133,9 @@ def _run_job(ctx: click.Context, host: Host) -> int:
         from hpcdist.cli.remote_submit import submit_there
 
         return submit_there(request, where, tree)
-    return _call(where, request, tree=tree)
+    from hpcdist.cli.reconnecting import call_at
+
+    return call_at(where, request, tree=tree)
 
 
 def _work_tree(ctx: click.Context) -> SnapshotPlan | None:
@@ -193,6 +190,7 @@ def _profiles(cluster: str | None) -> str | None:
 def detect_there(ctx: click.Context) -> str | None:
     """Return the profiles that `cluster detect` makes at a host, with its name in them; None where
     it is to be done here."""
+    from hpcdist.cli.reconnecting import call_at
     from hpcdist.remote.call import Output
     from hpcdist.remote.wire import Call
 
@@ -209,11 +207,33 @@ def detect_there(ctx: click.Context) -> str | None:
     ]
     where = _where(host, None)
     output = Output(captured=bytearray())
-    if code := _call(where, Call(argv=argv, place=where.place), output):
+    if code := call_at(where, Call(argv=argv, place=where.place), output):
         ctx.exit(code)
     assert output.captured is not None
-    text = output.captured.decode(errors="replace")
-    return re.sub(r"^( +)scheduler:.*$", rf"\g<0>\n\1host: {host}", text, flags=re.MULTILINE)
+    return _with_host(output.captured.decode(errors="replace"), host)
+
+
+def _with_host(text: str, host: Host) -> str:
+    """Return profiles that were made at a host, each with its name; HpcdistError where one would
+    be for another place: it says what is run there."""
+    from hpcdist.job.yaml_text import parse_keys
+
+    named = str(host) if re.fullmatch(r"[\w@%+~:./-]+", str(host)) else json.dumps(str(host))
+    text = re.sub(
+        r"^( +)scheduler:.*$",
+        lambda found: f"{found[0]}\n{found[1]}host: {named}",
+        text,
+        flags=re.MULTILINE,
+    )
+    values = parse_keys(text.encode(), f"what {host.name} sent", hint="look at it there") or {}
+    clusters = values.get("clusters") or {}
+    profiles = clusters.values() if isinstance(clusters, dict) else [None]
+    if not all(isinstance(one, dict) and one.get("host") == str(host) for one in profiles):
+        raise HpcdistError(
+            f"what {host.name} sent has a profile that is not for it",
+            hint="run hpcdist cluster detect there, and look at what it prints",
+        )
+    return text
 
 
 # Runs.
@@ -296,6 +316,7 @@ def _named(runs: Path, names: Sequence[str]) -> list[Run]:
 
 def _run_at(ctx: click.Context, where: Where, argv: list[str]) -> int:
     """Run a verb on runs at a host."""
+    from hpcdist.cli.reconnecting import call_at, follow_log
     from hpcdist.remote.wire import Call
 
     verb = _verb(ctx)
@@ -303,8 +324,8 @@ def _run_at(ctx: click.Context, where: Where, argv: list[str]) -> int:
     if verb == ["summary"]:
         return _summarize(ctx, where)
     if verb == ["logs"] and ctx.params["follow"]:
-        return _follow_log(where, request)
-    return _call(where, request, again=verb == ["watch"])
+        return follow_log(where, request)
+    return call_at(where, request, again=verb == ["watch"])
 
 
 def _summarize(ctx: click.Context, where: Where) -> int:
@@ -317,70 +338,7 @@ def _summarize(ctx: click.Context, where: Where) -> int:
     return code or 0
 
 
-def _follow_log(where: Where, request: Call) -> int:
-    """Follow a log, over as many connections as it takes: no line is shown twice."""
-    import json
-
-    import msgspec
-
-    from hpcdist.remote.call import Output
-
-    shown: dict[str, int] = {}
-
-    def take(value: dict[str, Any]) -> None:
-        with suppress(msgspec.ValidationError):
-            shown.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
-
-    output = Output(told=take, holds=True)
-
-    def resumed() -> Call:
-        argv = [request.argv[0], f"--shown={json.dumps(shown)}", *request.argv[1:]]
-        return msgspec.structs.replace(request, argv=argv)
-
-    return _call(where, resumed, output, again=True)
-
-
-# Calls.
-
-
-def _call(
-    where: Where,
-    request: Call | Callable[[], Call],
-    output: Output | None = None,
-    *,
-    tree: SnapshotPlan | None = None,
-    again: bool = False,
-) -> int:
-    """Run a command at a host; `again` connects and runs it anew where the connection breaks."""
-    from hpcdist.remote.call import Output, call
-    from hpcdist.remote.ssh import Connection, ConnectionLostError
-    from hpcdist.remote.wire import WireError
-
-    output = output or Output()
-    waits = iter(WAITS_S if again else ())
-    has_begun = False
-    while True:
-        begun_s = time.monotonic()
-        try:
-            with Connection(where.host) as connection:
-                if (said := connection.greet()) and not has_begun:
-                    note(said)
-                if has_begun:
-                    say(f"connected to {where.host.name} again")
-                has_begun = True
-                asked = request() if callable(request) else request
-                return call(connection, asked, output, tree=tree)
-        except SchedulerError as error:
-            if time.monotonic() - begun_s > LASTED_S:
-                waits = iter(WAITS_S if again else ())
-            wait_s = next(waits, None)
-            if not has_begun or wait_s is None or isinstance(error, WireError):
-                raise
-            output.forget()
-            is_lost = isinstance(error, ConnectionLostError)
-            if is_lost:
-                say(f"{error.message}; connecting again")
-            time.sleep(wait_s)
+# Places and words.
 
 
 def _where(host: Host, runs: str | None) -> Where:

@@ -18,8 +18,8 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
-from hpcdist.cli.host import LASTED_S, WAITS_S
 from hpcdist.cli.printing import note, say
+from hpcdist.cli.reconnecting import LASTED_S, WAITS_S
 from hpcdist.remote import wire
 from hpcdist.remote.bring import Where, bring, remote_of
 from hpcdist.remote.call import Output, call

@@ -22,6 +22,7 @@ from hpcdist.remote.tree import offer, pack
 from hpcdist.runs.snapshot import SnapshotPlan
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+_MOST_CAPTURED_BYTES = 16_000_000
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR")
 
 
@@ -64,6 +65,8 @@ class Output:
     def _give(self) -> None:
         if self.captured is not None:
             self.captured += self._held
+            if len(self.captured) > _MOST_CAPTURED_BYTES:
+                raise wire.WireError("the host prints without an end")
         else:
             _write(sys.stdout.fileno(), self._held)
         self._held = b""

@@ -240,6 +240,29 @@ def test_limits_of_the_users_own_ssh_configuration_win(laptop, missing, tmp_path
     assert words[-3:-1] == ["--", "login"]
 
 
+DETECTED = """\
+out.write(wire.frame(wire.OUT, {text!r}))
+out.write(wire.message(wire.Ended(code=0)))
+"""
+
+
+@pytest.mark.parametrize("host", ["login", "login:/work/a", r"login:/a\\1 \\g<9> #b: c"])
+def test_profiles_made_at_a_host_are_for_it_alone(laptop, tmp_path, host):
+    detect = ("cluster", "detect", "--host", host)
+    script = tmp_path / "detects.py"
+    ssh = f"{sys.executable} {script}"
+    text = b"default: a\nclusters:\n  a:\n    scheduler: slurm\n    partition: a\n"
+    script.write_text(LIAR.format(protocol=1, rest=DETECTED.format(text=text)))
+    laptop(*detect, "--write", ssh=ssh)
+    shown = json.loads(laptop("cluster", "show", "--json", ssh="false")[0])
+    assert shown["profile"]["host"] == host
+    for lie in (b"  b: {scheduler: local, setup: [id]}\n", b"  c: {host: other}\n", b"- {"):
+        script.write_text(LIAR.format(protocol=1, rest=DETECTED.format(text=text + lie)))
+        code = 2 if lie == b"- {" else 1
+        assert "what login sent" in laptop(*detect, "--out", "new", ssh=ssh, code=code)[1]
+    assert not Path("new").exists()
+
+
 HEARS = """\
 import time
 from pathlib import Path
