@@ -289,8 +289,8 @@ def _write(sent: wire.SentRun, where: Where, folder: Path, contents: wire.Unpack
     brought = dict(remote.brought) if remote else {}
     try:
         if not is_foreign:
-            for name in (".", "events", "attempts"):
-                (folder / name).mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            for place in (folder, folder / "events", folder / "attempts"):
+                _make_folder(place)
             if remote is None:
                 write_remote(folder, remote_of(where, sent))
         for file in sent.files:
@@ -322,9 +322,18 @@ def remote_of(
     )
 
 
+def _make_folder(path: Path) -> None:
+    """Make a folder; RunDirectoryError where a link is there, such as an archive may hold."""
+    path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if path.is_symlink():
+        raise RunDirectoryError(
+            f"{path} is a link: nothing is brought there", hint="remove it, and call this again"
+        )
+
+
 def _write_file(path: Path, sent: wire.SentFile, content: Iterator[bytes]) -> BroughtFile:
     """Write a file aside and rename it, or add to one; return what is there then."""
-    path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    _make_folder(path.parent)
     if sent.begin:
         if os.lstat(path).st_size != sent.begin:
             raise RunDirectoryError(f"{path} changed while it was brought", hint="try again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base import files, served
@@ -47,8 +48,9 @@ def _take(folder: Path, name: str) -> bool:
     make_runs_folder(folder.parent)
     folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     for old in folder.iterdir():
-        if time.time() - old.stat().st_mtime > _KEPT_S:
-            old.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another laptop's submission has removed it
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                old.unlink()
     path = folder / name
     was_there = path.exists()
     # It stays open, and locked, as long as this process lives.

@@ -157,6 +157,23 @@ def test_a_host_that_sends_without_end_is_refused(laptop, tmp_path):
     assert "more than it had announced" in err
 
 
+@pytest.mark.parametrize("name", ["events", "attempts/00000"])
+def test_nothing_is_brought_through_a_link_in_a_run_directory(laptop, tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = tmp_path / "work" / "runs" / ID / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    record = {"host": "login", "folder": "hpcdist", "project": "work"}
+    (tmp_path / "work" / "runs" / ID / "remote.json").write_text(json.dumps(record))
+    file = f"{name}/begin.json" if "/" in name else f"{name}/rank-00000.jsonl"
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=1, rest=BROUGHT.format(**USUAL | {"name": file})))
+    _, err = laptop("summary", "--host", "login", ssh=f"{sys.executable} {liar}", code=2)
+    assert "is a link: nothing is brought there" in err
+    assert not list(outside.iterdir())
+
+
 @pytest.mark.parametrize(
     "verb", [("runs",), ("summary",), ("status", ID), ("logs", ID), ("fetch", ID)]
 )
