@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.served import Told
+from hpcdist.base.text import show_bytes
 from hpcdist.remote import wire
 from hpcdist.remote.ssh import Connection
 from hpcdist.remote.tree import offer, pack
@@ -23,6 +24,8 @@ from hpcdist.runs.snapshot import SnapshotPlan
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _MOST_CAPTURED_BYTES = 16_000_000
+_LARGE_BYTES = 1_000_000
+"""It may take a while to send so much."""
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR")
 
 
@@ -86,7 +89,7 @@ def call(
     connection.send(wire.message(msgspec.structs.replace(request, tree=sent, terminal=terminal)))
     connection.round_trips += 1
     if tree is not None:
-        _send_tree(connection, tree)
+        _send_tree(connection, tree, output)
     sys.stdout.flush()
     sys.stderr.flush()
     told = Told(connection.word)
@@ -108,12 +111,16 @@ def call(
                 return ended.code
 
 
-def _send_tree(connection: Connection, tree: SnapshotPlan) -> None:
+def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> None:
     """Send the contents that the host lacks, and no file that it was not offered."""
     reply = connection.reply()
-    offered = {entry.sha256 for entry in tree.entries if entry.sha256}
-    if not isinstance(reply, wire.Missing) or not offered.issuperset(reply.sha256):
+    offered = {entry.sha256: entry.size_bytes for entry in tree.entries if entry.sha256}
+    if not isinstance(reply, wire.Missing) or not offered.keys() >= set(reply.sha256):
         raise wire.WireError(f"{connection.host.name} asked for what it was not offered")
+    size_bytes = sum(offered[sha256] for sha256 in reply.sha256)
+    if size_bytes > _LARGE_BYTES:
+        text = f"note: {show_bytes(size_bytes)} of the work tree go to {connection.host.name}\n"
+        output.err(text.encode())
     for frame in pack(tree, reply.sha256):
         connection.send(frame)
     connection.round_trips += 1

@@ -162,6 +162,8 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._in.close()
+        if not self._has_begun:  # it may be waiting for a host that is asleep
+            self.end()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -133,11 +133,14 @@ def test_only_contents_that_the_host_lacks_are_sent(login, call, tmp_path):
     counting.write_text(f'#!/bin/bash\ntee >(wc -c >>{log}) | {login.ssh} "$@"\n')
     counting.chmod(0o755)
     words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
-    assert call(*words, ssh=str(counting))[0] == 0
+    code, _, err = call(*words, ssh=str(counting))
+    assert code == 0
+    assert "note: 3 MB of the work tree go to login" in err
     (tmp_path / "train.py").write_text("print(2)")
     (tmp_path / "large").rename(tmp_path / "other")
-    code, out, _ = call(*words, ssh=str(counting))
+    code, out, err = call(*words, ssh=str(counting))
     assert code == 0
+    assert "work tree go" not in err
     sent = [int(line) for line in log.read_text().split() if int(line)]
     assert sent[0] > 3_000_000
     assert sent[1] < 10_000
