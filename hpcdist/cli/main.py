@@ -19,7 +19,7 @@ from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
 VERBS = {
-    "submit": "Submit a job: to Slurm, LSF or PBS, or on this machine.",
+    "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
     "status": "Show the state of runs, and how far they have come.",
