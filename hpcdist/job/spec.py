@@ -522,6 +522,9 @@ class Dataload(Section, frozen=True, kw_only=True):
     step_time_s: Positive | None = None
     """Time of your training step with a batch that is already loaded, in seconds, to compare
     loading with. If you set model.name instead, the step is measured."""
+    threads: Count = 1
+    """CPU threads of a rank while it loads; by default one, as each worker has, so that ways with
+    and without workers compare."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the order of the samples and for the transforms."""
 

@@ -115,3 +115,20 @@ def test_damaged_events_are_counted_and_left_out(summary_of):
     summary = summary_of(loading(2, 33.0), loading(4, 33.0, mean_time_s=0.0), loading(-1, 33.0))
     assert len(to_json(summary)[0]["loading"]["cells"]) == 1
     assert "2 events skipped" in " ".join(summary.skipped)
+
+
+def test_the_threads_of_rank_and_workers_are_named(summary_of):
+    printed = lines(summary_of(loading(0, 60.0, threads=1), loading(2, 33.0, threads=1)))
+    said = "#1: Without workers the rank has 1 thread (dataload.threads), as each worker has."
+    assert said in printed
+    assert "none 0 60.0 ± 0.6 1,067 250 120.0 -" in printed
+
+
+def test_threads_have_a_column_where_the_rank_has_others_than_workers(summary_of):
+    printed = lines(summary_of(loading(0, 60.0, threads=4), loading(2, 33.0, threads=1)))
+    assert "none 0 4 60.0 ± 0.6 1,067 250 120.0 -" in printed
+    assert "none 2 1 33.0 ± 0.6 1,939 250 66.0 123" in printed
+    assert (
+        "#1: Without workers the rank has 4 threads (dataload.threads), each worker 1: part of the "
+        "difference may be theirs."
+    ) in printed

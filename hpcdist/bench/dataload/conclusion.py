@@ -90,6 +90,7 @@ def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Datal
         details=[
             *_on_ways(best, chosen, pairs, named=len(best) > 1),
             *_advise(chosen[dearest], best[dearest], own),
+            *_on_threads(own),
             *_on_passes(chosen[dearest], [cell for series in best.values() for cell in series]),
         ],
     )
@@ -241,6 +242,18 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
             "both, measured alone, need the same CPUs: together a step takes about "
             f"{show_time(together_s)}."
         )
+
+
+def _on_threads(cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """Say with how many threads the rank loads without workers, and workers do."""
+    alone = {cell.threads for cell in cells if not cell.setting.workers}
+    workers = {cell.threads for cell in cells if cell.setting.workers}
+    for number in filter(None, alone):
+        others = ", as each worker has" if workers else ""
+        if workers - {number}:
+            others = ", each worker 1: part of the difference may be theirs"
+        own = number_of(number, "thread")
+        yield f"Without workers the rank has {own} (dataload.threads){others}."
 
 
 def _on_passes(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:

@@ -83,6 +83,9 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     """Ranks of the node; each loads its share, all at the same time."""
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
+    threads: PositiveCount | None = None
+    """CPU threads of each process that makes batches: a worker, or the rank without workers; older
+    runs lack this."""
     repeats: PositiveCount
     """Passes that were timed, after the first ones."""
     batches: PositiveCount
@@ -169,6 +172,8 @@ class Passes(Struct, kw_only=True):
     """Time of each first pass, per batch."""
     first_files: Temperature = "unknown"
     """Temperature of the files in the earliest pass."""
+    threads: int | None = None
+    """Threads of each process that makes batches."""
     worker_bytes: int | None = None
 
 
@@ -201,6 +206,7 @@ def to_cell(
         node=place.node,
         host=place.host,
         cpus=place.cpus,
+        threads=first.threads,
         ranks=len(ranks),
         batches=max(first.batches),
         start_time_s=mean(map(max, starts_s)),

@@ -26,6 +26,8 @@ _FIRST_SHARE = 0.3
 """Share of a turn's time for its first pass."""
 
 _STAGE_IMAGES = 256
+_WORKER_THREADS = 1
+"""torch gives one to each worker of a DataLoader."""
 
 _WARMUP = 2
 _STEPS = 20
@@ -75,9 +77,13 @@ class Way:
         setting: Setting,
         *,
         seed: int,
+        threads: int,
         should_stop: Callable[[], bool],
     ) -> None:
-        """`should_stop` is called before every pass that counts, equally often by all ranks."""
+        """The rank loads with so many `threads`, and without workers makes batches with them.
+
+        `should_stop` is called before every pass that counts, equally often by all ranks.
+        """
         self._rank = rank
         self._source = source
         self._device = torch.device(rank.context.device)
@@ -86,7 +92,9 @@ class Way:
         self._should_stop = should_stop
         self._number = 0  # of passes: each has an order of its own
         self._batches: int | None = None
-        self.passes = Passes()
+        self._threads = threads
+        torch.set_num_threads(_WORKER_THREADS if setting.workers else threads)
+        self.passes = Passes(threads=torch.get_num_threads())
         own = self._own_indices(-(-_STAGE_IMAGES // setting.batch_size))
         source.stages(own[:2], rank.alive)  # loads libraries, and pages of memory
         self._meet()
@@ -102,6 +110,7 @@ class Way:
     def measure(self, effort: Effort, *, time_s: float) -> None:
         """Measure a turn: a first pass, then as many that count as fit into the time, and none
         after a stop."""
+        torch.set_num_threads(self._threads)
         first_files, number = self._forget_files(effort, time_s)
         self._meet()
         begun_s = time.perf_counter()

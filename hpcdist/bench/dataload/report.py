@@ -101,6 +101,8 @@ def _way_in_words(cell: DataloadCell) -> str:
     )
     others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
     workers = f"{cell.setting.workers} workers, batch {cell.setting.batch_size}"
+    if cell.threads is not None and cell.threads > 1:
+        others.append(f"{cell.threads} threads")
     return ", ".join([workers, *others, *([f"node {cell.node}"] if cell.node else [])])
 
 
@@ -109,6 +111,8 @@ def _key_columns(cells: Sequence[DataloadCell]) -> list[Column[DataloadCell]]:
     settings = [cell.setting for cell in cells]
     keys = [key for key in varied(settings) if key not in ALWAYS]
     columns = [_key_column(key, cells) for key in (*ALWAYS, *keys)]
+    if len({cell.threads for cell in cells}) > 1:
+        columns.append(Column("threads", lambda cell: cell.threads, count))
     if len({cell.node for cell in cells}) > 1:
         node = Column[DataloadCell](
             "node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left"

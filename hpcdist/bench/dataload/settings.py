@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.bench.dataload.figures import OF_WORKERS, Setting
+from hpcdist.bench.dataload.figures import OF_WORKERS, Setting, in_job
 from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.job.check import check_each_once, show
@@ -33,21 +34,34 @@ _SHARED = tuple(
 
 _USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
+_MAY_BE_IDLE = (*OF_WORKERS, *_OF_FILES, "device_transform", "pin_memory")
+"""Keys whose values do not always differ."""
 
-def combine(data: LoadedData, *, in_memory: bool) -> dict[Setting, Data]:
+
+def combine(data: LoadedData, *, in_memory: bool, device: str | None = None) -> dict[Setting, Data]:
     """Return every way of loading once, with the data section of a training job that loads in it;
-    those that differ only in keys without effect are one."""
-    from hpcdist.data.images.device_transforms import divide
+    those that differ only in keys without effect are one.
 
+    Until the ranks' `device` is known, what differs on some devices counts as different.
+    """
+    from hpcdist.data.images.device_transforms import divide
+    from hpcdist.data.images.transforms import is_unchanged
+
+    has_workers = any(several(data, "workers"))
+    pins_by_auto = device not in {None, "cpu"} and "auto" in several(data, "pin_memory")
     shared = {key: getattr(data, key) for key in _SHARED}
     combinations: dict[Setting, Data] = {}
     for point in itertools.product(*(several(data, key) for key in _KEYS)):
         chosen = dict(zip(_KEYS, point, strict=True))
+        # Batches are pinned to be copied to a GPU; a data set in memory may be there as a whole.
+        is_there = in_memory and not has_workers and is_unchanged(chosen["transform"])
+        is_pin_idle = device == "cpu" or is_there or (pins_by_auto and chosen["pin_memory"])
         without_effect = [
             *(() if chosen["workers"] else OF_WORKERS),
             *(_OF_FILES if in_memory else ()),
             # Nothing is left to be done to whole batches.
             *(() if divide(chosen["transform"]).rest else ("device_transform",)),
+            *(("pin_memory",) if is_pin_idle else ()),
         ]
         chosen |= {key: _USUAL[key] for key in without_effect}
         setting = Setting(**chosen | {"transform": in_words(chosen["transform"])})
@@ -120,9 +134,22 @@ def check_dataload(job: DataloadJob) -> None:
         check_transform(transform)
 
 
-def combine_job(job: DataloadJob) -> dict[Setting, Data]:
-    """Return the ways of loading that the job measures."""
-    return combine(job.data, in_memory=find_data_set(any_data(job)).images is None)
+def combine_job(job: DataloadJob, device: str | None = None) -> dict[Setting, Data]:
+    """Return the ways of loading that the job measures on a device, once it is known."""
+    in_memory = find_data_set(any_data(job)).images is None
+    return combine(job.data, in_memory=in_memory, device=device)
+
+
+def once_notes(job: DataloadJob, device: str) -> Iterator[str]:
+    """Say which of the values to compare do not differ on the device in any way of loading."""
+    ways = combine_job(job, device)
+    for key in _MAY_BE_IDLE:
+        values, measured = several(job.data, key), {getattr(way, key) for way in ways}
+        alike = [value for value in values if value not in measured or value == _USUAL[key]]
+        if len(alike) > 1:
+            where = "without a GPU" if key == "pin_memory" and device == "cpu" else "here"
+            named = f"{', '.join(map(in_job, alike[:-1]))} and {in_job(alike[-1])}"
+            yield f"data.{key}: {named} do not differ {where}, and are measured once"
 
 
 def any_data(job: DataloadJob) -> Data:

@@ -29,7 +29,13 @@ from hpcdist.bench.dataload.figures import (
     to_cell,
     varied,
 )
-from hpcdist.bench.dataload.settings import any_data, check_dataload, combine_job, several
+from hpcdist.bench.dataload.settings import (
+    any_data,
+    check_dataload,
+    combine_job,
+    once_notes,
+    several,
+)
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.imports import Preload
@@ -96,7 +102,7 @@ class _DataloadRank(BenchmarkRank):
 
         super().__init__(context)
         self._job = job
-        self._combinations = combine_job(job)
+        self._combinations = combine_job(job, context.device)
         self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
@@ -132,6 +138,7 @@ class _DataloadRank(BenchmarkRank):
                 self._sources.source(data),
                 setting,
                 seed=self._job.dataload.seed,
+                threads=self._job.dataload.threads,
                 should_stop=self.should_stop,
             )
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
@@ -197,12 +204,17 @@ class _DataloadRank(BenchmarkRank):
             f"{number * self._job.dataload.max_time_s / 60:.0f} min"
         )
         cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
-        most = max(setting.workers for setting in self._combinations)
-        if most > cpus:
-            self.note(
-                f"data.workers: {most} per rank are more than the {num_cpus(cpus)} that each rank "
-                "has here"
-            )
+        most = {"data.workers": max(setting.workers for setting in self._combinations)}
+        if self._job.dataload.threads > 1:
+            most["dataload.threads"] = self._job.dataload.threads
+        for key, number in most.items():
+            if number > cpus:
+                self.note(
+                    f"{key}: {number} per rank are more than the {num_cpus(cpus)} that each rank "
+                    "has here"
+                )
+        for note in once_notes(self._job, self.context.device):
+            self.note(note)
 
     def _report(self, setting: Setting, measured: list[tuple[Passes, dict[str, float]]]) -> None:
         if self.context.rank != 0:

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from hpcdist.bench.dataload.figures import varied
-from hpcdist.bench.dataload.settings import combine, in_words, several
-from hpcdist.job.spec import LoadedData
+from hpcdist.bench.dataload.settings import combine, combine_job, in_words, once_notes, several
+from hpcdist.job.spec import DataloadJob, LoadedData
 
 
 def data(**values):
@@ -89,6 +89,35 @@ def test_a_transform_is_told_by_names_and_arguments():
     assert in_words(transform) == "RandomHorizontalFlip, RandomAffine(degrees=5, shear=1)"
 
 
+def pinning(device, values, **others):
+    """Return workers and pin_memory of what is measured on a device, and the notes on it."""
+    job = DataloadJob(name="test", data=data(**{"workers": [0, 2], "pin_memory": values, **others}))
+    return chosen(combine_job(job, device), "workers", "pin_memory"), [*once_notes(job, device)]
+
+
+def test_without_a_gpu_pinned_and_other_batches_are_measured_once_and_a_note_says_so():
+    found, notes = pinning("cpu", [True, False])
+    assert found == [(0, "auto"), (2, "auto")]
+    assert notes == [
+        "data.pin_memory: true and false do not differ without a GPU, and are measured once"
+    ]
+    assert pinning("cpu", True) == ([(0, "auto"), (2, "auto")], [])
+
+
+def test_on_a_gpu_auto_and_true_are_measured_once_and_what_differs_twice():
+    found, notes = pinning("cuda:1", ["auto", True, False])
+    assert found == [(0, "auto"), (2, "auto"), (0, False), (2, False)]
+    assert notes == ["data.pin_memory: auto and true do not differ here, and are measured once"]
+    assert pinning("cuda:0", [True, False]) == ([(0, True), (2, True), (0, False), (2, False)], [])
+
+
+def test_without_any_workers_batches_that_are_cut_out_of_tensors_on_a_gpu_are_not_pinned():
+    assert len(pinning("cuda:0", [True, False], name="digits")[0]) == 4  # each has its base line
+    found, notes = pinning("cuda:0", [True, False], name="digits", workers=0, reads=[1, 2])
+    assert found == [(0, "auto")]
+    assert [note.split(":")[0] for note in notes] == ["data.reads", "data.pin_memory"]
+
+
 def test_only_keys_that_differ_are_told_apart():
-    found = combine(data(workers=[0, 2], pin_memory=[True, "auto"]), in_memory=False)
+    found = combine(data(workers=[0, 2], pin_memory=[True, False]), in_memory=False)
     assert varied(list(found)) == ["pin_memory", "workers"]

@@ -52,7 +52,10 @@ def submit_pictures(submit_job, root, *overrides, **options):
 
 def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pictures):
     launched = submit_pictures(
-        submit_job, pictures, "data.workers=[0,2]", "data.transform=[none,light]", "data.repeats=3"
+        submit_job,
+        pictures,
+        *("data.workers=[0,2]", "data.transform=[none,light]", "data.repeats=3"),
+        "data.pin_memory=[true,false]",
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = events_of(launched, "loading")
@@ -60,6 +63,9 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     forwards = [("none", 0), ("none", 2), ("light", 0), ("light", 2)]
     assert ways == [*forwards, *forwards[::-1]]
     assert [cell["repeats"] for cell in cells] == [2] * 4 + [3] * 4
+    assert {cell["threads"] for cell in cells} == {1}
+    notes = [event["message"] for event in events_of(launched, "note")]
+    assert any("true and false do not differ without a GPU" in note for note in notes)
     for cell in cells:
         assert cell["batches"] == 3
         assert 0 < cell["min_time_s"] <= cell["mean_time_s"]
@@ -175,6 +181,7 @@ def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is
         "data.transform=[none,light]",
         "data.workers=[0,1]",
         "data.batch_size=[8,64]",
+        "dataload.threads=2",
         "data.repeats=1",
         "data.batches_to_check=30",
         "model.name=mlp",
@@ -187,6 +194,7 @@ def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is
     keys = ("transform", "batch_size", "workers")
     ways = {tuple(cell["setting"][key] for key in keys) for cell in cells}
     assert ways == set(itertools.product(("none", "light"), (8, 64), (0, 1)))
+    assert {(cell["setting"]["workers"], cell["threads"]) for cell in cells} == {(0, 2), (1, 1)}
     assert {cell["first_files"] for cell in cells} == {"memory"}
     assert {cell["batches"] for cell in cells} == {30}  # of 22 of 64 images that there are
     assert re.search(r"bottleneck", launched.everything_said())
@@ -250,6 +258,7 @@ def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
         ("data.workers=-1", "data.workers is -1, must be 0 or more"),
         ("data.workers=[0,-1]", "data.workers is [0, -1], must be"),
         ("data.repeats=0", "data.repeats is 0, must be 1 or more"),
+        ("dataload.threads=0", "dataload.threads is 0, must be 1 or more"),
         ("data.decoder=[pil,quick]", 'data.decoder is ["pil", "quick"], must be'),
     ],
 )
