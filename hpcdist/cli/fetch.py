@@ -57,7 +57,7 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
         if fetched.num_left:
             what = number_of(fetched.num_left, "file")
             size = show_bytes(fetched.left_bytes)
-            left = f"; {what} of checkpoints ({size}) stay there without --checkpoints"
+            left = f"; {what} ({size}), checkpoints or large, stay there without --checkpoints"
         say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
     if as_json:
         print_json(described)

@@ -10,19 +10,20 @@ submission wrote, spec.json above all, stays as it is, whatever was published.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import is_own
 from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource, Source
+from hpcdist.runs.parcels import FolderSource, Piece, Source
 from hpcdist.runs.run import Run
 
 _FOLDER = "parcels"
 _MARKS = "marks.json"
-_LARGE = "checkpoints/"
+_CHECKPOINTS = "checkpoints/"
+_MOST_UNASKED_BYTES = 1 << 26
+"""Larger files are brought where that is asked for, as checkpoints are."""
 _NEVER = "results/"
 """Pickles: whoever can write to the storage could have them run code here."""
 
@@ -33,13 +34,14 @@ class Fetched(NamedTuple):
     num_files: int
     """Files that were written."""
     num_left: int
-    """Checkpoints that are still where they were published."""
+    """Checkpoints and other large files that are still where they were published."""
     left_bytes: int
 
 
 def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetched:
     """Bring what is new. Raises OSError where the source cannot be read, or the run directory
-    cannot be written; RunDirectoryError for somebody else's."""
+    cannot be written, and once all else is here, where a file is damaged; RunDirectoryError for
+    somebody else's."""
     if not is_own(run.path):
         raise RunDirectoryError(
             f"{run.path} is another user's: nothing is brought there",
@@ -53,20 +55,27 @@ def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetche
     marks = marks if isinstance(marks, dict) else {}
     before = dict(marks)
     left = {}
+    damaged: list[files.DamagedFileError] = []
     try:
         for path in sorted(found, key=lambda path: (path == parcels.VERDICT, path)):
             if path.startswith(_NEVER) or _is_of_this_side(run, path, marks):
                 continue
-            if path.startswith(_LARGE) and not with_checkpoints:
+            if _is_large(path, found[path]) and not with_checkpoints:
                 left[path] = found[path][-1].entry
                 continue
-            with suppress(FileNotFoundError):  # replaced at this moment: the next fetch has it
+            try:
                 marks[path] = parcels.write_file(source, run.path, path, found[path], marks)
+            except FileNotFoundError:  # replaced at this moment: the next fetch has it
+                continue
+            except files.DamagedFileError as error:
+                damaged.append(error)
         for path in before.keys() - found.keys():
             _remove(run, path)
             del marks[path]
     finally:
         files.write_json(folder / _MARKS, marks)
+    if damaged:
+        raise damaged[0]
     written = [path for path, mark in marks.items() if before.get(path) != mark]
     return Fetched(len(written), len(left), sum(entry.size for entry in left.values()))
 
@@ -85,6 +94,12 @@ def _bring_parcels(run: Run, source: Source) -> list[str]:
     return names
 
 
+def _is_large(path: str, pieces: list[Piece]) -> bool:
+    entry = pieces[-1].entry
+    is_other = entry.data is not None and entry.size > _MOST_UNASKED_BYTES
+    return path.startswith(_CHECKPOINTS) or is_other
+
+
 def _is_of_this_side(run: Run, path: str, marks: Mapping[str, str]) -> bool:
     """Return whether it is a verdict that was written here, as of a run that was cancelled."""
     return path == parcels.VERDICT and path not in marks and run.verdict_file.exists()
@@ -92,5 +107,5 @@ def _is_of_this_side(run: Run, path: str, marks: Mapping[str, str]) -> bool:
 
 def _remove(run: Run, path: str) -> None:
     """Remove a file that was brought, and is gone where it came from."""
-    if parcels.is_wanted(path) and path.startswith(_LARGE):
+    if parcels.is_wanted(path) and path.startswith(_CHECKPOINTS):
         (run.path / path).unlink(missing_ok=True)

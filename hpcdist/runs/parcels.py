@@ -18,6 +18,7 @@ start of itself does not count.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import defaultdict
@@ -34,7 +35,7 @@ MOST_PARCEL_BYTES = 1 << 26
 _MOST_ENTRIES = 100_000
 _START = re.compile(r"node-([0-9]{5,9})/([0-9]{19})-[0-9a-f]{8}")
 _PARCEL = re.compile(r"[0-9]{8}\.parcel")
-DATA = re.compile(r"[0-9]{8}-[0-9]{1,6}\.data")
+_DATA = re.compile(r"[0-9]{8}-[0-9]{1,6}\.data")
 _DIGEST_LETTERS = 64
 VERDICT = "verdict.json"
 _CHUNK_BYTES = 1 << 20
@@ -115,8 +116,11 @@ class FolderSource:
         self._folder = folder
 
     def sizes(self) -> dict[str, int]:
-        found = self._folder.glob("node-*/*/*")
-        return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in found}
+        sizes = {}
+        for path in self._folder.glob("node-*/*/*"):
+            with contextlib.suppress(FileNotFoundError):  # replaced at this moment
+                sizes[path.relative_to(self._folder).as_posix()] = path.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes:
         return files.read_bytes(self._folder / name, most_bytes=MOST_PARCEL_BYTES)
@@ -135,7 +139,7 @@ def encode(time_s: float, entries: list[Entry], contents: list[bytes]) -> bytes:
 
 
 def decode(data: bytes, folder: str) -> Parcel | None:
-    """Return a parcel; None where it is torn, or none."""
+    """Return a parcel; None where it is torn, or not as nodes write them."""
     digest, rest = data[:_DIGEST_LETTERS], data[_DIGEST_LETTERS + 1 :]
     if hashlib.sha256(rest).hexdigest().encode() != digest:
         return None
@@ -144,13 +148,21 @@ def decode(data: bytes, folder: str) -> Parcel | None:
         header = msgspec.json.decode(first, type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    if not all(map(_is_sound, header.entries[:_MOST_ENTRIES])):
+        return None
     pieces, place = [], 0
     for entry in header.entries[:_MOST_ENTRIES]:
-        has_content = not (entry.data or entry.is_gone)
-        own = content[place : place + entry.size] if has_content and entry.size > 0 else b""
+        has_content = entry.data is None and not entry.is_gone
+        own = content[place : place + entry.size] if has_content else b""
         place += len(own)
         pieces.append(Piece(entry, own, folder))
     return Parcel(header.time_s, pieces)
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Return whether an entry names no file but one beside its parcel, and has sizes."""
+    is_beside = entry.data is None or _DATA.fullmatch(entry.data) is not None
+    return is_beside and entry.offset >= 0 and entry.size >= 0
 
 
 def parcel_names(names: Iterable[str]) -> list[str]:
@@ -269,7 +281,8 @@ def write_file(
     source: Source, folder: Path, path: str, pieces: list[Piece], known: Mapping[str, str]
 ) -> str:
     """Write a file from its pieces, whole or not at all; return its mark, by which a second call
-    knows that it is there already: `known` has the marks by path. Raises OSError."""
+    knows that it is there already: `known` has the marks by path. Raises OSError; DamagedFileError
+    where the content is not what its parcel says."""
     mark = _mark(pieces)
     target = folder / path
     if known.get(path) == mark and target.is_file() and not target.is_symlink():
@@ -280,7 +293,10 @@ def write_file(
         return mark
     (piece,) = pieces[-1:]
     files.write_from(
-        target, lambda to: source.copy(f"{piece.folder}/{piece.entry.data}", to), piece.entry.sha256
+        target,
+        lambda to: source.copy(f"{piece.folder}/{piece.entry.data}", to),
+        sha256=piece.entry.sha256,
+        size=piece.entry.size,
     )
     return mark
 

@@ -1,5 +1,7 @@
 """Run directories that are brought home."""
 
+import hashlib
+import io
 import json
 import os
 
@@ -20,13 +22,29 @@ class Elsewhere(FolderSource):
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.read_names, self.breaks_at = [], None
+        self.read_names, self.breaks_at, self.most_bytes = [], None, None
 
     def read(self, name):
         if self.breaks_at == len(self.read_names):
             raise TimeoutError(110, "no answer")
         self.read_names.append(name)
         return super().read(name)
+
+    def copy(self, name, to):
+        counted = io.BytesIO()
+        try:
+            super().copy(name, to if self.most_bytes is None else Both(to, counted))
+        finally:
+            assert counted.tell() <= (self.most_bytes or 0)
+
+
+class Both:
+    def __init__(self, *files):
+        self.files = files
+
+    def write(self, content):
+        for file in self.files:
+            file.write(content)
 
 
 @pytest.fixture
@@ -109,13 +127,48 @@ def test_a_verdict_that_was_written_here_stays(node, home):
     assert other.read_verdict().message == "cancelled"
 
 
-def test_data_that_is_not_what_was_published_is_refused(node, home, tmp_path):
-    node(checkpoints__a=os.urandom(LARGE))
+@pytest.mark.parametrize("size", [LARGE, 16 * LARGE], ids=["same size", "larger"])
+def test_data_that_is_not_what_was_published_is_refused_and_keeps_nothing_else_away(
+    node, home, tmp_path, size
+):
+    node(checkpoints__a=os.urandom(LARGE), **{"verdict.json": b"{}"})
     (data,) = (tmp_path / "output").rglob("*.data")
-    data.write_bytes(os.urandom(LARGE))
+    data.write_bytes(bytes(size))
+    node.source.most_bytes = 2 * LARGE  # no more than that is taken
     with pytest.raises(OSError, match="not what was written"):
         fetching.fetch(home, node.source, with_checkpoints=True)
     assert list(home.checkpoints_folder.iterdir()) == []
+    assert home.verdict_file.exists()
+
+
+def test_large_files_stay_where_they_are_until_they_are_asked_for(node, home, monkeypatch):
+    monkeypatch.setattr(fetching, "_MOST_UNASKED_BYTES", LARGE - 1)
+    node(samples=bytes(LARGE), events__a=b"1")
+    assert fetching.fetch(home, node.source)[:] == (1, 1, LARGE)
+    assert fetching.fetch(home, node.source, with_checkpoints=True).num_files == 1
+    assert (home.path / "samples").stat().st_size == LARGE
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"data": "../../../secret", "size": 6},
+        {"data": "/etc/passwd"},
+        {"data": ""},
+        {"offset": -1},
+        {"size": -1},
+    ],
+    ids=lambda odd: " ".join(map(str, odd.values())),
+)
+def test_a_parcel_that_no_node_writes_is_none(node, home, tmp_path, odd):
+    (tmp_path / "secret").write_bytes(b"secret")
+    digest = hashlib.sha256(b"secret").hexdigest()
+    entry = parcels.Entry(path="events/odd", sha256=digest, **odd)
+    folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
+    folder.mkdir()
+    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, [entry], []))
+    assert fetching.fetch(home, node.source).num_files == 0
+    assert list(home.events_folder.iterdir()) == []
 
 
 def test_a_run_of_another_user_is_left_alone(node, home, monkeypatch):

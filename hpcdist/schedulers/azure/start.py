@@ -160,8 +160,11 @@ def restore(run: Run, source: FolderSource) -> None:
     found = parcels.files_of(parcels.read_starts(source, source.sizes()))
     for path in sorted(found.keys() - _old_checkpoints(found)):
         if not path.startswith("logs/"):
-            with contextlib.suppress(FileNotFoundError):  # its node was lost as it wrote that
+            try:
                 parcels.write_file(source, run.path, path, found[path], {})
+            except (FileNotFoundError, files.DamagedFileError) as error:
+                # Its node was lost as it wrote that: what is older may do.
+                print(f"hpcdist: {path} is left out: {error.strerror}", file=sys.stderr, flush=True)
 
 
 def _old_checkpoints(found: Mapping[str, list[Piece]]) -> set[str]:

@@ -14,8 +14,10 @@ from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
 from hpcdist.runs import parcels
 from hpcdist.runs.parcels import FolderSource
+from hpcdist.runs.publishing import Publisher
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.azure.start import restore
 from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import Workspace
@@ -161,6 +163,22 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     assert json.loads(content["attempts/00001/begin.json"])["life"] == 1
     assert "spec.json" not in content
     assert "launch/meeting.json" not in content
+
+
+def test_a_start_goes_on_from_the_checkpoint_before_one_that_is_damaged(tmp_path, capsys):
+    before, run = Run(tmp_path / "before"), Run(tmp_path / "run")
+    output = tmp_path / "output"
+    for one in (before, run):
+        one.make()
+    publisher = Publisher(before.path, output, node=0)
+    for step in (1, 2):
+        (before.checkpoints_folder / f"step-0000000{step}.pt").write_bytes(bytes([step]) * 2**21)
+    publisher.publish(is_final=True)
+    (data,) = (path for path in output.rglob("*.data") if path.read_bytes()[0] == 2)
+    data.write_bytes(b"torn")
+    restore(run, FolderSource(output))
+    assert [path.name for path in run.checkpoints_folder.iterdir()] == ["step-00000001.pt"]
+    assert "checkpoints/step-00000002.pt is left out: it is not" in capsys.readouterr().err
 
 
 def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job, tmp_path):
