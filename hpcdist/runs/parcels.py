@@ -211,6 +211,12 @@ def read_starts(source: Source, names: Iterable[str]) -> list[Start]:
     ]
 
 
+def newest_time_s(starts: Iterable[Start]) -> float:
+    """Return the time of the newest parcel, by its node's clock; 0 without one."""
+    times = [parcel.time_s for start in starts for parcel in start.parcels]
+    return max(times, default=0.0)
+
+
 def files_of(starts: Iterable[Start]) -> dict[str, list[Piece]]:
     """Return the files of a run by their paths, each in pieces that follow each other."""
     found: dict[str, list[Piece]] = {}

@@ -22,6 +22,9 @@ _MOST_TOGETHER_BYTES = 1 << 25
 _CHUNK_BYTES = 1 << 20
 _SETTLED_S = 2.0
 """A file that was written to that shortly ago may be half written."""
+_STEP_S = 0.001
+_MOST_AHEAD_S = 86400.0
+"""Clocks do not differ by more, unless a parcel lies."""
 _GROWING = (("events/", ".jsonl"), ("logs/", ""))
 _URGENT = ("checkpoints/", "attempts/", "verdict.json")
 
@@ -112,14 +115,16 @@ class Publisher:
         output: Path,
         *,
         node: int,
+        after_s: float = 0.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Begin with a parcel: by it, others know of this start. What the directory holds by now is
-        there already. Raises OSError."""
+        there already. `after_s` is the time of the newest parcel of former starts: where this
+        node's clock is behind that of theirs, it counts on from there. Raises OSError."""
         self._run = run
         self._now = now
-        self._begin_s = now()
-        name = f"{int(self._begin_s * 1e9):019d}-{secrets.token_hex(4)}"
+        self._ahead_s = min(max(0.0, after_s - now() + _STEP_S), _MOST_AHEAD_S)
+        name = f"{int(self._time_s() * 1e9):019d}-{secrets.token_hex(4)}"
         self._folder = output / f"node-{node:05d}" / name
         self._folder.mkdir(parents=True)
         self._number = 1
@@ -127,6 +132,9 @@ class Publisher:
             path: _Sent(sign, status.st_size, None) for path, sign, status in self._scan()
         }
         self._write([], [])
+
+    def _time_s(self) -> float:
+        return self._now() + self._ahead_s
 
     def is_urgent(self) -> bool:
         """Return whether a checkpoint, or the end of an attempt, has yet to be published."""
@@ -169,7 +177,7 @@ class Publisher:
 
     def _write(self, entries: list[Entry], contents: list[bytes]) -> None:
         with open(self._folder / f"{self._number - 1:08d}.parcel", "xb") as file:
-            file.write(parcels.encode(self._now(), entries, contents))
+            file.write(parcels.encode(self._time_s(), entries, contents))
 
     def _changed(self, *, is_final: bool) -> Iterator[tuple[str, Signature]]:
         for path, sign, status in self._scan():

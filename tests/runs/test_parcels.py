@@ -30,13 +30,13 @@ def node(tmp_path, clock):
     """Make a node with a run directory of its own; all publish into one folder."""
 
     class Node:
-        def __init__(self, name, number=0):
+        def __init__(self, name, number=0, **options):
             self.run = tmp_path / name
             self.run.mkdir(exist_ok=True)
             self.output = tmp_path / "output"
             self.output.mkdir(exist_ok=True)
             clock.time_s += 10
-            self.publisher = Publisher(self.run, self.output, node=number, now=clock)
+            self.publisher = Publisher(self.run, self.output, node=number, now=clock, **options)
 
         def write(self, path, content, mode="wb"):
             file = self.run / path
@@ -172,3 +172,21 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(node, tmp_path):
     with pytest.raises(OSError, match="link"):
         parcels.write_file(FolderSource(one.output), home, "events/rank-00000.jsonl", pieces, {})
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("behind_s", [0, 3600])
+def test_a_start_counts_as_the_newest_though_its_clock_is_behind(node, clock, tmp_path, behind_s):
+    first = node("a")
+    first.write("checkpoints/newest", b"1")
+    first.publish()
+    source = FolderSource(tmp_path / "output")
+    newest_s = parcels.newest_time_s(parcels.read_starts(source, source.sizes()))
+    assert newest_s == clock.time_s
+    clock.time_s -= behind_s
+    second = node("b", after_s=newest_s)
+    second.write("checkpoints/newest", b"2")
+    second.publish()
+    first.write("checkpoints/newest", b"of a node that is gone")
+    clock.time_s += behind_s
+    first.publish()
+    assert contents(tmp_path / "output") == {"checkpoints/newest": b"2"}

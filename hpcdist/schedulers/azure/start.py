@@ -75,9 +75,9 @@ def main() -> None:
     node = int(os.environ.get("NODE_RANK") or os.environ.get("RANK") or 0)
     try:
         spec = read_spec(code)
-        run = prepare_run(code, output, spec)
+        run, newest_s = prepare_run(code, output, spec)
         prepare_data(run, working_folder(code, spec))
-        publisher = Publisher(run.path, output, node=node)
+        publisher = Publisher(run.path, output, node=node, after_s=newest_s)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         print(f"hpcdist: node {node}: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
@@ -99,9 +99,9 @@ def read_spec(code: Path) -> RunSpec:
 # The run directory.
 
 
-def prepare_run(code: Path, output: Path, spec: RunSpec) -> Run:
+def prepare_run(code: Path, output: Path, spec: RunSpec) -> tuple[Run, float]:
     """Make the run directory on this node's disk, with all that former starts of the job have to
-    pass on. Raises OSError."""
+    pass on; return it, and the time of the newest that they wrote. Raises OSError."""
     folder = Path(tempfile.gettempdir(), f"hpcdist-{os.geteuid()}")
     folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     if not is_own(folder) or folder.stat().st_mode & 0o077:
@@ -114,8 +114,7 @@ def prepare_run(code: Path, output: Path, spec: RunSpec) -> Run:
             content = files.read_bytes(code / RUN / name, most_bytes=float("inf"))
             files.write_whole(run.path / name, content)
     settle_paths(run, code, spec)
-    restore(run, FolderSource(output))
-    return run
+    return run, restore(run, FolderSource(output))
 
 
 def life_of(run: Run) -> int:
@@ -154,10 +153,12 @@ def working_folder(code: Path, spec: RunSpec) -> Path:
     return folder if not within.startswith("..") and folder.is_dir() else code / SNAPSHOT
 
 
-def restore(run: Run, source: FolderSource) -> None:
+def restore(run: Run, source: FolderSource) -> float:
     """Bring what former starts have published: of the checkpoints the newest, no logs, and of the
-    folder where agents meet nothing that is of their time. Raises OSError."""
-    found = parcels.files_of(parcels.read_starts(source, source.sizes()))
+    folder where agents meet nothing that is of their time; return the time of the newest parcel.
+    Raises OSError."""
+    starts = parcels.read_starts(source, source.sizes())
+    found = parcels.files_of(starts)
     for path in sorted(found.keys() - _old_checkpoints(found)):
         if not path.startswith("logs/"):
             try:
@@ -165,6 +166,7 @@ def restore(run: Run, source: FolderSource) -> None:
             except (FileNotFoundError, files.DamagedFileError) as error:
                 # Its node was lost as it wrote that: what is older may do.
                 print(f"hpcdist: {path} is left out: {error.strerror}", file=sys.stderr, flush=True)
+    return parcels.newest_time_s(starts)
 
 
 def _old_checkpoints(found: Mapping[str, list[Piece]]) -> set[str]:
