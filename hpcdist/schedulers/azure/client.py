@@ -26,13 +26,26 @@ if TYPE_CHECKING:
     from azure.ai.ml import MLClient
 
 INSTALL = "pip install 'hpcdist[azure]'"
+_TRIED = "'azure-ai-ml==1.35.*'"
+"""The version that the tests are run with."""
 _LOGIN = "log in with: az login (or what else azure-identity knows, such as AZURE_CLIENT_ID)"
 _SEE = "see in the studio what there is: https://ml.azure.com"
+_ROLE = "you need the role AzureML Data Scientist in the workspace: ask its owner"
+_STORAGE_ROLE = (
+    "you need the role Storage Blob Data Contributor on the workspace's storage, and its firewall "
+    "must let this machine in: ask its owner"
+)
 _CONNECT_TIMEOUT_S = 20
 _READ_TIMEOUT_S = 60
 _RETRIES_LAST_S = 90
 """Time that a request may take with its repetitions, after which the SDK waits for none."""
 _MOST_WORDS = 400
+_OF_STORAGE = (
+    "AuthorizationFailure",
+    "AuthorizationPermissionMismatch",
+    "KeyBasedAuthenticationNotPermitted",
+)
+"""Codes of the storage, which has a firewall and roles of its own."""
 _REPEATED = re.compile(r"\s*\b(?:Code|Content|Target|Exception Details):.*", re.DOTALL)
 
 
@@ -106,10 +119,20 @@ def asking(
 
     `wrong` is the error where Azure has no such thing, `hint` what to do then.
     """
+    from azure.ai.ml.exceptions import MlException
     from azure.core import exceptions
 
     try:
         yield
+    except ImportError as error:  # not all that is used has a documented name
+        raise NoSdkError(
+            f"Azure's SDK of this version lacks something: {error}", hint=f"pip install {_TRIED}"
+        ) from None
+    except MlException as error:  # before anything is sent
+        raise SchedulerError(
+            f"Azure's SDK does not take {what}: {_said(error)}",
+            hint="check the section azure of the cluster profile",
+        ) from None
     except exceptions.ClientAuthenticationError as error:
         raise SchedulerError(f"Azure does not know you: {_said(error)}", hint=_LOGIN) from None
     except exceptions.ResourceNotFoundError as error:
@@ -141,8 +164,10 @@ def _refused(error: Any, what: str) -> SchedulerError:
         hint = "ask for fewer nodes, or for more quota in the portal: Quotas of the subscription"
         return SchedulerError(f"Azure refused {what}, for want of quota: {said}", hint=hint)
     if status == 403:
-        hint = "you need the role AzureML Data Scientist in the workspace: ask its owner"
-        return SchedulerError(f"Azure forbids {what}: {said}", hint=hint)
+        is_storage = getattr(error, "error_code", None) in _OF_STORAGE
+        who = "Azure's storage" if is_storage else "Azure"
+        hint = _STORAGE_ROLE if is_storage else _ROLE
+        return SchedulerError(f"{who} forbids {what}: {said}", hint=hint)
     return SchedulerError(f"Azure refused {what} ({status}): {said}", hint="nothing was changed")
 
 

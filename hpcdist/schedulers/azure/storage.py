@@ -88,9 +88,9 @@ def keep_logs(run: Run, folder: BlobFolder) -> None:
 
 
 def _container(azure: AzureOptions, datastore: str) -> ContainerClient:
-    from azure.storage.blob import ContainerClient
-
     with asking(f"datastore {datastore}"):
+        from azure.storage.blob import ContainerClient
+
         info = _access(azure, datastore)
         return ContainerClient(
             info["account_url"],

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpcdist.base import files
 from hpcdist.base.carried import carry
 from hpcdist.runs.run import Run
+from hpcdist.schedulers.azure.client import asking
 from hpcdist.schedulers.azure.node import KEY_FILE
 from hpcdist.schedulers.azure.request import ARCHIVE, CODE, LIB, RESUME, RUN, SNAPSHOT
 from hpcdist.training.checkpoint import files as checkpoint_files
@@ -105,8 +106,8 @@ def _entry(name: str, mode: int) -> tarfile.TarInfo:
 
 def _ignored(snapshot: Path) -> frozenset[str]:
     """Return the files of a snapshot that its .amlignore lists, as Azure's SDK reads it."""
-    from azure.ai.ml._utils._asset_utils import AmlIgnoreFile
-
+    with asking("the files that .amlignore lists"):
+        from azure.ai.ml._utils._asset_utils import AmlIgnoreFile
     ignore = AmlIgnoreFile(snapshot)
     if not ignore.exists():
         return frozenset()

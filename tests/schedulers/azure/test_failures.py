@@ -1,7 +1,17 @@
 """What Azure may answer other than asked: plain words, the right exit code, and nothing lost."""
 
 import pytest
+from azure_standin import PROFILE
 
+from hpcdist.base.errors import ProfileError, SchedulerError
+from hpcdist.cluster.profile import AzureOptions, ClusterProfile
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.schedulers.azure import client, jobs
+from hpcdist.schedulers.azure.request import job_yaml
+from hpcdist.schedulers.azure.storage import output_folder
+from hpcdist.schedulers.base import Target
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")  # of the SDK, about what it uses itself
 JOBS = "/workspaces/ml-course/jobs/"
 QUOTA = (
     "The requested 96 vCPUs exceed the quota of the family Standard NCADSA100v4: 24 of 24 in use."
@@ -12,48 +22,89 @@ def runs_of(hpcdist):
     return sorted(path.name for path in (hpcdist.folder / "runs").glob("train*"))
 
 
+@pytest.fixture
+def create(azure, tmp_path, monkeypatch):
+    """Create the job train-1, by the real SDK in this process."""
+    monkeypatch.setattr(client, "_READ_TIMEOUT_S", 0.5)
+    client.client_of.cache_clear()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "code.tar.gz").write_bytes(b"archive")
+    options = AzureOptions(**PROFILE)
+    cluster = ClusterProfile(scheduler="azure", azure=options)
+    job = ScriptJob(name="train", script="train.py", resources=Resources(), launch=Launch())
+    target = Target(name="train-1", folder=tmp_path, cwd="/home/ann")
+    (tmp_path / "job.yml").write_text(job_yaml(job, cluster, target))
+    yield lambda: jobs.create(options, tmp_path / "job.yml", "train-1")
+    client.client_of.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((401, "Unauthorized", "no"), "error: Azure does not know you: no"),
+        ((401, "Unauthorized", "no"), "Azure does not know you: no"),
         ((403, "AuthorizationFailed", "'Ann' has no Microsoft.X/jobs/write"), "the role AzureML"),
         ((403, "QuotaExceeded", QUOTA), "for want of quota: The requested 96 vCPUs"),
         ((400, "UserError", QUOTA), "ask for fewer nodes, or for more quota"),
         ((404, "UserError", "The compute was deleted"), "The compute was deleted"),
-        ((409, "Conflict", "The compute is being resized"), "Azure refused the job"),
+        ((500, "InternalServerError", "oops"), "Azure failed at the job train-1 (500): oops"),
     ],
-    ids=["401", "403", "403 quota", "400 quota", "404", "409"],
+    ids=["401", "403", "403 quota", "400 quota", "404", "500"],
 )
-def test_a_refusal_is_told_and_leaves_nothing(hpcdist, azure, answer, said):
+def test_a_refusal_is_told(create, azure, answer, said):
     status, code, message = answer
     azure.fail("PUT", JOBS, status, code=code, message=message, times=9)
+    with pytest.raises(SchedulerError) as caught:
+        create()
+    assert said in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.exit_code == 3
+    assert azure.jobs == {}
+
+
+def test_a_refusal_leaves_nothing(hpcdist, azure):
+    azure.fail("PUT", JOBS, 409, code="Conflict", message="The compute is being resized", times=9)
     done = hpcdist("submit", "train.py", code=3)
-    assert said in done.stderr
+    assert "error: Azure refused the job" in done.stderr
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
     assert (azure.jobs, runs_of(hpcdist)) == ({}, [])
 
 
-def test_azure_that_puts_off_is_asked_again_when_it_says(hpcdist, azure):
+def test_azure_that_puts_off_is_asked_again_when_it_says(create, azure):
     azure.fail("PUT", JOBS, 429, code="TooManyRequests", headers={"Retry-After": "1"}, times=2)
-    run = hpcdist.submit()
-    assert azure.job_ids() == [run.id]
+    assert create() == []
+    assert azure.job_ids() == ["train-1"]
     assert len(azure.asked("PUT", JOBS)) == 3
 
 
-@pytest.mark.parametrize("status", [503, 0], ids=["503", "broken connection"])
-def test_a_job_whose_creation_was_not_answered_is_found_by_its_name(hpcdist, azure, status):
-    azure.fail("PUT", JOBS, status, after=True, times=1)
-    run = hpcdist.submit()
-    assert azure.job_ids() == [run.id]
-    assert run.read_submission().job_id == run.id
+@pytest.mark.parametrize(
+    ("status", "delay_s"),
+    [(503, 0), (0, 0), (201, 1)],
+    ids=["503", "broken connection", "no answer in time"],
+)
+def test_a_job_whose_creation_was_not_answered_is_found_by_its_name(create, azure, status, delay_s):
+    azure.fail("PUT", JOBS, status, after=True, times=1, delay_s=delay_s)
+    (note,) = create()
+    assert "has the job train-1" in note
+    assert azure.job_ids() == ["train-1"]
+    assert len(azure.asked("PUT", JOBS)) == 2
 
 
-def test_a_job_that_azure_never_got_is_not_there(hpcdist, azure):
-    azure.fail("PUT", JOBS, 500, code="InternalServerError", message="oops", times=9)
-    done = hpcdist("submit", "train.py", code=3)
-    assert "Azure failed at the job" in done.stderr
-    assert "oops" in done.stderr
-    assert (azure.jobs, runs_of(hpcdist)) == ({}, [])
+def test_what_the_sdk_itself_does_not_take_is_no_silence(create, azure, tmp_path):
+    (tmp_path / "code" / "code.tar.gz").unlink()
+    with pytest.raises(SchedulerError, match="Azure's SDK does not take the job train-1") as caught:
+        create()
+    assert not isinstance(caught.value, client.SilentAzureError)
+    assert azure.jobs == {}
+
+
+def test_an_sdk_that_lacks_what_is_used_is_named(azure, monkeypatch):
+    from azure.ai.ml._artifacts import _artifact_utilities
+
+    client.client_of.cache_clear()
+    monkeypatch.delattr(_artifact_utilities, "get_datastore_info")
+    with pytest.raises(client.NoSdkError, match="get_datastore_info") as caught:
+        output_folder(AzureOptions(**PROFILE), "train-1")
+    assert caught.value.hint == "pip install 'azure-ai-ml==1.35.*'"
+    client.client_of.cache_clear()
 
 
 def test_a_run_of_which_nobody_knows_is_kept_and_found_later(hpcdist, azure):
@@ -104,21 +155,28 @@ def test_nobody_is_logged_in(hpcdist, azure, monkeypatch):
         ("compute", "gpu-clster", "azure.compute is gpu-clster, and the workspace has no compute"),
         ("environment", "torhc:3", "azure.environment is torhc:3, and the workspace has no"),
         ("environment", "torch:9", "and the workspace has no such version of it"),
-        ("workspace", "ml-curse", "azure.workspace"),
     ],
 )
-def test_a_name_that_the_workspace_does_not_have_is_wrong_input(hpcdist, azure, key, value, said):
+def test_a_name_that_the_workspace_does_not_have_is_wrong_input(azure, key, value, said):
+    client.client_of.cache_clear()
+    options = AzureOptions(**PROFILE | {key: value})
+    with pytest.raises(ProfileError) as caught:
+        (jobs.check_compute(options, 1), jobs.check_environment(options))
+    assert said in caught.value.message
+    client.client_of.cache_clear()
+
+
+def test_a_workspace_that_is_not_there_is_wrong_input_and_nothing_is_sent(hpcdist, azure):
     file = hpcdist.folder / "hpcdist.yaml"
-    text = file.read_text()
-    (line,) = [one for one in text.splitlines() if one.strip().startswith(f"{key}:")]
-    file.write_text(text.replace(line, f"{line.partition(':')[0]}: {value}"))
+    file.write_text(file.read_text().replace("workspace: ml-course", "workspace: ml-curse"))
     done = hpcdist("submit", "train.py", code=2)
-    assert said in done.stderr
+    assert "azure.workspace" in done.stderr
     assert (azure.jobs, azure.blobs, runs_of(hpcdist)) == ({}, {}, [])
 
 
 def test_an_upload_that_fails_leaves_nothing(hpcdist, azure):
     azure.fail("PUT", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure" in done.stderr
+    assert "error: Azure's storage forbids the job" in done.stderr
+    assert "the role Storage Blob Data Contributor" in done.stderr
     assert (azure.jobs, runs_of(hpcdist)) == ({}, [])

@@ -137,22 +137,19 @@ def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path)
     assert run.read_outline().checkpoint.resume == str(code / "resume")
 
 
-@pytest.mark.parametrize("state", ["Queued", "Running", "Failed"])
-def test_cancel_ends_a_job_and_leaves_one_that_has_ended(hpcdist, azure, state):
-    run = hpcdist.submit()
-    azure.set_state(run.id, state)
-    hpcdist("cancel", run.id)
-    ended = "Failed" if state == "Failed" else "Canceled"
-    assert azure.jobs[run.id]["properties"]["status"] == ended
-    assert state_of(hpcdist, run)[0] == ("failed" if state == "Failed" else "cancelled")
-    assert "had ended already" in hpcdist("cancel", run.id).stderr
-
-
-def test_a_sweep_is_a_job_per_run(hpcdist, azure):
-    hpcdist("submit", "train.py", "--sweep", "nodes=1,2")
-    assert len(azure.jobs) == 2
-    counts = [one["properties"]["resources"]["instanceCount"] for one in azure.jobs.values()]
-    assert sorted(counts) == [1, 2]
+def test_a_sweep_is_a_job_per_run_which_cancel_ends_where_it_has_not_ended(hpcdist, azure):
+    sweep = hpcdist("submit", "train.py", "--sweep", "nodes=1,2,3").stdout.split()[0]
+    names = sorted(azure.jobs)
+    counts = [azure.jobs[name]["properties"]["resources"]["instanceCount"] for name in names]
+    assert counts == [1, 2, 3]
+    for name, state in zip(names, ("Queued", "Running", "Failed"), strict=True):
+        azure.set_state(name, state)
+    hpcdist("cancel", sweep)
+    ended = [azure.jobs[name]["properties"]["status"] for name in names]
+    assert ended == ["Canceled", "Canceled", "Failed"]
+    found = json.loads(hpcdist("status", sweep, "--json").stdout)
+    assert [one["state"] for one in found] == ["cancelled", "cancelled", "failed"]
+    assert hpcdist("cancel", sweep).stderr.count("had ended already") == 3
 
 
 @pytest.mark.parametrize(
