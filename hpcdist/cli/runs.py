@@ -14,7 +14,7 @@ from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
-from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
@@ -120,6 +120,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": last_attempt,
+        "continue_with": None if verdict is None else continuation(run, verdict),
         "reason": condition.reason,
         "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,

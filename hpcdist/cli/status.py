@@ -116,6 +116,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "damaged": run["damage"],
         "so far": run["last_attempt"],
         "verdict": run["message"],
+        "go on": run["continue_with"],
         # Of one that runs it is what keeps it from running on, such as a suspension.
         "reason": run["reason"] if run["state"] == "running" or explains_end else None,
     }

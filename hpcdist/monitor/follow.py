@@ -16,6 +16,7 @@ from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.nodes import Beginning
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
+from hpcdist.monitor.states import continuation
 from hpcdist.monitor.tail import LogTail
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, RunSpec
@@ -93,7 +94,9 @@ def show_new(logs: LogTail, screen: Screen) -> None:
 def end_sentence(run: Run, verdict: Verdict) -> str:
     """Say in one sentence how a run ended."""
     if verdict.state != "done":
-        return f"run {run.id} {verdict.state}: {verdict.message}"
+        command = continuation(run, verdict)
+        more = f"; go on with: {command}" if command else ""
+        return f"run {run.id} {verdict.state}: {verdict.message}{more}"
     spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
     if verdict.time_s is not None and spec.created_s is not None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
+from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, SchedulerError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import Remote, is_remote, read_remote
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Accounting, Condition
@@ -128,3 +130,31 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
         message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{reason}",
         exit_code_of_run=EXIT_FAILED,
     )
+
+
+def continuation(run: Run, verdict: Verdict) -> str | None:
+    """Return the command that goes on from where a run has stopped whose nodes cannot submit it
+    again; None for others, which their scheduler starts again, or whose end is an end."""
+    name = run.read_scheduler()
+    if verdict.exit_code_of_run != EXIT_STOPPED or name not in SCHEDULERS:
+        return None
+    if load_scheduler(name).shares_files:
+        return None
+    spec = run.read_spec() or RunSpec()
+    fetch = f"hpcdist fetch {run.id} --checkpoints"
+    if "checkpoint" not in spec.job or spec.source.job is None:  # code of the user's own
+        return fetch
+    point = (spec.sweep and spec.sweep.point) or {}
+    values = dict(one.partition("=")[::2] for one in spec.source.overrides)
+    values |= {key: str(value) for key, value in point.items() if key not in _PLACES}
+    values |= {"resources.nodes": str(spec.outline.resources.nodes)}
+    values |= {"resources.gpus": str(spec.outline.resources.gpus)}
+    values["checkpoint.resume"] = str(run.path)
+    words = ["hpcdist", "submit", spec.source.job]
+    words += ["--cluster", spec.cluster.name] if spec.cluster.name else []
+    words += [word for pair in values.items() for word in ("--set", "=".join(pair))]
+    return f"{fetch} && {shlex.join(words)}"
+
+
+_PLACES = ("cluster", "nodes", "gpus")
+"""Keys of a sweep's point that are told by themselves."""

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -18,8 +19,8 @@ TWO = ("--nodes", "2", "--gpus", "1")
 
 
 def uploaded(azure):
-    """Return the names and contents of the one archive that was uploaded."""
-    (content,) = [one for name, (one, _) in azure.blobs.items() if name.endswith("code.tar.gz")]
+    """Return the names and contents of the newest archive that was uploaded."""
+    *_, content = [one for name, (one, _) in azure.blobs.items() if name.endswith("code.tar.gz")]
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         return {
             one.name: archive.extractfile(one).read() if one.isfile() else one.linkname
@@ -190,9 +191,9 @@ def test_a_script_outside_of_git_is_refused(hpcdist, azure, tmp_path):
     assert "Azure has no other files than the snapshot's" in done.stderr
 
 
-def publish(azure, run, number, offset, content):
-    """Publish a part of a rank's log, as a node does."""
-    entry = Entry(path="logs/rank-00000.log", offset=offset, size=len(content))
+def publish(azure, run, number, offset, content, *, path="logs/rank-00000.log"):
+    """Publish a part of a file, as a node does."""
+    entry = Entry(path=path, offset=offset, size=len(content))
     parcel = encode(1763859001.0 + number, [entry], [content])
     folder = "node-00000/1763859000123456789-9f31c2aa"
     azure.put_output(run.id, f"{folder}/{number:08d}.parcel", parcel)
@@ -223,3 +224,24 @@ def test_what_azure_keeps_tells_why_no_agent_began(hpcdist, azure):
     assert str(log) in done.stdout
     assert log.read_text() == "python: command not found\n"
     assert "lost" not in done.stdout
+
+
+def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
+    keys = ("--sweep", "cluster=azure-gpu train.seed=3,4", "--set", "name=it's")
+    run = Run(
+        hpcdist.folder / "runs" / (hpcdist("submit", "ddp", *keys).stdout.split()[0] + "-000")
+    )
+    azure.set_state(run.id, "Failed")
+    verdict = {"kind": "time_limit", "state": "preempted", "message": "m", "exit_code_of_run": 75}
+    publish(azure, run, 0, 0, json.dumps(verdict).encode(), path="verdict.json")
+    publish(azure, run, 1, 0, b"whole enough", path="checkpoints/step-00000004.pt")
+    (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
+    fetch, submit = (shlex.split(one)[1:] for one in found["continue_with"].split("&&"))
+    assert "  go on      hpcdist fetch" in hpcdist("status", run.id).stdout
+    hpcdist(*fetch)
+    hpcdist(*submit)
+    *_, name = sorted(azure.jobs, key=lambda name: azure.jobs[name]["systemData"]["createdAt"])
+    job = Run(run.path.parent / name).read_launch()[0]
+    assert (job.name, job.train.seed) == ("it's", 3)
+    assert job.checkpoint.resume == str(run.path)
+    assert b"whole enough" in uploaded(azure)["resume/step-00000004.pt"]
