@@ -22,6 +22,8 @@ _MOST_TOGETHER_BYTES = 1 << 25
 _CHUNK_BYTES = 1 << 20
 _SETTLED_S = 2.0
 """A file that was written to that shortly ago may be half written."""
+_RENAMED = "checkpoints/step-"
+"""These are written aside and renamed: the newest may be replaced before it is that old."""
 _STEP_S = 0.001
 _MOST_AHEAD_S = 86400.0
 """Clocks do not differ by more, unless a parcel lies."""
@@ -183,7 +185,8 @@ class Publisher:
         for path, sign, status in self._scan():
             before = self._sent.get(path)
             age_s = self._now() - status.st_mtime
-            is_settled = is_final or _is_growing(path) or age_s >= _SETTLED_S
+            is_whole = _is_growing(path) or path.startswith(_RENAMED) or age_s >= _SETTLED_S
+            is_settled = is_final or is_whole
             if (before is None or before.signature != sign) and is_settled:
                 yield path, sign
 

@@ -96,6 +96,18 @@ def test_files_grow_are_replaced_and_go_with_names_that_are_written_once(node, t
     assert len(list(one.output.rglob("*.data"))) == 1
 
 
+def test_checkpoints_that_are_soon_replaced_are_published_all_the_same(node, clock):
+    one = node("a")
+    for step in (1, 2):
+        one.write(f"checkpoints/step-0000000{step}.pt", b"whole")
+        one.write("checkpoints/of-a-script.pt", b"perhaps half")
+        clock.time_s -= 20.0
+        assert one.publisher.is_urgent()
+        one.publish()
+        assert contents(one.output) == {f"checkpoints/step-0000000{step}.pt": b"whole"}
+        (one.run / f"checkpoints/step-0000000{step}.pt").unlink()
+
+
 def test_a_torn_parcel_costs_what_it_brought_and_no_more(node):
     one = node("a")
     one.write("events/rank-00000.jsonl", b"1\n")
