@@ -1,4 +1,4 @@
-"""What hpcdist needs of a Python that it was not installed for, such as a container image's.
+"""The needs of hpcdist in a Python that it was not installed for, such as a container image's.
 
 This module needs nothing itself, since it says what is missing.
 """

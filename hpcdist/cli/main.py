@@ -37,7 +37,7 @@ VERBS = {
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
 _UNLISTED_VERBS = ("serve",)
-"""For ssh, and not for people."""
+"""A command for ssh, and not for people."""
 
 
 class LazyGroup(click.Group):

@@ -43,7 +43,7 @@ class _Before(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Submitted:
-    """What the host has told of a submission."""
+    """The host's answer about a submission."""
 
     where: Where
     runs: Path

@@ -31,7 +31,7 @@ _SQUASHFS_MAGIC = (0, b"hsqs")
 CUT_OFF = {"apptainer": {"-e", "--cleanenv", "-C", "--containall", "-p", "--pid"}}
 """Options by which an agent would not see the job's variables, or its node's processes."""
 _SIGNS = ":,$"
-"""What means something in a mount."""
+"""Characters with a meaning in a mount."""
 _FOLDER_SIGNS = ("usr", "bin", "lib")
 
 
@@ -81,12 +81,12 @@ class Mount(NamedTuple):
 
 
 class InContainer(NamedTuple):
-    """How the agents of a job are started in an image."""
+    """The start of a job's agents in an image."""
 
     runtime: str
     image: str
     mounts: tuple[Mount, ...]
-    """Those that the job and the profile name last, after hpcdist's own."""
+    """Options of the job and the profile, after hpcdist's own."""
     python: str
     """Interpreter of the image."""
     python_path: str
@@ -96,7 +96,7 @@ class InContainer(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What a node has that a runtime must be told of."""
+    """Devices of a node that a runtime must be told of."""
 
     has_nvidia: bool = False
     has_amd: bool = False

@@ -12,8 +12,8 @@ from typing import Any
 from hpcdist.runs.events import EventWriter
 
 _OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "jax", "cupy")
-"""What ranks may exchange data through besides torch.distributed, which DeepSpeed, accelerate and
-Lightning use."""
+"""Libraries that ranks may exchange data through besides torch.distributed, which DeepSpeed,
+accelerate and Lightning use."""
 
 
 class Peers:

@@ -41,12 +41,12 @@ _RECEIVE = (
     'umask 077; d="$(mktemp -d)" || exit 1; cd "$d" && tar xf - && bash -l ./install.sh "$0"; '
     'c="$?"; cd /; rm -rf "$d"; exit "$c"'
 )
-"""For bash, as `hpcdist.remote.ssh` starts it."""
+"""A script for bash, as `hpcdist.remote.ssh` starts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What the user wants there."""
+    """The user's wishes for the installation."""
 
     python: str | None = None
     """None: the first of the usual names that is new enough."""

@@ -37,7 +37,7 @@ _START = (
     "if command -v hpcdist >/dev/null; then exec hpcdist serve $0; fi; "
     "echo; echo hpcdist:$0:none; exit 127"
 )
-"""For bash, between single quotes, which every shell reads alike where none of ' ! \\ is within."""
+"""A command for bash, in single quotes, which all shells read alike if it has none of ' ! \\."""
 
 _DEFAULTS = {
     "connecttimeout": ("none", "ConnectTimeout=20"),
@@ -51,7 +51,7 @@ something. Of a connection that comes about sooner nobody needs a banner."""
 _CHUNK_BYTES = 1 << 16
 _TOGETHER = "bring them together with: hpcdist setup"
 _ANSWER_LIMIT_S = 120.0
-"""For an answer where nobody can be typing a password."""
+"""Time for an answer where nobody can be typing a password."""
 _HINTS = {
     "IDENTIFICATION HAS CHANGED": "ask the site whether its login node has a new key; if so, "
     "ssh-keygen -R HOST removes the old one",
@@ -125,7 +125,7 @@ class Connection:
         self._frames = wire.Frames()
         self._noise = b""
         self._words = b""
-        """What ssh has said so far, and its host's shell on stderr."""
+        """The words of ssh so far, and its host's shell on stderr."""
         self._held = True
         self._has_begun = False
         self._began_s = time.monotonic()

@@ -37,7 +37,7 @@ from hpcdist.runs.snapshot_store import (
 )
 
 _SEARCHED_SNAPSHOTS = 20
-"""Those used last, in which contents are looked for: those of one project are alike."""
+"""Number of snapshots in which contents are looked for: the last used, as they are alike."""
 _MOST_LINKS = 1000
 _CHUNK_BYTES = 1 << 18
 

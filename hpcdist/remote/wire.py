@@ -111,7 +111,7 @@ class Bring(Struct, frozen=True, kw_only=True, tag="bring"):
     runs: list[WantedRun] | None
     """None: all that are there."""
     known: dict[str, dict[str, KnownFile]] = {}
-    """What the laptop has of runs that are not named."""
+    """The laptop's copies of runs that are not named."""
     files: bool = True
     """False: their states are enough."""
 
@@ -186,7 +186,7 @@ Reply = Hello | Missing | Ended | Refused | Brought
 
 
 class WireError(SchedulerError):
-    """What came is no part of the conversation."""
+    """The bytes that came are no part of the conversation."""
 
 
 def frame(kind: bytes, content: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The run directory: its paths, spec, events, verdict and snapshots."""

@@ -29,7 +29,7 @@ _NEVER = "results/"
 
 
 class Fetched(NamedTuple):
-    """What a fetch came to."""
+    """The outcome of a fetch."""
 
     num_files: int
     """Files that were written."""

@@ -45,7 +45,7 @@ class _Sent(NamedTuple):
 
 
 class _Batch:
-    """What one parcel brings."""
+    """The contents of one parcel."""
 
     def __init__(self, run: Path, folder: Path, number: int) -> None:
         self.entries: list[Entry] = []

@@ -87,7 +87,7 @@ class Target(Struct, frozen=True, kw_only=True):
     allocation: str | None = None
     step_options: list[str] = []
     container: InContainer | None = None
-    """How the agents are started in an image; None: they are in none."""
+    """The start of agents in an image; None: there is no image."""
 
     @property
     def script_file(self) -> Path:
@@ -119,7 +119,7 @@ class Rendezvous(Struct, frozen=True, kw_only=True):
     whose nodes have no file system in common."""
 
     address: str
-    """Of node 0."""
+    """Node 0's."""
     port: int
     secret: str
     """In hexadecimal digits; the agents of this run alone know it."""

@@ -63,7 +63,7 @@ class LocalSweep:
     """Starts the runs of a sweep; a run's directory is made when it starts."""
 
     def __init__(self, submission: Submission) -> None:
-        """Of `submission` the points that run on this machine are left to be started."""
+        """The points of `submission` that run on this machine are left to be started."""
         self._submission = submission
         self.planned = submission.planned
         self.places = submission.places

@@ -168,11 +168,11 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     """Floating-point operations of the model, and how much of the device they use."""
 
     per_sample: float
-    """Of both passes, without what is computed twice to save memory."""
+    """Operations of both passes, without what is computed twice to save memory."""
     per_s: float | None = None
     """All ranks together, while they step."""
     peak_per_s: float | None = None
-    """What all devices could do; None where nothing tells."""
+    """The peak of all devices together; None where nothing tells."""
     peak_by: Literal["datasheet", "matrix product"] | None = None
     utilization: float | None = None
     """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
@@ -378,7 +378,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Its ranks trained one model together; False where each trained its own. None for a single
     rank, and where nothing tells."""
     disturbed: str | None = None
-    """What else used its CPUs or GPUs, in words; None where nothing is known of it."""
+    """Other work on its CPUs or GPUs, in words; None where nothing is known of it."""
     samples_per_s: Measure | None = None
     """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""
@@ -474,7 +474,7 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
 
     @property
     def settings_text(self) -> str:
-        """What it differs in: `precision=bf16-mixed, batch_size=64`; only the first two."""
+        """The first two settings in which it differs: `precision=bf16-mixed, batch_size=64`."""
         named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.differs_in.items()]
         more = len(named) - _SHOWN_SETTINGS
         return ", ".join([*named[:_SHOWN_SETTINGS], *([f"{more} more"] if more > 0 else [])])

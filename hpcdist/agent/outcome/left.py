@@ -18,7 +18,7 @@ INSIDE_VARIABLE = "HPCDIST_IN_CONTAINER"
 
 
 class EndOfAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent leaves for the process outside of its image."""
+    """The file that an agent leaves for the process outside of its image."""
 
     verdict: Verdict | None = None
     """None: it has begun, and not ended."""

@@ -102,7 +102,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Which of the two is faster can be told."""
+        """It can be told which of the two is faster."""
         return differs(self.time) is not False
 
     @property

@@ -1,5 +1,5 @@
-"""What an agent on one of Azure's nodes asks: its place among the nodes, its life, and what follows
-the end of a life.
+"""Answers to an agent on one of Azure's nodes: its place among the nodes, its life, and what
+follows the end of a life.
 
 Azure starts a job again by itself whose low-priority nodes were taken away, and tells that nobody:
 nodes get SIGTERM at most. A job that reached its time limit is not started again, and one of its

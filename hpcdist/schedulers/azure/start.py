@@ -1,5 +1,5 @@
-"""What each node of an Azure job executes: `python -m hpcdist.schedulers.azure.start OUTPUT`, in
-the folder where the archive of the job was unpacked.
+"""The program that each node of an Azure job executes in the folder where the job's archive was
+unpacked: `python -m hpcdist.schedulers.azure.start OUTPUT`.
 
 The mounted OUTPUT is no place to run in (hpcdist/runs/parcels.py says why): its files appear when
 they are closed, and Azure's mount keeps by default for ever what it once knew of a file. So each
@@ -62,7 +62,7 @@ _LAST_TRIES_S = 60.0
 _KEPT_CHECKPOINTS = 2
 """The newest may turn out to be damaged."""
 _MOST_ECHOED_BYTES = 1 << 16
-"""Of a rank's log at one look."""
+"""Most that is read of a rank's log at one look."""
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from hpcdist.summary.read.records import PeerGroup
 
 
 class Together(NamedTuple):
-    """What the process groups of all ranks tell."""
+    """Conclusion from the process groups of all ranks."""
 
     is_so: bool | None
     """None for a single rank, and where nothing tells."""

@@ -73,7 +73,7 @@ class NodeTotals(Struct, kw_only=True):
     length_s: float = 0.0
     totals: Totals = field(default_factory=Totals)
     cpu_energy_j: float | None = None
-    """Of the host's processors, whoever used them."""
+    """Energy of the host's processors, whoever used them."""
     gpus: list[GpuTotals] = []
 
 

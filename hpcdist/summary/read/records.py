@@ -53,7 +53,7 @@ class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group
     exchanges: bool | None = None
     """A collective operation ran within its steps."""
     library: str | None = None
-    """What it may exchange data through without a process group."""
+    """The library that it may exchange data through without a process group."""
 
 
 class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
@@ -151,7 +151,7 @@ class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="c
     overlapped_s: Seconds
     exposed_s: Seconds
     trace: str | None = None
-    """Of the profiler, relative to the run directory."""
+    """The profiler's trace, relative to the run directory."""
 
 
 class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
@@ -160,7 +160,7 @@ class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
     per_sample: Annotated[float, Meta(ge=0, le=1e24)]
     precision: str | None = None
     peak_per_s: Annotated[float, Meta(ge=0, le=1e24)] | None = None
-    """What the rank's CPUs can do, by a matrix product; None on a GPU."""
+    """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
 
 
 class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
@@ -296,7 +296,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     scheduler: str | None
     cluster: str | None = None
     price_per_hour: float | None = None
-    """Of a node."""
+    """The node's."""
     verdict: Verdict | None
     newest_attempt: int
     """-1 before the first."""

@@ -112,7 +112,7 @@ class PageDrawing(NamedTuple):
 
 
 class PageTopic(NamedTuple):
-    """What is folded under one name."""
+    """Tables and pictures folded under one name."""
 
     name: str
     drawings: list[PageDrawing]
@@ -159,7 +159,7 @@ class PageSection(NamedTuple):
     """The table that it is drawn from."""
     topics: list[PageTopic]
     runs: list[PageRun]
-    """Those that failed come first."""
+    """Failed runs come first."""
     num_failed: int
 
 

@@ -18,7 +18,7 @@ from hpcdist.summary.values import Losses, RunSummary
 
 _MOST_NAMES = 2
 _SIZES = ("nodes=", "gpus=", "resources.nodes=", "resources.gpus=", "repeat=")
-"""What of a point's label the size says, too, or the end of the run's id."""
+"""Parts of a point's label that the size says, too, or the end of the run's id."""
 _ID = re.compile(r"-\d{8}-\d{6}-(.+)$")
 
 
