@@ -73,6 +73,12 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -
         raise
 
 
+def reason(error: OSError) -> str:
+    """Return the words of an error, with the file that it is about."""
+    words = error.strerror or str(error)
+    return f"{error.filename}: {words}" if error.filename else words
+
+
 class DamagedFileError(OSError):
     """The content of a file is not what was written there."""
 

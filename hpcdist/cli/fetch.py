@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
@@ -18,7 +19,9 @@ from hpcdist.runs.run import Run
 
 @click.command
 @run_arguments
-@click.option("--checkpoints", is_flag=True, help="Bring the checkpoints, too, which may be large.")
+@click.option(
+    "--checkpoints", is_flag=True, help="Bring checkpoints, too, and other files above 64 MiB."
+)
 @runs_option
 @json_option
 def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json: bool) -> None:
@@ -30,37 +33,55 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
     themselves. Of a run at a host that ssh reaches, what summaries need is brought, and the command
     is named that copies the rest.
     """
+    described = []
+    errors: list[SchedulerError] = []
+    for run in named_runs(runs, run_names):
+        try:
+            fetched = _fetch(run, is_named=bool(run_names), with_checkpoints=checkpoints)
+        except SchedulerError as error:
+            errors.append(error)
+            continue
+        if fetched is not None:
+            described.append(fetched)
+    if as_json:
+        print_json(described)
+    for other in errors[1:]:
+        note(other.message)
+    if errors:
+        raise errors[0]
+
+
+def _fetch(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, Any] | None:
+    """Bring a run home, and say so; None where there is nothing to bring.
+
+    Raises SchedulerError where it cannot be brought.
+    """
     from hpcdist.runs.fetching import fetch as fetch_run
     from hpcdist.schedulers import load_scheduler
 
-    described = []
-    for run in named_runs(runs, run_names):
-        if (remote := read_remote(run)) is not None:
-            if run_names:
-                described.append(_fetch_from_host(run, remote))
-            continue
-        scheduler = run.read_scheduler()
+    if (remote := read_remote(run)) is not None:
+        return _fetch_from_host(run, remote) if is_named else None
+    scheduler = run.read_scheduler()
+    try:
         source = load_scheduler(scheduler).source_of(run) if scheduler else None
         if source is None:
-            if run_names:
+            if is_named:
                 say(f"run {run.id} is here: there is nothing to bring")
-            continue
-        try:
-            fetched = fetch_run(run, source, with_checkpoints=checkpoints)
-        except OSError as error:
-            raise SchedulerError(
-                f"run {run.id} cannot be brought: {error.strerror or error}",
-                hint="call it again: it goes on where it was",
-            ) from None
-        described.append({"run": run.id, "path": str(run.path), **fetched._asdict()})
-        left = ""
-        if fetched.num_left:
-            what = number_of(fetched.num_left, "file")
-            size = show_bytes(fetched.left_bytes)
-            left = f"; {what} ({size}), checkpoints or large, stay there without --checkpoints"
-        say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
-    if as_json:
-        print_json(described)
+            return None
+        fetched = fetch_run(run, source, with_checkpoints=with_checkpoints)
+    except OSError as error:
+        is_damaged = isinstance(error, files.DamagedFileError)
+        raise SchedulerError(
+            f"run {run.id} cannot be brought: {files.reason(error)}",
+            hint="all else of it is here" if is_damaged else "call it again: it goes on there",
+        ) from None
+    left = ""
+    if fetched.num_left:
+        what = number_of(fetched.num_left, "file")
+        size = show_bytes(fetched.left_bytes)
+        left = f"; {what} ({size}), checkpoints or large, stay there without --checkpoints"
+    say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
+    return {"run": run.id, "path": str(run.path), **fetched._asdict()}
 
 
 def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
             if not (job.is_active or run.has_started()):
                 keep_logs(run, log_folder(jobs.workspace_of(run), jobs.name_of(run)))
         except (OSError, HpcdistError) as error:
-            why = getattr(error, "message", None) or getattr(error, "strerror", None) or error
+            why = files.reason(error) if isinstance(error, OSError) else error.message
             return f"its run directory cannot be brought here: {why}"
         return None
 

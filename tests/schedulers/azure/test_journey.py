@@ -207,6 +207,14 @@ def test_what_ranks_print_comes_home_while_the_job_runs(hpcdist, azure):
     publish(azure, run, 1, 6, b"second\n")
     assert state_of(hpcdist, run) == ("running", None)
     assert run.log_file(0).read_text() == "first\nsecond\n"
+    other = hpcdist.submit()
+    odd = Entry(path="events/odd", data="00000000-0.data", size=1)
+    folder = "node-00000/1763859000123456789-9f31c2aa"
+    azure.put_output(run.id, f"{folder}/00000002.parcel", encode(1.8e9, [odd], []))
+    azure.put_output(run.id, f"{folder}/00000000-0.data", b"x")
+    done = hpcdist("fetch", code=3)
+    assert f"run {other.id}: 0 files brought" in done.stderr  # after one that is damaged
+    assert "events/odd: it is not what was written there" in done.stderr
     azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     state, reason = state_of(hpcdist, run)
     assert state == "running"
