@@ -25,7 +25,7 @@ from hpcdist.schedulers.pbs.commands import TIMEOUT_S, number_of_job
 from hpcdist.schedulers.pbs.hosts import read_nodefile
 from hpcdist.schedulers.pbs.qstat import HEAD, ask_jobs, parse_blocks, parse_seconds, parse_time
 from hpcdist.schedulers.request import cpus_per_node, time_limit_min
-from hpcdist.schedulers.steps import signal_script, submission_of
+from hpcdist.schedulers.steps import check_gpus, conditions_of, signal_script, submission_of
 
 _CPUS_OF_HOST = re.compile(r"([^/+]+)/\d+(?:\*(\d+))?")
 _GPUS = re.compile(r"\bngpus=(\d+)")
@@ -110,17 +110,8 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: PbsAlloc
             f"{where} has {fewest}",
             hint=f"ask for fewer with --gpus, or get more: qsub -I -l select=N:ncpus={cpus}",
         )
-    gpus = allocation.gpus_per_node
-    if job.launch.device == "cuda" and gpus == 0:
-        raise JobError(
-            f"launch.device is cuda, but {where} has no GPU",
-            hint="get GPUs: qsub -I -l select=N:ngpus=N, or use --set launch.device=cpu",
-        )
-    if job.launch.device != "cpu" and 0 < gpus < resources.gpus:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
-            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
-        )
+    how_to_get = "get GPUs: qsub -I -l select=N:ngpus=N"
+    check_gpus(job, allocation.gpus_per_node, where, how_to_get=how_to_get)
 
 
 def step_limit_min(
@@ -144,22 +135,17 @@ def _unusable(job_id: str, why: str) -> UserError:
 def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     """Return the condition by run id, from the process that starts the agents; on other hosts from
     the job that it is in. Raises SchedulerError where PBS is asked and does not answer."""
-    processes = {run.id: submission_of(run).process for run in runs}
-    # None: its process is on another host.
-    alive = {name: one is not None and is_alive(one) for name, one in processes.items()}
-    elsewhere = [str(run.read_job_id()) for run in runs if alive[run.id] is None]
-    running = {one.job_id for one in ask_jobs(elsewhere) if one.state == "R"} if elsewhere else ()
-    conditions: dict[str, Condition] = {}
-    for run in runs:
-        lives = alive[run.id]
-        if not (run.read_job_id() in running if lives is None else lives):
-            conditions[run.id] = Condition(state="lost")
-        elif run.has_started():
-            conditions[run.id] = Condition(state="running")
-        else:
-            reason = f"its agents start in job {run.read_job_id()}"
-            conditions[run.id] = Condition(state="pending", reason=reason)
-    return conditions
+    return conditions_of(
+        runs,
+        list_running=_in_running_jobs,
+        waits=lambda run: f"its agents start in job {run.read_job_id()}",
+    )
+
+
+def _in_running_jobs(runs: Sequence[Run]) -> set[str]:
+    jobs = {run.id: str(run.read_job_id()) for run in runs}
+    running = {one.job_id for one in ask_jobs([*jobs.values()]) if one.state == "R"}
+    return {name for name, job_id in jobs.items() if job_id in running}
 
 
 def cancel_step(run: Run) -> None:

@@ -24,7 +24,7 @@ from hpcdist.schedulers.base import Allocation, Condition
 from hpcdist.schedulers.request import cpus_per_node, time_limit_min
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, job_fields, scancel, show_job
-from hpcdist.schedulers.steps import signal_script, submission_of
+from hpcdist.schedulers.steps import check_gpus, conditions_of, signal_script, submission_of
 
 _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _POLL_S = 0.5
@@ -115,17 +115,8 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAll
             f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
             hint="ask for fewer with --gpus, or get more: salloc --cpus-per-task=N",
         )
-    gpus = allocation.gpus_per_node
-    if job.launch.device == "cuda" and gpus == 0:
-        raise JobError(
-            f"launch.device is cuda, but {where} has no GPU",
-            hint="get GPUs with salloc --gpus-per-node=N, or use --set launch.device=cpu",
-        )
-    if job.launch.device != "cpu" and 0 < gpus < resources.gpus:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
-            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
-        )
+    how_to_get = "get GPUs with salloc --gpus-per-node=N"
+    check_gpus(job, allocation.gpus_per_node, where, how_to_get=how_to_get)
 
 
 def step_options(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> list[str]:
@@ -200,21 +191,11 @@ def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
 
     Raises SchedulerError where squeue is needed and does not answer.
     """
-    processes = {run.id: submission_of(run).process for run in runs}
-    # None: its process is on another host.
-    alive = {name: one is not None and is_alive(one) for name, one in processes.items()}
-    steps = _steps() if None in alive.values() else {}
-    conditions: dict[str, Condition] = {}
-    for run in runs:
-        lives = alive[run.id]
-        if not (run.id in steps if lives is None else lives):
-            conditions[run.id] = Condition(state="lost")
-        elif run.has_started():
-            conditions[run.id] = Condition(state="running")
-        else:
-            reason = f"its step starts, or waits for room in allocation {run.read_job_id()}"
-            conditions[run.id] = Condition(state="pending", reason=reason)
-    return conditions
+    return conditions_of(
+        runs,
+        list_running=lambda _: _steps(),
+        waits=lambda run: f"its step starts, or waits for room in allocation {run.read_job_id()}",
+    )
 
 
 def cancel_step(run: Run) -> None:
