@@ -24,6 +24,26 @@ LASTED_S = 60.0
 """After a connection that lasted so long, attempts are counted anew."""
 
 
+class Shown:
+    """The lines of each log that were shown, for a log that goes on where it was."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, int] = {}
+
+    def take(self, value: dict[str, Any]) -> None:
+        """Take what the host tells."""
+        with suppress(msgspec.ValidationError):
+            self._lines.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
+
+    def resumed(self, request: Call) -> Call:
+        """Return the request, for the log to go on behind these lines."""
+        if not self._lines:
+            return request
+        verb, *words = request.argv
+        argv = [verb, f"--shown={json.dumps(self._lines)}", *words]
+        return msgspec.structs.replace(request, argv=argv)
+
+
 def call_at(
     where: Where,
     request: Call | Callable[[], Call],
@@ -62,16 +82,6 @@ def call_at(
 
 def follow_log(where: Where, request: Call) -> int:
     """Follow a log, over as many connections as it takes: no line is shown twice."""
-    shown: dict[str, int] = {}
-
-    def take(value: dict[str, Any]) -> None:
-        with suppress(msgspec.ValidationError):
-            shown.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
-
-    output = Output(told=take, holds=True)
-
-    def resumed() -> Call:
-        argv = [request.argv[0], f"--shown={json.dumps(shown)}", *request.argv[1:]]
-        return msgspec.structs.replace(request, argv=argv)
-
-    return call_at(where, resumed, output, again=True)
+    shown = Shown()
+    output = Output(told=shown.take, holds=True)
+    return call_at(where, lambda: shown.resumed(request), output, again=True)

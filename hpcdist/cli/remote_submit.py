@@ -19,11 +19,11 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cli.printing import note, say
-from hpcdist.cli.reconnecting import LASTED_S, WAITS_S
+from hpcdist.cli.reconnecting import LASTED_S, WAITS_S, Shown
 from hpcdist.remote import wire
 from hpcdist.remote.bring import Where, bring, remote_of
 from hpcdist.remote.call import Output, call
-from hpcdist.remote.ssh import Connection, ConnectionLostError
+from hpcdist.remote.ssh import Connection, ConnectionLostError, connected
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.remote import write_remote
 from hpcdist.runs.run import is_run_name, runs_folder
@@ -51,13 +51,12 @@ class _Submitted:
     sweep: str | None = None
     is_sent: bool = False
     """The host may have heard of it."""
-    shown: dict[str, int] = field(default_factory=dict)
-    """Lines that were shown of each log, where the run is followed."""
+    shown: Shown = field(default_factory=Shown)
+    """For a run that is followed."""
 
     def take(self, value: dict[str, Any]) -> None:
         """Make records of the runs that were submitted, which their names are known by here."""
-        with suppress(msgspec.ValidationError):
-            self.shown.update(msgspec.convert(value.get("shown", {}), dict[str, int]))
+        self.shown.take(value)
         told = value.get("submitted")
         ids = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
         sweep = value.get("sweep")
@@ -75,14 +74,6 @@ class _Submitted:
                     folder,
                     remote_of(self.where, wire.SentRun(id=name, runs=str(value.get("runs", "")))),
                 )
-
-    def going_on(self, request: wire.Call) -> wire.Call:
-        """Return the request, for the log to go on where it was."""
-        if not self.shown:
-            return request
-        verb, *words = request.argv
-        argv = [verb, f"--shown={json.dumps(self.shown)}", *words]
-        return msgspec.structs.replace(request, argv=argv)
 
     def given_up(self, error: SchedulerError) -> SchedulerError:
         """Return the error for a connection that does not come again."""
@@ -118,12 +109,10 @@ def submit_there(request: wire.Call, where: Where, tree: SnapshotPlan | None) ->
         while True:
             begun_s = time.monotonic()
             try:
-                with Connection(where.host) as connection:
-                    if said := connection.greet():
-                        note(said)
+                with connected(where.host, note) as connection:
                     has_begun = True
                     submitted.is_sent = True
-                    code = call(connection, submitted.going_on(request), output, tree=tree)
+                    code = call(connection, submitted.shown.resumed(request), output, tree=tree)
                     with suppress(SchedulerError):
                         submitted.bring(connection)
                     return code

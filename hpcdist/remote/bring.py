@@ -24,7 +24,7 @@ from hpcdist.base.errors import HpcdistError, RunDirectoryError, UserError
 from hpcdist.cluster.host import Host, parse_host
 from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
-from hpcdist.remote.ssh import Connection
+from hpcdist.remote.ssh import Connection, connected
 from hpcdist.runs.events import MOST_FILE_BYTES
 from hpcdist.runs.remote import (
     BroughtFile,
@@ -101,7 +101,7 @@ def _is_settled(run: Run, *, has_books: bool) -> bool:
 
 
 def _changed(
-    folder: Path, known: Mapping[str, wire.KnownFile], *, with_events: bool
+    folder: Path, known: Mapping[str, BroughtFile], *, with_events: bool
 ) -> Iterator[wire.SentFile]:
     """Give the files that are not as the laptop has them."""
     for name in [*_SMALL, *_others(folder, with_events=with_events)]:
@@ -208,9 +208,7 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
         if where is None:
             continue
         try:
-            with Connection(where.host) as connection:
-                if said := connection.greet():
-                    note(said)
+            with connected(where.host, note) as connection:
                 wanted = [wire.WantedRun(id=run.id, known=_known(run.path)) for run in theirs]
                 request = wire.Bring(place=where.place, runs=wanted, files=with_events)
                 bring(connection, request, theirs[0].path.parent, note=note)
@@ -224,9 +222,7 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
 def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
     """Bring what has changed of all runs of a project at a host; return them."""
     there = {run.id: _known(run.path) for run in all_runs(runs) if read_remote(run)}
-    with Connection(where.host) as connection:
-        if said := connection.greet():
-            note(said)
+    with connected(where.host, note) as connection:
         request = wire.Bring(place=where.place, runs=None, known=there)
         return bring(connection, request, runs, note=note)
 
@@ -271,14 +267,14 @@ def _check(sent: wire.SentRun, host: str) -> None:
         raise wire.WireError(f"the state of run {sent.id} cannot be read: {error}") from None
 
 
-def _known(folder: Path) -> dict[str, wire.KnownFile]:
+def _known(folder: Path) -> dict[str, BroughtFile]:
     """Return what was brought of a run, and is as it was brought."""
     remote = read_remote(Run(folder))
     known = {}
     for name, file in (remote.brought if remote else {}).items():
         with suppress(OSError):
             if is_brought(name) and os.lstat(folder / name).st_size == file.size_bytes:
-                known[name] = wire.KnownFile(file.size_bytes, file.sha256, file.stamp)
+                known[name] = file
     return known
 
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import HpcdistError, SchedulerError, UserError
@@ -319,6 +319,15 @@ class Connection:
         return SchedulerError(
             f"the shell at {self.host.name} ended with exit code {code}{said}", hint=hint
         )
+
+
+@contextlib.contextmanager
+def connected(host: Host, note: Callable[[str], None]) -> Iterator[Connection]:
+    """Connect, and close at the end; `note` is told what to know about the host's version."""
+    with Connection(host) as connection:
+        if said := connection.greet():
+            note(said)
+        yield connection
 
 
 def _show(data: bytes) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.runs.remote import BroughtFile
 
 PROTOCOL = 1
 """Grows when the two sides could not understand each other any more."""
@@ -88,20 +89,11 @@ class Call(Struct, frozen=True, kw_only=True, tag="call"):
     terminal: Terminal = Terminal()
 
 
-class KnownFile(Struct, frozen=True, array_like=True):
-    """A file as the laptop has it."""
-
-    size_bytes: int
-    sha256: str
-    stamp: int
-    """Time of change at the host when it was brought."""
-
-
 class WantedRun(Struct, frozen=True, kw_only=True):
     """A run, or a sweep, and what the laptop has of it."""
 
     id: str
-    known: dict[str, KnownFile] = {}
+    known: dict[str, BroughtFile] = {}
 
 
 class Bring(Struct, frozen=True, kw_only=True, tag="bring"):
@@ -110,7 +102,7 @@ class Bring(Struct, frozen=True, kw_only=True, tag="bring"):
     place: Place
     runs: list[WantedRun] | None
     """None: all that are there."""
-    known: dict[str, dict[str, KnownFile]] = {}
+    known: dict[str, dict[str, BroughtFile]] = {}
     """The laptop's copies of runs that are not named."""
     files: bool = True
     """False: their states are enough."""
