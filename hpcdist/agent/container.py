@@ -34,6 +34,7 @@ from hpcdist.agent.task import AgentTask
 from hpcdist.base import files
 from hpcdist.base.carried import note_use
 from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.needs import OLDEST
 from hpcdist.base.secrets import Stars
 from hpcdist.machine.containers import (
     InContainer,
@@ -50,10 +51,11 @@ from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 
 # A text that any Python can read: older ones are to say what they are.
-_INSIDE = """
+_INSIDE = f"""
 import sys
-if sys.version_info < (3, 10):
-    sys.exit("the image has Python %d.%d, and hpcdist needs 3.10 or newer" % sys.version_info[:2])
+if sys.version_info < {OLDEST}:
+    sys.exit("the image has Python %d.%d, and hpcdist needs %d.%d or newer" %
+             (sys.version_info[:2] + {OLDEST}))
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.base.needs import check
 check("the image")

@@ -21,6 +21,7 @@ from typing import IO
 
 from hpcdist.base.errors import HpcdistError, SchedulerError, UserError
 from hpcdist.base.files import shipped_folder
+from hpcdist.base.needs import OLDEST
 from hpcdist.base.text import one_line
 from hpcdist.base.version import __version__
 from hpcdist.cluster.host import Host
@@ -33,7 +34,6 @@ Generator: hpcdist
 Root-Is-Purelib: true
 Tag: py3-none-any
 """
-_OLDEST = (3, 10)
 _MOST_LINE_BYTES = 1 << 16
 """A longer one is shown in pieces."""
 _PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(15, 9, -1)), "python")
@@ -80,7 +80,7 @@ def install(host: Host, wishes: Wishes) -> str:
         return one_line(told["done"])
     if "python" in told:
         raise UserError(
-            f"{host.name} has no Python {_OLDEST[0]}.{_OLDEST[1]} or newer with venv; there is "
+            f"{host.name} has no Python {OLDEST[0]}.{OLDEST[1]} or newer with venv; there is "
             f"{one_line(told['python']) or 'none'}",
             hint=_python_hint(told.get("modules", "")),
         )
@@ -155,7 +155,7 @@ word=$1
 tell() {{ echo "hpcdist:$word:$1"; }}
 fail() {{ tell "failed:$1"; exit 1; }}
 {load}
-oldest='import sys, venv, ensurepip; sys.exit(sys.version_info < {_OLDEST})'
+oldest='import sys, venv, ensurepip; sys.exit(sys.version_info < {OLDEST})'
 version='import sys; print("%d.%d.%d" % sys.version_info[:3])'
 python= seen= named={named}
 for one in {shlex.join(pythons)}; do

@@ -175,6 +175,21 @@ def events() -> type[Events]:
 
 
 @pytest.fixture
+def add_run(make_run, events):
+    """Add a run with this many samples/s over all its ranks."""
+    count = iter(range(100))
+
+    def add(rate, *, gpus=1, **options):
+        run = make_run(f"ddp-{next(count):02d}", gpus=gpus, **options)
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus)
+            events.write(run, rank, [start, *events.steady([rate / gpus] * 5)])
+        return run
+
+    return add
+
+
+@pytest.fixture
 def make_scaled(make_run, events):
     """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer."""
 

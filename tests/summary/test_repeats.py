@@ -13,21 +13,6 @@ from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.report.text import make_console
 
 
-@pytest.fixture
-def add_run(make_run, events):
-    """Add a run with this many samples/s over all its ranks."""
-    count = iter(range(100))
-
-    def add(rate, *, gpus=1, **options):
-        run = make_run(f"ddp-{next(count):02d}", gpus=gpus, **options)
-        for rank in range(gpus):
-            start = events.start(rank, world_size=gpus)
-            events.write(run, rank, [start, *events.steady([rate / gpus] * 5)])
-        return run
-
-    return add
-
-
 def test_repeats_have_the_interval_of_their_mean(add_run):
     made = [add_run(rate, train={"seed": seed}) for seed, rate in enumerate((98.0, 100.0, 102.0))]
     one, *_ = summarize(made, {}).runs

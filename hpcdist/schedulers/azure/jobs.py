@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from azure.ai.ml import MLClient
     from azure.ai.ml.entities import Compute
 
-_AT_ONCE = 8
+AT_ONCE = 8
+"""Questions to Azure at one time."""
 
 _STATES: dict[str, tuple[State, str | None]] = {
     "NotStarted": ("pending", "Azure has not begun with it"),
@@ -88,7 +89,7 @@ class AzureJob(msgspec.Struct, frozen=True, kw_only=True):
 def ask_jobs(azure: AzureOptions, names: Collection[str]) -> list[AzureJob]:
     """Return those of the named jobs that the workspace has. Raises SchedulerError."""
     client = client_of(azure)
-    with quiet(), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with quiet(), ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(lambda name: _ask_job(client, name), sorted(names)))
     return [job for job in found if job is not None]
 

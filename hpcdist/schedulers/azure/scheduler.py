@@ -37,7 +37,6 @@ from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
 from hpcdist.schedulers.request import time_limit_min
 
 _JOB_FILE = "job.yml"
-_AT_ONCE = 8
 
 
 class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
@@ -111,7 +110,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
         conditions = {}
         found = jobs.jobs_of(runs)
         begun = [(run, job) for run in runs if (job := found[run.id]) and job.has_nodes]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(jobs.AT_ONCE) as pool:
             problems = list(pool.map(lambda one: self._bring(*one), begun))
         why_not = {run.id: why for (run, _), why in zip(begun, problems, strict=True)}
         for run in runs:
