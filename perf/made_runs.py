@@ -47,6 +47,7 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
     )
     for _ in range(num_runs):
         run = Run.create(runs, "ddp")
+        run.make_rank_folders(range(num_ranks))
         for rank, path in enumerate(events):
             os.link(path, run.event_file(rank))
         os.link(usage, run.usage_file(0))

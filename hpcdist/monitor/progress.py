@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcdist.base.files import first_entries
 from hpcdist.base.text import show_age
 from hpcdist.machine.process import state_letter
 from hpcdist.monitor.tail import EventTail
-from hpcdist.runs.run import Run, place_of_events
+from hpcdist.runs.run import Run
 
 _WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to show a change
 _QUIET_S = 60.0
@@ -233,16 +232,13 @@ class RunningRun:
         attempt = max(0, self._run.newest_attempt())
         if attempt != self._attempt:
             self._attempt, self._ranks = attempt, {}
-        with os.scandir(self._run.events_folder) as entries:
-            for entry in first_entries(entries, self._run.events_folder):
-                place = place_of_events(entry.name)
-                if place is None or place[1] != attempt:
-                    continue
+        for number, of_attempt, path in self._run.event_files():
+            if of_attempt == attempt:
                 with suppress(OSError):
-                    stat = entry.stat()
-                    if place[0] not in self._ranks:
-                        self._ranks[place[0]] = _Rank(self._run.event_file(*place))
-                    self._ranks[place[0]].read(stat)
+                    stat = path.stat()
+                    if number not in self._ranks:
+                        self._ranks[number] = _Rank(path)
+                    self._ranks[number].read(stat)
 
 
 _Ranks = Mapping[int, _Rank]

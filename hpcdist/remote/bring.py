@@ -26,6 +26,7 @@ from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
 from hpcdist.remote.ssh import Connection, connected
 from hpcdist.runs.events import MOST_FILE_BYTES
+from hpcdist.runs.rank_files import EVENT_FILE, USAGE_FILE, is_event_file, is_place, list_places
 from hpcdist.runs.remote import (
     BroughtFile,
     Remote,
@@ -34,7 +35,7 @@ from hpcdist.runs.remote import (
     remote_file,
     write_remote,
 )
-from hpcdist.runs.run import Run, all_runs, cannot_write, is_event_file, is_run, is_run_name
+from hpcdist.runs.run import Run, all_runs, cannot_write, is_run, is_run_name
 from hpcdist.runs.sweep import SWEEP_FILE, is_sweep
 from hpcdist.schedulers.base import Condition
 
@@ -132,7 +133,7 @@ def _others(folder: Path, *, with_events: bool) -> list[str]:
             names += [f"attempts/{attempt}/{name}.json" for name in ("begin", "verdict")]
     with suppress(OSError):
         if with_events:
-            names += [f"events/{name}" for name in sorted(files.list_names(folder / "events"))]
+            names += [f"events/{place}" for place in list_places(folder / "events")]
     return [name for name in names if is_brought(name)]
 
 
@@ -149,8 +150,8 @@ def _content(path: Path, sent: wire.SentFile) -> Iterator[bytes]:
 
 def is_brought(name: str) -> bool:
     """Return whether a file of this name is brought."""
-    folder, _, file = name.rpartition("/")
-    return bool(_NAME.fullmatch(name)) or (folder == "events" and is_event_file(file))
+    is_of_events = any(is_place(name, "events", kind) for kind in (EVENT_FILE, USAGE_FILE))
+    return is_of_events or bool(_NAME.fullmatch(name))
 
 
 def most_bytes_of(name: str) -> int:

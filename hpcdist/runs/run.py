@@ -12,9 +12,10 @@
       attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
                               says what the run had to show then, verdict.json why it failed or
                               stopped where another attempt is to follow
-      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
-      events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
-      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent; named likewise
+      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts; those of
+                              ranks from 500 on in folders of their own: see rank_files.py)
+      events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
+      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
       errors/                 what a rank wrote about the exception that ended it
       checkpoints/            what the run can go on from
       function.pkl            the function that was submitted from Python, with its arguments, and
@@ -31,7 +32,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
@@ -44,6 +45,8 @@ from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
+from hpcdist.runs import rank_files
+from hpcdist.runs.rank_files import list_numbered
 from hpcdist.runs.spec import (
     JobOutline,
     LaunchPlan,
@@ -58,14 +61,10 @@ DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
 
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
+_RANK_FOLDERS = ("logs", "events", "errors")
 _OWN_FOLDERS = ("attempts", "events")
 """By which a run's folder is known where its spec.json is damaged."""
-_NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
-_EVENT_FILE = re.compile(rf"rank{_NUMBERED}\.jsonl")
-_USAGE_FILE = re.compile(rf"node{_NUMBERED}\.jsonl")
-_LOG_FILE = re.compile(rf"rank{_NUMBERED}\.log")
 _AGENT_FILE = re.compile(r"agent-.*\.json")
-_AGENT_LOG = re.compile(r"agent-.*\.log")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
@@ -153,25 +152,36 @@ class Run:
 
     # Paths that depend on a rank or a node.
 
-    def _numbered_file(self, stem: str, ending: str, number: int, attempt: int = 0) -> Path:
-        return self.path / f"{stem}-{number:05d}{_attempt_part(attempt)}{ending}"
+    def _numbered_file(
+        self, folder: str, stem: str, ending: str, number: int, attempt: int = 0
+    ) -> Path:
+        return self.path / rank_files.place_of(folder, stem, ending, number, attempt)
 
-    log_file = partialmethod(_numbered_file, "logs/rank", ".log")
+    log_file = partialmethod(_numbered_file, "logs", "rank", ".log")
     """The log of one rank in one attempt."""
-    event_file = partialmethod(_numbered_file, "events/rank", ".jsonl")
+    event_file = partialmethod(_numbered_file, "events", "rank", ".jsonl")
     """The file of the events of one rank in one attempt."""
-    usage_file = partialmethod(_numbered_file, "events/node", ".jsonl")
+    usage_file = partialmethod(_numbered_file, "events", "node", ".jsonl")
     """The file of what the ranks of one node used of it in one attempt."""
-    error_file = partialmethod(_numbered_file, "errors/rank", ".json")
+    error_file = partialmethod(_numbered_file, "errors", "rank", ".json")
     """The file in which a rank describes the exception that ends it."""
-    outcome_file = partialmethod(_numbered_file, "results/rank", ".pkl")
+    outcome_file = partialmethod(_numbered_file, "results", "rank", ".pkl")
     """The file of what a submitted function returned or raised in one rank, pickled."""
-    stacks_file = partialmethod(_numbered_file, "logs/rank", ".stacks")
+    stacks_file = partialmethod(_numbered_file, "logs", "rank", ".stacks")
     """The file for a rank's stacks when the run hangs."""
-    agent_file = partialmethod(_numbered_file, "launch/agent", ".json")
-    """The file with process, host and address of one node's agent."""
-    agent_log_file = partialmethod(_numbered_file, "logs/agent", ".log")
+    agent_log_file = partialmethod(_numbered_file, "logs", "agent", ".log")
     """The log of the agent of one node."""
+
+    def agent_file(self, node: int) -> Path:
+        """Return the file with process, host and address of one node's agent."""
+        return self.launch_folder / rank_files.name_of("agent", ".json", node)
+
+    def make_rank_folders(self, numbers: Iterable[int]) -> None:
+        """Make the inner folders for the files of these ranks, or of a node of this number, which
+        all but the first need. Raises OSError."""
+        for inner in sorted(filter(None, set(map(rank_files.folder_of, numbers)))):
+            for folder in _RANK_FOLDERS:
+                (self.path / folder / inner).mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
@@ -179,7 +189,7 @@ class Run:
 
     def agent_logs(self) -> list[Path]:
         """Return the logs of the agents of all nodes, in order."""
-        return _matching(self.logs_folder, _AGENT_LOG)
+        return [path for *_, path in list_numbered(self.logs_folder, rank_files.AGENT_LOG)]
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
@@ -197,10 +207,9 @@ class Run:
     def named_log(self, name: str | None) -> Path | None:
         """Return the log of a rank that a verdict names, where it is one of the run's directory:
         else it could name any file."""
-        folder, _, file = (name or "").partition("/")
-        if folder != self.logs_folder.name or not _LOG_FILE.fullmatch(file):
+        if not rank_files.is_place(name or "", self.logs_folder.name, rank_files.LOG_FILE):
             return None
-        path = os.path.realpath(self.logs_folder / file)
+        path = os.path.realpath(self.path / str(name))
         return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
 
     def ask_to_cancel(self) -> None:
@@ -209,15 +218,15 @@ class Run:
 
     def event_files(self) -> list[tuple[int, int, Path]]:
         """Return (rank, attempt, path) of every event file, sorted."""
-        return _numbered(self.events_folder, _EVENT_FILE)
+        return list_numbered(self.events_folder, rank_files.EVENT_FILE)
 
     def usage_files(self) -> list[tuple[int, int, Path]]:
         """Return (node, attempt, path) of what was sampled of every node, sorted."""
-        return _numbered(self.events_folder, _USAGE_FILE)
+        return list_numbered(self.events_folder, rank_files.USAGE_FILE)
 
     def log_files(self) -> list[tuple[int, int, Path]]:
         """Return (rank, attempt, path) of every rank's log, sorted."""
-        return _numbered(self.logs_folder, _LOG_FILE)
+        return list_numbered(self.logs_folder, rank_files.LOG_FILE)
 
     # Small files.
 
@@ -352,17 +361,6 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
-def place_of_events(name: str) -> tuple[int, int] | None:
-    """Return (rank, attempt) of an event file by its name; None for another file."""
-    match = _EVENT_FILE.fullmatch(name)
-    return None if match is None else (int(match[1]), int(match[2] or 0))
-
-
-def is_event_file(name: str) -> bool:
-    """Return whether a file of this name is of a rank's events, or of a node's."""
-    return bool(_EVENT_FILE.fullmatch(name) or _USAGE_FILE.fullmatch(name))
-
-
 def runs_folder(option: str | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
@@ -482,11 +480,6 @@ def slug(name: str) -> str:
     return text or "job"
 
 
-def rank_log(rank: int, attempt: int) -> str:
-    """Return the log of one rank in one attempt, relative to the run directory."""
-    return f"logs/rank-{rank:05d}{_attempt_part(attempt)}.log"
-
-
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     """Return the error for a folder of runs that cannot be made or written."""
     another = "name another folder with --runs or HPCDIST_RUNS"
@@ -536,10 +529,6 @@ def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
         return None
 
 
-def _attempt_part(attempt: int) -> str:
-    return f".attempt-{attempt}" if attempt else ""
-
-
 def _has_content(path: Path) -> bool:
     try:
         return path.stat().st_size > 0
@@ -553,12 +542,3 @@ def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     except OSError:
         return []
     return [folder / name for name in sorted(names) if pattern.fullmatch(name)]
-
-
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:
-    try:
-        names = files.list_names(folder)
-    except OSError:
-        return []
-    matches = filter(None, map(pattern.fullmatch, names))
-    return sorted((int(one[1]), int(one[2] or 0), folder / one[0]) for one in matches)

@@ -15,7 +15,7 @@ import msgspec
 from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of
-from hpcdist.runs.run import rank_log
+from hpcdist.runs.rank_files import log_place
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
 _PEER_IS_GONE = re.compile(
@@ -129,7 +129,7 @@ def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float
         attempt=attempt,
         restarts=restarts,
         time_s=time_s if verdict.time_s is None else verdict.time_s,
-        log=None if verdict.rank is None else rank_log(verdict.rank, attempt),
+        log=None if verdict.rank is None else log_place(verdict.rank, attempt),
     )
 
 

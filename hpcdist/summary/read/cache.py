@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.base.version import __version__
+from hpcdist.runs.rank_files import list_places
 from hpcdist.runs.run import Run
 
 _COARSEST_CLOCK_S = 2.0
@@ -185,13 +186,20 @@ def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
     yield from ((f"attempts/{attempt}", None) for attempt in attempts)
     for name in (
         *_SMALL_FILES,
-        *(f"events/{name}" for name in _names(f"{folder}/events")),
+        *(f"events/{place}" for place in _places(f"{folder}/events")),
         *(f"attempts/{attempt}/{name}" for attempt in attempts for name in _ATTEMPT_FILES),
     ):
         try:
             yield name, os.stat(f"{folder}/{name}")
         except OSError:
             yield name, None
+
+
+def _places(folder: str) -> list[str]:
+    try:
+        return list_places(Path(folder))
+    except OSError:
+        return []
 
 
 def _names(folder: str) -> list[str]:
