@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcdist.schedulers.base import Condition
 
 
+_REASONED = ("running", "unknown")
 _SHOWN_RUNS = 10
 """Number of a sweep's runs that are shown in each state: there may be thousands."""
 
@@ -118,7 +119,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "verdict": run["message"],
         "go on": run["continue_with"],
         # Of one that runs it is what keeps it from running on, such as a suspension.
-        "reason": run["reason"] if run["state"] == "running" or explains_end else None,
+        "reason": run["reason"] if run["state"] in _REASONED or explains_end else None,
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():

@@ -122,6 +122,9 @@ class Run:
     cancel_file = _Within("launch/cancel")
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
 
+    missed_file = _Within("launch/missed.json")
+    """The file that says since when the scheduler has not known the run's job."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name

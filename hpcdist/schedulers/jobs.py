@@ -9,21 +9,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
 from hpcdist.runs.spec import Submission, SweepPlace
-from hpcdist.runs.verdict import cancelled_verdict
+from hpcdist.runs.verdict import UnixTime, cancelled_verdict
 from hpcdist.schedulers.base import Condition, Target
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
 _STARTING_S = 120.0
+_FORGOTTEN_S = 20.0
+"""Time for which a scheduler must go on not to know a job: one that is restarted may have no jobs
+for a while, and a command may fail without saying so."""
 _SETTLE_S = 5.0
 """A scheduler that answers again may have the request before it still."""
 _POLL_S = 0.5
@@ -202,14 +207,54 @@ def condition_of(
         state="cancelled", reason=f"{scheduler} killed its job, and does not start it again"
     )
     if job is not None:
+        note_known(run)
         condition = job.condition()
         is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
         return killed if is_killed else condition
     if submission is None:  # submitted a moment ago, or its submission was killed
         return unsubmitted(run, scheduler)
-    if was_killed(run, None):
-        return killed
-    return Condition(state="lost", reason=f"{scheduler} has forgotten its job")
+    condition = condition_if_forgotten(run, submission, scheduler)
+    return killed if condition.state == "lost" and was_killed(run, None) else condition
+
+
+class _Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """The first answer of a scheduler that did not know a run's job."""
+
+    job_id: str
+    time_s: UnixTime
+
+
+def condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> Condition:
+    """Return the condition of a run whose job the scheduler does not know, though it answers: lost
+    where it did not know the job some time ago either; unknown until then."""
+    lost = Condition(state="lost", reason=f"{scheduler} has forgotten its job")
+    now_s, missed = time.time(), _read_missed(run)
+    if missed is None or missed.job_id != submission.job_id:
+        missed = _Missed(job_id=str(submission.job_id), time_s=now_s)
+        try:
+            files.write_json(run.missed_file, msgspec.to_builtins(missed))
+        except OSError:  # somebody else's run: who only looks does no harm
+            return lost
+    if abs(now_s - missed.time_s) >= _FORGOTTEN_S:
+        return lost
+    reason = (
+        f"{scheduler} does not list its job {missed.job_id}; the run is taken for lost if that is "
+        f"so in {_FORGOTTEN_S:g} s"
+    )
+    return Condition(state="unknown", reason=reason)
+
+
+def note_known(run: Run) -> None:
+    """Note that the scheduler knows the run's job."""
+    with suppress(OSError):
+        run.missed_file.unlink()
+
+
+def _read_missed(run: Run) -> _Missed | None:
+    try:
+        return files.convert(files.read_json(run.missed_file), _Missed)
+    except msgspec.ValidationError:
+        return None
 
 
 def cancel_jobs(

@@ -125,3 +125,28 @@ def test_while_lsf_is_silent_nothing_is_claimed(user, impatient):
     assert "it is being submitted" in user("status", kept[0]).stdout  # the job may come yet
     assert user("cancel", kept[0]).returncode == 0
     assert f"{kept[0]}: cancelled" in user("status", kept[0]).stdout
+
+
+def test_a_bjobs_that_fails_ends_nothing_and_one_that_forgets_must_say_so_twice(user):
+    run = count(user)
+    following = user.start("logs", "--follow", run.id)
+    with user.cluster.cut_off("bjobs"):
+        shown = user("status", run.id)
+        assert f"{run.id}: unknown" in shown.stdout
+        assert "Network is unreachable" in shown.stderr
+        cancelled = user("cancel", run.id)
+        assert cancelled.returncode == 3, cancelled.stderr
+        assert not run.cancel_file.exists()
+    user.cluster.forget(job_id(run))
+    shown = user("status", run.id).stdout
+    assert f"{run.id}: unknown" in shown
+    assert f"does not list its job {job_id(run)}" in " ".join(shown.split())
+    missed = json.loads(run.missed_file.read_text())
+    run.missed_file.write_text(json.dumps(missed | {"time_s": missed["time_s"] - 60}))
+    assert f"{run.id}: lost" in user("status", run.id).stdout
+    user.cluster.remember(job_id(run))
+    assert f"{run.id}: running" in user("status", run.id).stdout
+    assert following.poll() is None
+    user.write("gate", "")
+    following.communicate(timeout=60)
+    user.done(run)

@@ -1,13 +1,9 @@
 """Jobs as bjobs tells of them: one call for any number, read into typed values, and what their
 states mean for runs.
-
-The fields of -o and the option -json are those of the page "bjobs" of IBM Spectrum LSF 10.1; the
-installations without its fix packs know fewer.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -29,6 +25,7 @@ from hpcdist.schedulers.lsf.commands import (
     failure,
     lsf_lines,
 )
+from hpcdist.schedulers.lsf.forms import Form, FormMemory, next_form
 from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
 
 _STATES: dict[str, tuple[State, str | None]] = {
@@ -58,8 +55,11 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _SECONDS = re.compile(r"(?:(\d+):(\d{2}):)?(\d+(?:\.\d+)?)(?: second.*)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP])(?:B|bytes)?", re.IGNORECASE)
 _POWERS = "KMGTP"
-_NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
-_UNKNOWN_ID = re.compile(r"^job <\d+(?:\[\d+\])?>:? .*\bnot found", re.IGNORECASE)
+_IS_NONE = re.compile(
+    r"\bno (?:unfinished |matching |pending )?jobs? found|^job <\d+(?:\[\d+\])?>:? .*\bnot found",
+    re.IGNORECASE,
+)
+"""Words for jobs that are not there."""
 _BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
 _INDEX = re.compile(r"\[(\d+)\]\s")
 _REFUSED_HINT = (
@@ -68,47 +68,7 @@ _REFUSED_HINT = (
 )
 
 
-class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to ask bjobs."""
-
-    fields: tuple[str, ...]
-    """Fields of -o. The name comes last, for it may hold the delimiter."""
-    is_json: bool
-
-    @property
-    def options(self) -> list[str]:
-        """Return the options of bjobs, besides the ids."""
-        fields = " ".join(self.fields)
-        if self.is_json:
-            return ["-a", "-o", fields, "-json"]
-        return ["-a", "-o", f"{fields} delimiter='{_DELIMITER}'"]
-
-    def read(self, text: str) -> list[ListedJob] | None:
-        """Return the jobs of an answer; None where the text is no answer in this form."""
-        rows = _json_rows(text) if self.is_json else self._rows_below_header(text)
-        return None if rows is None else [job for row in rows if (job := make_job(row))]
-
-    def _rows_below_header(self, text: str) -> list[dict[str, str]] | None:
-        count = len(self.fields)
-        lines = [line.split(_DELIMITER, count - 1) for line in text.splitlines()]
-        rows = [line for line in lines if len(line) == count]  # none in the table for people
-        if not rows or rows[0][0].strip() != "JOBID":
-            return None
-        return [dict(zip(self.fields, row, strict=True)) for row in rows[1:]]
-
-
-_DELIMITER = "|"
-_OLD_FIELDS = ("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time")
-_FIELDS = (*_OLD_FIELDS, "exit_code", "exit_reason", "estimated_start_time", "max_mem")
-FORMS = (
-    Form(fields=(*_FIELDS, "pend_reason", "pend_time", "job_name"), is_json=True),
-    Form(fields=(*_FIELDS, "job_name"), is_json=False),
-    Form(fields=(*_OLD_FIELDS, "job_name"), is_json=False),
-)
-"""LSF 10.1 with fix packs, without, and engines of its time that know no exit codes: the first form
-that is answered is used from then on."""
-_KNOWN_FORMS: dict[str | None, Form] = {}
-"""Path of bjobs -> the form that it has answered in this process."""
+_FORMS = FormMemory()
 
 
 class ListedJob(Accounting, frozen=True, kw_only=True):
@@ -213,21 +173,35 @@ def _numbers(job_ids: Iterable[str]) -> list[str]:
 
 
 def _ask(numbers: Sequence[str]) -> tuple[Form, list[ListedJob]]:
-    """Ask in the form that is known to work, or from the first to the last until one does."""
-    program = shutil.which("bjobs")
-    known = _KNOWN_FORMS.get(program)
-    for form in (known,) if known else FORMS:
+    """Ask in the form that this bjobs is known to answer, or in simpler ones until it does.
+
+    An answer counts only where bjobs did not fail: an empty list may come with an error, and does
+    not mean that there are no jobs.
+    """
+    program = str(shutil.which("bjobs"))
+    form: Form | None = _FORMS.get(program)
+    while form is not None:
         done = call_lsf(["bjobs", *form.options, *numbers])
-        jobs = form.read(done.stdout)
-        if jobs is not None:
-            _KNOWN_FORMS[program] = form
+        rows = form.rows(done.stdout)
+        jobs = [job for row in rows or () if (job := make_job(row))]
+        said = lsf_lines(done.stderr, done.stdout if rows is None else _errors(rows))
+        problems = [line for line in said if not _IS_NONE.search(line)]
+        if rows is not None and jobs and (done.returncode == 0 or not problems):
+            _FORMS.put(program, form)
             return form, jobs
-        said = lsf_lines(done.stderr, done.stdout)
-        knows_none = all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
-        if knows_none and (said or done.returncode == 0):  # and nothing is learnt about the form
-            return FORMS[0], []
-    _KNOWN_FORMS.pop(program, None)
+        if not problems and (said or done.returncode == 0):  # nothing is learnt about the form
+            return form, []
+        if rows is not None:
+            raise failure(done, problems)
+        form = next_form(form, "\n".join(said), has_failed=done.returncode != 0)
+        if form is None:
+            _FORMS.drop(program)
     raise failure(done)
+
+
+def _errors(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return what is said in an answer of ids that are not known."""
+    return "\n".join(row["error"] for row in rows if "error" in row)
 
 
 # Reading.
@@ -247,22 +221,6 @@ def read_pending(text: str) -> dict[str, str]:
         elif job_id is not None and line.strip():
             reasons[job_id] = f"{reasons.get(job_id, '')} {line.strip()}".strip()
     return reasons
-
-
-def _json_rows(text: str) -> list[dict[str, str]] | None:
-    start, end = text.find("{"), text.rfind("}")
-    try:
-        answer = json.loads(text[start : end + 1], strict=False)
-    except ValueError:
-        return None
-    records = answer.get("RECORDS") if isinstance(answer, dict) else None
-    if not isinstance(records, list):
-        return None
-    return [
-        {key.lower(): "" if value is None else str(value) for key, value in record.items()}
-        for record in records
-        if isinstance(record, dict)
-    ]
 
 
 def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob | None:

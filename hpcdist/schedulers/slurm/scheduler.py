@@ -30,7 +30,15 @@ from hpcdist.schedulers.base import (
     Target,
     Task,
 )
-from hpcdist.schedulers.jobs import JobIndex, end_jobs, job_key, note_jobs, unsubmitted
+from hpcdist.schedulers.jobs import (
+    JobIndex,
+    condition_if_forgotten,
+    end_jobs,
+    job_key,
+    note_jobs,
+    note_known,
+    unsubmitted,
+)
 from hpcdist.schedulers.request import check_folder, cpus_per_node, lay_out, render
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.slurm import directives, site, steps
@@ -154,9 +162,13 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
         found = steps.step_conditions([run for run in runs if is_step(run)])
         jobs = [run for run in runs if run.id not in found]
         found |= _job_conditions(jobs) if jobs else {}
-        return found | site.conditions_elsewhere(
-            run for run in runs if found[run.id].state == "lost"
-        )
+        missing = [run for run in runs if found[run.id].state == "lost"]
+        elsewhere = site.conditions_elsewhere(missing)
+        for run in missing:
+            submission = run.read_submission()
+            if submission is not None and not is_step(run) and run.id not in elsewhere:
+                found[run.id] = condition_if_forgotten(run, submission, self.title)
+        return found | elsewhere
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Ask sacct once; return nothing where there is none, or it keeps no books.
@@ -260,18 +272,24 @@ def _job_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     for run in runs:
         submission = run.read_submission()
         if (job := queue.find(run, submission)) is not None:
+            note_known(run)
             found[run.id] = job.condition()
         elif submission is None:  # submitted a moment ago, or its submission was killed
             found[run.id] = unsubmitted(run, "Slurm")
         else:
             forgotten.append((run, submission))
-    if not forgotten:
-        return found
+    if not forgotten or shutil.which("sacct") is None:
+        return found | {run.id: Condition(state="lost") for run, _ in forgotten}
     job_ids = {job_key(submission)[0] for _, submission in forgotten}
     since_s = min(submission.submitted_s for _, submission in forgotten)
     try:
         accounted = JobIndex(ask_accounting(job_ids, since_s=since_s))
-    except SchedulerError:
+    except SchedulerError as error:
+        keeps_books = not _NO_BOOKS.search(getattr(error, "said", ""))
+        if keeps_books:  # which may know the end, when they are open again
+            reason = f"squeue has forgotten its job, and {error.message}"
+            unknown = Condition(state="unknown", reason=reason)
+            return found | {run.id: unknown for run, _ in forgotten}
         accounted = JobIndex(())
     for run, submission in forgotten:
         job = accounted.find(run, submission)

@@ -43,6 +43,8 @@ _COMMANDS = {
     "lsid": shown.lsid,
 }
 COMMANDS = tuple(_COMMANDS)
+_NOTHING = '{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}\n'
+_CUT_OFF = "System call failed: Network is unreachable\n"
 
 
 class Connection:
@@ -201,6 +203,8 @@ class Daemon:
             raise RefusedError(said)
         if said := batch.switches.get(f"garbage_{call.name}"):
             return Answer(out=said)
+        if batch.switches.get(f"cut_off_{call.name}"):
+            return Answer(out=_NOTHING, err=_CUT_OFF, code=255)
         answer = _COMMANDS[call.name](call, batch)
         batch.tick()
         return answer

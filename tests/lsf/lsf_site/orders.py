@@ -64,9 +64,12 @@ def _switch(daemon, name, value):
         daemon.batch.switches[name] = value
 
 
-def _unknown(daemon, job_id, *, is_unknown=True):
-    unknown = daemon.batch.unknown
-    (unknown.add if is_unknown else unknown.discard)(int(job_id))
+def _unknown(daemon, job_id):
+    daemon.batch.unknown.add(int(job_id))
+
+
+def _known(daemon, job_id):
+    daemon.batch.unknown.discard(int(job_id))
 
 
 def _show_as(_, job, state):
@@ -89,6 +92,7 @@ _ORDERS = {
     "switch": _switch,
     "speak": lambda daemon: daemon.speak(),
     "unknown": _unknown,
+    "known": _known,
     "lose_host": lambda daemon, host: daemon.batch.lose_host(host),
     "return_host": lambda daemon, host: daemon.batch.return_host(host),
     "limit": _each(lambda batch, job: batch.end_at_limit(job)),

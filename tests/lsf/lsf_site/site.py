@@ -282,6 +282,11 @@ class Site:
         """While open, a command prints this instead of its answer."""
         return self.switched(f"garbage_{command}", text)
 
+    def cut_off(self, command):
+        """While open, a command ends with 255 and an answer in which there is nothing, as where it
+        cannot reach the network."""
+        return self.switched(f"cut_off_{command}", True)
+
     def slow(self, command, seconds):
         """While open, a command does its work at once and answers later."""
         return self.switched(f"slow_{command}", seconds)
@@ -315,6 +320,10 @@ class Site:
     def forget(self, job_id):
         """The commands no longer know the job."""
         self._order("unknown", job_id)
+
+    def remember(self, job_id):
+        """The commands know it again."""
+        self._order("known", job_id)
 
     def lose_host(self, host):
         """As by a power cut; a job that began there is UNKWN, or starts elsewhere with -r."""

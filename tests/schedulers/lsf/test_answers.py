@@ -8,7 +8,6 @@ import pytest
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.jobs import JobIndex
 from hpcdist.schedulers.lsf.bjobs import (
-    FORMS,
     ListedJob,
     make_job,
     parse_hosts,
@@ -17,6 +16,7 @@ from hpcdist.schedulers.lsf.bjobs import (
     parse_time,
     read_pending,
 )
+from hpcdist.schedulers.lsf.forms import FORMS
 from hpcdist.schedulers.lsf.reasons import plain_reason
 from hpcdist.schedulers.lsf.site import (
     parse_hosts_table,
@@ -26,7 +26,11 @@ from hpcdist.schedulers.lsf.site import (
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
-JSON, TEXT, _ = FORMS
+JSON, TEXT, *_ = FORMS
+
+
+def read(form, text):
+    return [job for row in form.rows(text) if (job := make_job(row))]
 
 
 def unix_time(text):
@@ -34,7 +38,7 @@ def unix_time(text):
 
 
 def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
-    done, limit, killed, later, other = JSON.read(RECORDED["BJOBS_JSON"])
+    done, limit, killed, later, other = read(JSON, RECORDED["BJOBS_JSON"])
     assert (done.job_id, done.name, done.state) == ("22005", "ddp-20261121-101010-abcd", "DONE")
     assert done.nodes == ["tbi-cn019", "tbi-cn020"]
     assert done.task == ""
@@ -47,7 +51,7 @@ def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
 
 
 def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
-    ended, waiting, running = TEXT.read(RECORDED["BJOBS_FIELDS"])
+    ended, waiting, running = read(TEXT, RECORDED["BJOBS_FIELDS"])
     assert ended.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
     books = ended.accounting()
     assert (books.elapsed_s, books.max_rss_bytes) == (3600, 2**29)
@@ -61,12 +65,12 @@ def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
 @pytest.mark.parametrize("form", [JSON, TEXT], ids=["json", "text"])
 @pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", "{", "hello\nworld\n"])
 def test_no_form_takes_a_complaint_for_an_answer(form, text):
-    assert form.read(text) is None
+    assert form.rows(text) is None
 
 
 def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for():
-    assert JSON.read(RECORDED["BJOBS"]) is None
-    assert TEXT.read(RECORDED["BJOBS"]) is None
+    assert JSON.rows(RECORDED["BJOBS"]) is None
+    assert TEXT.rows(RECORDED["BJOBS"]) is None
 
 
 def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut():
@@ -78,7 +82,7 @@ def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut
 
 
 def test_a_run_finds_its_element_by_the_id_and_by_the_name(tmp_path):
-    (job,) = (one for one in JSON.read(RECORDED["BJOBS_JSON"]) if one.task)
+    (job,) = (one for one in read(JSON, RECORDED["BJOBS_JSON"]) if one.task)
     index = JobIndex([job])
     submission = Submission(job_id="22006[3]", job_name="sweep-1")
     assert index.find(None, submission) is job

@@ -1,14 +1,17 @@
 """Asking bjobs and bkill of engines that know more or less, and of some that do not answer."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
+from hpcdist.schedulers.lsf import bjobs
 from hpcdist.schedulers.lsf.bjobs import ask_jobs
 from hpcdist.schedulers.lsf.commands import bkill, call_lsf
+from hpcdist.schedulers.lsf.forms import FormMemory
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -49,6 +52,58 @@ def test_what_worked_is_remembered_and_reasons_are_asked_for_only_of_jobs_that_w
     second, third = commands.calls[first:]
     assert "-json" not in second
     assert third == "bjobs -p 764220167"
+
+
+WITHOUT_FIELDS = """
+[[ "$*" == *exit_code* ]] && {
+    echo "<EXIT_CODE> in the format string is not a valid field name" >&2; exit 255; }
+[[ "$1" == -p ]] && exit 0
+printf '{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"7","STAT":"PEND","JOB_NAME":"a"}]}'
+"""
+
+
+def test_an_lsf_that_refuses_a_field_is_asked_once_more_and_never_again(commands):
+    engine(commands, WITHOUT_FIELDS)
+    assert [job.state for job in ask_jobs(["7"])] == ["PEND"]
+    assert len(commands.calls) == 3  # refused, answered, and why the job waits
+    for memory in (bjobs._FORMS, FormMemory()):  # and the next command's
+        form = memory.get(shutil.which("bjobs"))
+        assert form.is_json
+        assert "exit_code" not in form.fields
+
+
+def test_a_bjobs_that_fails_for_a_moment_is_not_asked_for_less_from_then_on(commands):
+    commands.say("bjobs", err="System call failed: Network is unreachable\n", code=255)
+    with pytest.raises(CommandFailedError, match="Network is unreachable"):
+        ask_jobs(["7"])
+    assert len(commands.calls) == 1
+
+
+NO_RECORDS = '{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}'
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code"),
+    [
+        (NO_RECORDS, "System call failed: Network is unreachable\n", 255),
+        (NO_RECORDS, "System call failed: Network is unreachable\n", 0),
+        (NO_RECORDS, "", 255),
+    ],
+)
+def test_an_empty_answer_that_comes_with_a_failure_does_not_mean_that_there_are_no_jobs(
+    commands, out, err, code
+):
+    commands.say("bjobs", out, err=err, code=code)
+    with pytest.raises(CommandFailedError):
+        ask_jobs(["7"])
+
+
+def test_an_empty_answer_of_a_bjobs_that_works_means_that_there_are_none(commands):
+    commands.say("bjobs", NO_RECORDS)
+    assert ask_jobs() == []
+    unknown = '{"JOBS":1,"RECORDS":[{"JOBID":"7","ERROR":"Job <7> is not found"}]}'
+    commands.say("bjobs", unknown, code=255)
+    assert ask_jobs(["7"]) == []
 
 
 @pytest.mark.parametrize("code", [0, 254, 255])

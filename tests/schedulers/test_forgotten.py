@@ -1,0 +1,81 @@
+"""A scheduler that answers and does not know a job: nothing is concluded from one answer."""
+
+import json
+
+import pytest
+
+from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.machine.command import CommandFailedError
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.jobs import condition_of
+from hpcdist.schedulers.pbs.qstat import ask_jobs as ask_pbs
+from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue
+
+SUBMISSION = Submission(scheduler="pbs", job_id="12", job_name="ddp")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(tmp_path, "ddp")
+
+
+def state(run, submission=SUBMISSION):
+    return condition_of(run, submission, None, "PBS").state
+
+
+def age(run, seconds):
+    missed = json.loads(run.missed_file.read_text())
+    run.missed_file.write_text(json.dumps(missed | {"time_s": missed["time_s"] - seconds}))
+
+
+def test_a_job_is_forgotten_only_when_it_was_not_known_some_time_ago_either(run):
+    first = condition_of(run, SUBMISSION, None, "PBS")
+    assert first.state == "unknown"
+    assert first.reason.startswith("PBS does not list its job 12")
+    assert state(run) == "unknown"
+    age(run, 60)
+    assert state(run) == "lost"
+
+
+def test_a_run_that_stopped_is_not_called_cancelled_for_one_answer(run):
+    (run.attempts_folder / "00000").mkdir()
+    run.write_attempt_verdict(
+        Verdict(
+            kind="preempted",
+            state="preempted",
+            message="preempted",
+            exit_code=75,
+            exit_code_of_run=EXIT_STOPPED,
+        )
+    )
+    assert state(run) == "unknown"
+    age(run, 60)
+    assert state(run) == "cancelled"
+
+
+def test_another_job_of_the_run_is_missed_anew(run):
+    assert state(run) == "unknown"
+    age(run, 60)
+    assert state(run, Submission(scheduler="pbs", job_id="13", job_name="ddp")) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("command", "ask"),
+    [
+        ("qstat", lambda: ask_pbs(["12"])),
+        ("qselect", ask_pbs),
+        ("squeue", ask_queue),
+        ("sacct", lambda: ask_accounting(["12"], since_s=0.0)),
+    ],
+    ids=["qstat", "qselect", "squeue", "sacct"],
+)
+@pytest.mark.parametrize("said", ["", "cannot connect to server login (errno=111)"])
+def test_a_command_that_fails_is_no_empty_list(tmp_path, monkeypatch, command, ask, said):
+    program = tmp_path / command
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(CommandFailedError):
+        ask()
