@@ -204,6 +204,12 @@ class Coordinator:
         if self.stage is Stage.JOINING and node not in self._facts:
             self._fail("launch", f"node {node} (host {host}): {sentence}", node)
 
+    def on_concluded(self) -> None:
+        """Let all go: somebody who could not take part has given the run its verdict."""
+        self.stage = Stage.FINISHED
+        self.deadline = None
+        self._broadcast(messages.Close())
+
     def on_standstill(self) -> None:
         """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
         self._resumed_s = self.now()

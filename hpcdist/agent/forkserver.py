@@ -35,6 +35,7 @@ from hpcdist.agent.messages import (
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
 from hpcdist.agent.rank_process import become_rank
+from hpcdist.agent.stacks import Stacks
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -65,7 +66,7 @@ _BUSY_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, preload: Callable[[], Preload]
+    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], Preload]
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -83,7 +84,7 @@ def start_forkserver(
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
         _outlive_agent_briefly(agent_pid)
-        Forkserver(job, board, Channel(server_end, TO_FORKSERVER)).serve(preload)
+        Forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER)).serve(preload)
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -96,9 +97,16 @@ def start_forkserver(
 class Forkserver:
     """The state of the forkserver: which child is which rank, and what is being ended."""
 
-    def __init__(self, job: JobSpec, board: ProgressBoard, channel: Channel[ToForkserver]) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        board: ProgressBoard,
+        stacks: Stacks,
+        channel: Channel[ToForkserver],
+    ) -> None:
         self._job = job
         self._board = board
+        self._stacks = stacks
         self._channel = channel
         self._ranks: dict[int, int] = {}  # pid -> local rank
         self._store_pid: int | None = None
@@ -196,7 +204,8 @@ class Forkserver:
 
         def child() -> NoReturn:
             os.close(self._reading)
-            become_rank(order, slot, parent, self._job, say_to=self._writing)
+            stacks = self._stacks.only(order.local_rank)
+            become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
 
         pid = self._fork(child)
         self._ranks[pid] = order.local_rank

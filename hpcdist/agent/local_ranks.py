@@ -20,9 +20,11 @@ from hpcdist.agent.messages import (
     ToRanks,
 )
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.ends import close_event_file, rank_end, remove_if_empty
+from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.rank_process import STACKS_SIGNAL
+from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
+from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
@@ -63,7 +65,8 @@ class LocalRanks:
         self._on_store = on_store
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
-        self._watch = RankWatch(run, job, self._board)
+        stacks = Stacks(job.ranks_per_node)
+        self._watch = RankWatch(run, job, self._board, stacks)
         self._is_ready = False
         self._attempt = 0
         self._dumped_at = self._paused_at = math.inf
@@ -73,7 +76,7 @@ class LocalRanks:
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
-            job, self._board, lambda: load_workload(job).preload()
+            job, self._board, stacks, lambda: load_workload(job).preload()
         )
         self._channel: Channel[FromForkserver] | None = channel
 
@@ -135,6 +138,7 @@ class LocalRanks:
         now = time.monotonic()
         if now >= self._dumped_at:
             self._dumped_at = math.inf
+            self._keep_stacks()
             reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
             self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
         if now >= self._paused_at:
@@ -144,6 +148,7 @@ class LocalRanks:
 
     def look(self, *, enforces_limits: bool) -> None:
         """Keep the memory limit, and tell once of a rank that has been silent for too long."""
+        self._keep_stacks()
         if self._ending_attempt is not None:
             return
         if enforces_limits:
@@ -205,7 +210,14 @@ class LocalRanks:
         if self._ending_attempt is not None:
             self._tell(messages.Gone(attempt=self._ending_attempt))
 
+    def _keep_stacks(self) -> None:
+        try:
+            self._watch.keep_stacks()
+        except OSError as error:
+            self._log(f"the stacks of ranks are not kept: {files.reason(error)}")
+
     def _close_rank(self, exited: messages.Exited) -> None:
+        self._keep_stacks()
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
@@ -224,7 +236,6 @@ class LocalRanks:
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)
-            remove_if_empty(self._run.stacks_file(order.rank, order.attempt))
         except OSError as error:
             self._log(f"the events of rank {order.rank} could not be closed: {error}")
         self._tell(messages.Ended(attempt=order.attempt, end=end))

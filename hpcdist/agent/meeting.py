@@ -49,7 +49,12 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Rendezvous
 
-_POLL_S = 0.02
+_SHORTEST_POLL_S = 0.02
+_LONGEST_POLL_S = 1.0
+_POLL_SHARE = 0.05
+"""Of the time that an agent has waited: it hears of node 0 so much later at most."""
+_MOST_POLLS_PER_S = 2000
+"""Of all nodes together: their file server has other things to do."""
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -264,6 +269,7 @@ def join_meeting(
     run: Run,
     *,
     node_rank: int,
+    num_nodes: int,
     source: str | None,
     timeout_s: float,
     give_up: Callable[[], bool],
@@ -275,7 +281,7 @@ def join_meeting(
     again until it names one that answers. Raises NotReachedError where none does in time, and
     DisagreementError where node 0 is there, and this one cannot take part with it.
     """
-    deadline = time.monotonic() + timeout_s
+    begin_s = time.monotonic()
     while not give_up():
         troubles = []
         try:
@@ -292,12 +298,19 @@ def join_meeting(
             troubles.append(str(error))
         except ValueError as error:
             troubles.append(f"{run.meeting_file} is damaged: {error}")
-        if time.monotonic() >= deadline:
+        waited_s = time.monotonic() - begin_s
+        if waited_s >= timeout_s:
             raise NotReachedError(
                 f"could not reach the agent of node 0 within {timeout_s:g} s; {'; '.join(troubles)}"
             )
-        time.sleep(_POLL_S)
+        time.sleep(min(poll_s(waited_s, num_nodes), timeout_s - waited_s))
     return None
+
+
+def poll_s(waited_s: float, num_nodes: int) -> float:
+    """Return how long an agent that has waited so long for node 0 waits until it looks again."""
+    shortest_s = min(max(_SHORTEST_POLL_S, num_nodes / _MOST_POLLS_PER_S), _LONGEST_POLL_S)
+    return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
 
 
 def _place_of(rendezvous: Rendezvous) -> MeetingPlace:
@@ -310,6 +323,7 @@ def _place_of(rendezvous: Rendezvous) -> MeetingPlace:
 
 
 def _read_place(run: Run) -> MeetingPlace:
+    files.refresh(run.launch_folder)
     with files.open_private(run.meeting_file) as file:
         return msgspec.json.decode(file.read(), type=MeetingPlace)
 

@@ -51,6 +51,10 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
+_LOOK_S = 1.0
+_LOOK_AT_WORK_S = 5.0
+"""Between two looks of an agent at what others may write into the run's directory; the second once
+all agents have joined: then it only matters where a scheduler does not pass on a cancellation."""
 UNFIT = (DisagreementError, NotReachedError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
 
@@ -92,7 +96,7 @@ class Member:
         self._early_warning: Warned | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
-        self._turned_at = time.monotonic()
+        self._turned_at = self._looked_at = time.monotonic()
         self._tick_at = self._turned_at + _TICK_S
         self.usage = UsageSampler(
             run,
@@ -111,11 +115,12 @@ class Member:
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         device, gpus = self._node.find_device()
-        self._announce(device=device, gpus=gpus)
-        if self._node.place.node_rank == 0:
-            self._lead()
-        else:
-            self._join()
+        self._file = msgspec.structs.replace(self._file, device=device, gpus=gpus)
+        try:
+            self._lead() if self._node.place.node_rank == 0 else self._join()
+        except UNFIT:
+            self._announce()  # as far as it came
+            raise
         while not self._is_closing:
             self._turn()
         return self._verdict
@@ -138,7 +143,7 @@ class Member:
             log=self._log,
         )
         addresses = self._node.own_addresses()
-        self._announce(offers=addresses)
+        self._file = msgspec.structs.replace(self._file, offers=addresses)
         if self._node.num_nodes > 1:
             use_all_descriptors()  # the ranks keep the limit that they were given
             self._leader.host_meeting(addresses, self._selector)
@@ -148,6 +153,7 @@ class Member:
         joined = join_meeting(
             self._run,
             node_rank=self._node.place.node_rank,
+            num_nodes=self._node.num_nodes,
             source=self._node.plan_of_node.address,
             timeout_s=self._node.job.launch.join_timeout_s,
             give_up=self._is_over_while_joining,
@@ -166,7 +172,8 @@ class Member:
     def _is_over_while_joining(self) -> bool:
         if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
             self._heed(self.notices.read_signals())
-        return self._is_over()
+        self._look()
+        return self._is_closing
 
     def _use_address(self, *, master_addr: str, own_address: str) -> None:
         interface = self._node.interface_of(own_address)
@@ -205,13 +212,19 @@ class Member:
         self._ranks.on_time()
         if time.monotonic() >= self._tick_at:
             self._tick_at = time.monotonic() + _TICK_S
-            if not self._is_over():
-                if coordinator is not None and (notice := self.notices.read_clock()) is not None:
-                    self._heed([notice])
-                self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
+            self._tick()
         if self._leader is not None:
             self._leader.on_time()
         self._deliver()
+
+    def _tick(self) -> None:
+        if self._leader is not None:  # the others hear over their connections what it finds
+            self._look()
+        if self._is_closing:
+            return
+        if self._leader is not None and (notice := self.notices.read_clock()) is not None:
+            self._heed([notice])
+        self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
     def _timeout_s(self) -> float:
         deadlines = [self._tick_at, self._ranks.next_deadline()]
@@ -222,13 +235,19 @@ class Member:
             deadlines += [] if due is None else [due]
         return 0.0 if self._orders else max(0.0, min(deadlines) - time.monotonic())
 
-    def _is_over(self) -> bool:
-        """The run has a verdict, of an agent that could not join; or it was cancelled."""
+    def _look(self) -> None:
+        """Find out, now and then, whether the run has a verdict, of an agent that could not join,
+        or was cancelled."""
+        now = time.monotonic()
+        if now - self._looked_at < (_LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S):
+            return
+        self._looked_at = now
         if self._run.verdict_file.exists():
             self._is_closing = True
+            if self._leader is not None:
+                self._leader.coordinator.on_concluded()
         elif self._run.cancel_file.exists():
             self._heed([Cancelled(signal="SIGTERM")])
-        return self._is_closing
 
     def _heed(self, notices: Sequence[Warned | Cancelled | LimitReached]) -> None:
         """The job will be ended; a warning is told later where the coordinator is not known yet."""
@@ -274,8 +293,10 @@ class Member:
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
-        if not self._is_closing:
-            self._is_closing = True
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not files.is_there(self._run.verdict_file):
             self._verdict = failure.without_rank(
                 "agent_lost",
                 f"the agent of node 0 was lost: {reason}",

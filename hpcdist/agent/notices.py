@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.messages import Cancelled, LimitReached, Warned
+from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
@@ -63,7 +64,7 @@ class Notices:
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
             self._log(f"received {name}")
-            if number in self._warning_signals and not self._run.cancel_file.exists():
+            if number in self._warning_signals and not files.is_there(self._run.cancel_file):
                 notices.append(Warned(signal=name))
             elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
                 notices.append(Cancelled(signal=name))

@@ -59,12 +59,18 @@ MOST_TRACEBACK_LETTERS = 100_000
 
 
 def become_rank(
-    order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec, *, say_to: int
+    order: RankOrder,
+    slot: ProgressSlot,
+    parent_pid: int,
+    job: JobSpec,
+    *,
+    say_to: int,
+    stacks: int,
 ) -> NoReturn:
     """Turn the calling process, just forked, into the rank.
 
     `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
-    rank leaves.
+    rank leaves; `stacks` takes those of its threads.
     """
     modules = dict(sys.modules)
     pid = os.getpid()
@@ -90,7 +96,6 @@ def become_rank(
     renew_import_state()
     fill_in_defaults()
     faulthandler.enable(file=2)
-    stacks = _open_to_append(run.stacks_file(order.rank, order.attempt))
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
+from hpcdist.agent.stacks import Stacks, whereabouts
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
@@ -24,14 +22,6 @@ _TRAINER_HANG_TIMEOUT_S = 600.0
 STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
 
-_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
-_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
-_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
-"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
-ends when the gradients of all ranks are there."""
-
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
-
 
 @dataclass
 class RankWatch:
@@ -40,6 +30,7 @@ class RankWatch:
     run: Run
     job: JobSpec
     board: ProgressBoard
+    stacks: Stacks
     orders: dict[int, RankOrder] = field(default_factory=dict)
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
@@ -51,6 +42,7 @@ class RankWatch:
 
     def begin(self, orders: list[RankOrder]) -> None:
         self.board.clear()
+        self.stacks.clear()
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()
         self._over_memory.clear()
@@ -98,6 +90,11 @@ class RankWatch:
         self._kernel_kills = kills
         return "the kernel killed it: the memory limit of its cgroup was reached"
 
+    def keep_stacks(self) -> None:
+        """Write what ranks have told of their stacks into files. Raises OSError."""
+        for local_rank, order in self.orders.items():
+            self.stacks.keep(local_rank, self.run.stacks_file(order.rank, order.attempt))
+
     def forgive(self) -> None:
         """Count the silence of ranks from now on: until now none could go on."""
         self._resumed_s = time.monotonic()
@@ -117,11 +114,7 @@ class RankWatch:
     def hang_report(self, local_rank: int, pid: int) -> HangReport:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
-        try:
-            text = self.run.stacks_file(order.rank, order.attempt).read_text(errors="replace")
-        except OSError:
-            text = ""
-        where, is_waiting = whereabouts(text)
+        where, is_waiting = whereabouts(self.stacks.read(local_rank))
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),
@@ -129,28 +122,3 @@ class RankWatch:
             is_waiting=is_waiting,
             state=state_letter(pid),
         )
-
-
-def whereabouts(text: str) -> tuple[str | None, bool]:
-    """Return where the main thread is by the newest dump in a stacks file (its innermost line
-    outside installed libraries, or of all), and whether it waits for other ranks there."""
-    frames: list[tuple[str, str, str]] = []
-    for line in text.splitlines():
-        # The innermost frame stands first; the newest thread does, too, and the main thread last.
-        if _THREAD.match(line):
-            frames = []
-        elif match := _FRAME.match(line):
-            frames.append((match["file"], match["line"], match["function"]))
-    if not frames:
-        return None, False
-    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
-    file, number, function = (own or frames)[0]
-    # It waits where only installed libraries' frames are below one that waits for others.
-    files = (frame[0] for frame in frames)
-    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
-    is_waiting = _is_in(decisive, _WAITING)
-    return f"{Path(file).name}:{number} ({function})", is_waiting
-
-
-def _is_in(file: str, places: Iterable[str]) -> bool:
-    return any(place in file for place in places)

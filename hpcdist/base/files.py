@@ -219,6 +219,19 @@ def read_bytes(path: str | Path, *, most_bytes: float) -> bytes:
     return content
 
 
+def refresh(folder: Path) -> None:
+    """Have what is in a folder looked up anew, on a file system that goes by what it knew up to a
+    minute ago otherwise: NFS asks its server about a folder that is opened (close-to-open)."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is something at a path now, also where another host has just made it."""
+    refresh(path.parent)
+    return os.path.lexists(path)
+
+
 def list_names(folder: str | Path) -> list[str]:
     """Return the names in a folder; OSError where it cannot be read, or has too many."""
     with os.scandir(folder) as entries:

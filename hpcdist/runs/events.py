@@ -50,7 +50,15 @@ class EventWriter:
 
     def _open(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._identity = _identity(self._file)
+        self._identity, self._place = _identity(self._file), _place(self._file)
+
+    def _is_own(self) -> bool:
+        """Return whether the descriptor is still that of the file. The place is known without a
+        file server, which would have to write what it was sent before it answers."""
+        assert self._file is not None
+        if self._place is not None and _place(self._file) == self._place:
+            return True
+        return _identity(self._file) == self._identity
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event; `time_s` (unix time) is added."""
@@ -62,7 +70,7 @@ class EventWriter:
         except UnicodeEncodeError:  # what is no Unicode, as the names of some files are
             line = _encoder.encode(_escaped(msgspec.to_builtins(content))) + b"\n"
         try:
-            if _identity(self._file) != self._identity:
+            if not self._is_own():
                 assert self.path is not None
                 self._open(self.path)
             os.write(self._file, line)
@@ -80,7 +88,7 @@ class EventWriter:
     def close(self) -> None:
         """Close the file; later writes are dropped."""
         if self._file is not None:
-            if _identity(self._file) == self._identity:
+            if self._is_own():
                 with contextlib.suppress(OSError):
                     os.close(self._file)
             self._file = None
@@ -96,6 +104,13 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _place(descriptor: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
 
 
 def _escaped(value: Any) -> Any:

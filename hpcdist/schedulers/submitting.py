@@ -157,6 +157,13 @@ def _own_place() -> int:
     return int(os.environ.get(PLACE_VARIABLE) or JobEnvironment().array_task_id or 0)
 
 
+def _check_folders(folder: Path, seal: str | None) -> None:
+    """Check submitit's folder and the run's. What is in them is not looked at where there is a seal
+    that what is read must have: each node would ask about what all the others write there."""
+    check_folder(folder.parent, with_content=seal is None)
+    check_folder(folder, with_content=seal is None)
+
+
 def load_sealed_task(folder: Path, seal: str) -> object:
     """Return what the job's node is to execute, once it is there, for a process that has it run
     elsewhere. Ends with a verdict where something else is there than what was submitted."""
@@ -167,8 +174,7 @@ def load_sealed_task(folder: Path, seal: str) -> object:
         return next((path for path in (named, unnamed) if path.exists()), None)
 
     try:
-        check_folder(folder.parent)
-        check_folder(folder)
+        _check_folders(folder, seal)
         path = poll(find, interval_s=_POLL_S, limit_s=_PICKLE_LIMIT_S)
         content = read_task(path or unnamed, listed_as=unnamed.name, seal=seal)
     except BrokenSealError as error:
@@ -191,8 +197,7 @@ def run_pickle(*, adopts: bool = False) -> None:
     # A job that waited while hpcdist was replaced has no seal.
     seal = sys.argv.pop(2) if len(sys.argv) > 2 else None
     try:
-        check_folder(folder.parent)
-        check_folder(folder)
+        _check_folders(folder, seal)
         if adopts:
             _adopt_pickle(folder)
         _run_sealed(seal)

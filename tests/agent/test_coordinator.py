@@ -162,6 +162,19 @@ def test_a_run_goes_from_joining_to_its_verdict():
     assert cluster.coordinator.deadline is None
 
 
+def test_agents_leave_where_one_that_could_not_join_gave_the_run_its_verdict():
+    cluster = Cluster(nodes=3)
+    cluster.join(0, 1)
+
+    cluster.coordinator.on_concluded()
+    cluster.join(2)  # it was on its way
+    cluster.wait(60)
+
+    assert [cluster.received(node) for node in range(3)] == [["close"]] * 3
+    assert cluster.stage is Stage.FINISHED
+    assert not cluster.verdicts  # there is one
+
+
 def test_nodes_that_do_not_join_in_time_are_named():
     cluster = Cluster(nodes=4)
     cluster.join(0, 2)

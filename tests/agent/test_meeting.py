@@ -7,7 +7,7 @@ import pytest
 from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
 from hpcdist.agent import meeting, messages
-from hpcdist.agent.meeting import NotReachedError, join_meeting
+from hpcdist.agent.meeting import NotReachedError, join_meeting, poll_s
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
@@ -29,6 +29,7 @@ def test_an_agent_waits_past_the_place_of_one_that_is_gone(tmp_path):
     joined = join_meeting(
         run,
         node_rank=1,
+        num_nodes=2,
         source=None,
         timeout_s=30,
         give_up=lambda: len(asked) > 3 or asked.append(1),
@@ -87,3 +88,11 @@ def join_as_1(run):
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
     with pytest.raises(DisagreementError, match=versions):
         join_in_time(run)
+
+
+def test_an_agent_that_waits_for_node_0_looks_less_often_the_longer_and_the_more_there_are():
+    assert poll_s(0.0, 2) == poll_s(0.3, 2) == 0.02  # a small run begins as soon as it can
+    assert poll_s(2.0, 2) == pytest.approx(0.1)
+    assert poll_s(600.0, 2) == 1.0
+    assert poll_s(0.0, 1024) == pytest.approx(0.512)  # 2,000 looks a second, of all together
+    assert poll_s(600.0, 100_000) == 1.0

@@ -1,5 +1,6 @@
 """Where a rank hangs, read from what faulthandler writes."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import time
 
 import pytest
 
-from hpcdist.agent import watch
+from hpcdist.agent import stacks
 
 LIMIT_S = 60
 
@@ -51,12 +52,12 @@ def next_dump(out, seen):
 
 
 def test_whereabouts_are_the_main_threads_innermost_line_of_the_users(tmp_path):
-    found = watch.whereabouts(dump(tmp_path, "time.sleep(100)"))
+    found = stacks.whereabouts(dump(tmp_path, "time.sleep(100)"))
     assert found == ("train.py:10 (innermost)", False)
 
 
 def test_whereabouts_skip_installed_libraries(tmp_path):
-    found = watch.whereabouts(dump(tmp_path, "threading.Event().wait()"))
+    found = stacks.whereabouts(dump(tmp_path, "threading.Event().wait()"))
     assert found == ("train.py:10 (innermost)", False)
 
 
@@ -95,9 +96,33 @@ def test_who_waits_for_others(frames, where, is_waiting):
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
     text += "Current thread 0x00007f (most recent call first):\n"
     text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    assert watch.whereabouts(text) == (where, is_waiting)
+    assert stacks.whereabouts(text) == (where, is_waiting)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_answer(text):
-    assert watch.whereabouts(text) == (None, False)
+    assert stacks.whereabouts(text) == (None, False)
+
+
+def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
+    memory = stacks.Stacks(2)
+    first, second = (tmp_path / f"rank-{rank}.stacks" for rank in range(2))
+
+    pid = os.fork()
+    if not pid:  # a rank, which has its own alone
+        os.write(memory.only(1), b"one\n")
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert (memory.read(0), memory.read(1)) == ("", "one\n")
+    memory.keep(0, first)
+    memory.keep(1, second)
+    memory.keep(1, second)
+    assert not first.exists()
+    assert second.read_text() == "one\n"
+    assert second.stat().st_mode & 0o777 == 0o600
+
+    memory.clear()  # for the ranks of the next attempt
+    assert memory.read(1) == ""
+    memory.keep(1, tmp_path / "rank-1.attempt-1.stacks")
+    assert list(tmp_path.iterdir()) == [second]

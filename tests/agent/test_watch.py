@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcdist.agent import watch
+from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.job.spec import JobSpec, Launch
 from hpcdist.rank.board import ProgressBoard
@@ -27,7 +28,7 @@ def watched(tmp_path):
     """The watch over a rank that has begun, with 60 s to give a sign of life."""
     job = JobSpec(name="train", workload="check", launch=Launch(hang_timeout_s=60))
     board = ProgressBoard(1)
-    found = RankWatch(Run(tmp_path / "run"), job, board)
+    found = RankWatch(Run(tmp_path / "run"), job, board, Stacks(1))
     found.begin([SimpleNamespace(local_rank=0, rank=5, attempt=0)])
     found.pids[0] = 1
     board.slot(0).alive()

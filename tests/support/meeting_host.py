@@ -87,7 +87,12 @@ class MeetingHost:
 
 def join_in_time(run, node=1, timeout_s=LIMIT_S):
     return join_meeting(
-        run, node_rank=node, source=None, timeout_s=timeout_s, give_up=lambda: False
+        run,
+        node_rank=node,
+        num_nodes=2,
+        source=None,
+        timeout_s=timeout_s,
+        give_up=lambda: False,
     )
 
 

@@ -200,12 +200,6 @@ def _from_log(path: Path) -> tuple[str | None, str | None]:
     return "\n".join(lines[-_LAST_LINES:]) or None, mark + trace if mark else None
 
 
-def remove_if_empty(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        if path.stat().st_size == 0:
-            path.unlink()
-
-
 def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
     """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`.
 

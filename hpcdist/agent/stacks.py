@@ -1,0 +1,97 @@
+"""The stacks that ranks write when they are asked for them, and where a rank is by them.
+
+A rank that hangs can open no file, so it needs one beforehand. In the run's directory that would be
+two operations of a shared file system for every rank of every run, for the few that hang. So ranks
+write into memory that their agent has made, which keeps it as a file as soon as there is something.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcdist.base import files
+
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
+_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
+ends when the gradients of all ranks are there."""
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+
+
+class Stacks:
+    """A place in memory for the stacks of each rank of a node, shared with what is forked."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._descriptors = [_make() for _ in range(num_ranks)]
+        self._num_kept = [0] * num_ranks
+        """Bytes that are in a file already."""
+
+    def only(self, local_rank: int) -> int:
+        """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
+        for other, descriptor in enumerate(self._descriptors):
+            if other != local_rank:
+                os.close(descriptor)
+        return self._descriptors[local_rank]
+
+    def clear(self) -> None:
+        """Forget what ranks wrote that are gone, before others are forked."""
+        for local_rank, descriptor in enumerate(self._descriptors):
+            os.ftruncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            self._num_kept[local_rank] = 0
+
+    def read(self, local_rank: int) -> str:
+        """Return all that a rank has written."""
+        return self._written(local_rank, 0).decode(errors="replace")
+
+    def keep(self, local_rank: int, path: Path) -> None:
+        """Append what a rank has written since the last call to a file. Raises OSError."""
+        new = self._written(local_rank, self._num_kept[local_rank])
+        if new:
+            self._num_kept[local_rank] += len(new)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            with open(os.open(path, flags, files.PRIVATE_FILE), "ab") as file:
+                file.write(new)
+
+    def _written(self, local_rank: int, offset: int) -> bytes:
+        descriptor = self._descriptors[local_rank]
+        return os.pread(descriptor, os.fstat(descriptor).st_size - offset, offset)
+
+
+def _make() -> int:
+    """Return a file without a name: Python that was built for old systems knows no memfd_create."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hpcdist-stacks")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def whereabouts(text: str) -> tuple[str | None, bool]:
+    """Return where the main thread is by the newest dump in a stacks file (its innermost line
+    outside installed libraries, or of all), and whether it waits for other ranks there."""
+    frames: list[tuple[str, str, str]] = []
+    for line in text.splitlines():
+        # The innermost frame stands first; the newest thread does, too, and the main thread last.
+        if _THREAD.match(line):
+            frames = []
+        elif match := _FRAME.match(line):
+            frames.append((match["file"], match["line"], match["function"]))
+    if not frames:
+        return None, False
+    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
+    file, number, function = (own or frames)[0]
+    # It waits where only installed libraries' frames are below one that waits for others.
+    files = (frame[0] for frame in frames)
+    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
+    is_waiting = _is_in(decisive, _WAITING)
+    return f"{Path(file).name}:{number} ({function})", is_waiting
+
+
+def _is_in(file: str, places: Iterable[str]) -> bool:
+    return any(place in file for place in places)
