@@ -1,7 +1,9 @@
 """The benchmarks run. Their figures need a quiet machine: nothing is asserted on time."""
 
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,12 @@ def run_benchmark(name, *arguments):
             ["--ranks", "2", "--width", "64", "--steps", "3"],
             "model states, fullest rank",
             id="fsdp",
+        ),
+        pytest.param(
+            "scale",
+            ["--nodes", "2", "5", "--ranks", "1", "--rest", "0.1"],
+            "failure known everywhere (s)",
+            id="scale",
         ),
     ],
 )
@@ -106,3 +114,27 @@ def test_bulk_made_runs_are_whole_to_the_summary(tmp_path, monkeypatch):
     assert summary.skipped == []
     assert [run.state for run in summary.runs] == ["done"] * 3
     assert all(run.world_size == 2 and run.samples_per_s.mean > 0 for run in summary.runs)
+
+
+def test_a_rank_asks_the_file_system_few_things_and_other_agents_none_while_it_steps(
+    missing, monkeypatch
+):
+    if shutil.which("strace") is None:
+        missing("strace is not installed")
+    monkeypatch.syspath_prepend(FOLDER)
+    import metadata
+
+    trace, _ = metadata.measure(nodes=2, ranks=2, length_s=2)
+
+    whose = metadata.owners(trace)
+    rank, _, other, *_ = metadata.OWNERS
+    before, after = Counter(), Counter()
+    for one in trace.operations:
+        if one.time_s < trace.over_s:
+            counts = before if one.time_s < trace.began_s else after
+            counts[whose.get(one.pid), one.kind] += 1
+    of_ranks = {kind: count for (owner, kind), count in before.items() if owner == rank}
+    of_other = {kind: count for (owner, kind), count in before.items() if owner == other}
+    assert of_ranks == {"create": 4 * 2, "fstat": 4 * 3}  # of its log and of its events
+    assert 0 < sum(of_other.values()) - of_other["fstat"] - of_other["wait"] <= 35
+    assert [key for key in after if key[0] in {rank, other}] == []
