@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
-from hpcdist.agent.outcome.shortage import full_disk
+from hpcdist.agent.outcome.disk import full_disk
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import FunctionJob, JobSpec

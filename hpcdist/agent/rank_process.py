@@ -28,12 +28,14 @@ from hpcdist import workloads
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.shortage import full_disk, tells_of_shortage
+from hpcdist.agent.outcome.disk import full_disk, places_of_writing
+from hpcdist.agent.outcome.shortage import LostWorker, find_lost_worker, tells_of_shortage
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import JobSpec, OwnCodeJob, job_to_dict
+from hpcdist.machine.memory import free_host_bytes, kernel_kills
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
@@ -176,18 +178,21 @@ def run_workload(
         if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             slot.ignore_sigterm()
     rank.set_current(context)
+    kills = kernel_kills()
     try:
         _run_to_end(context)
     except SystemExit as leaving:
         _ignore_sigterm()
-        code, report = _on_exit(leaving)
+        disk = full_disk(leaving, places_of_writing(context.run.path))
+        code, report = _on_exit(leaving, disk)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         _ignore_sigterm()
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        folders = [context.run.path, Path(), Path(os.environ.get("TMPDIR", "/tmp"))]  # noqa: S108
-        report = _describe(error, free_bytes, full_disk(error, folders))
+        disk = full_disk(error, places_of_writing(context.run.path))
+        worker = find_lost_worker(error, kills)
+        report = _describe(error, free_bytes=free_bytes, disk=disk, worker=worker)
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
     else:
         code = 0
@@ -225,17 +230,26 @@ def _run_to_end(context: RankContext) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _on_exit(leaving: SystemExit) -> tuple[int, ErrorReport | None]:
+def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | None]:
     """Return the exit code that Python gives for this SystemExit, and the report on its text, which
-    goes to stderr, too; a code gives no reason to report."""
+    goes to stderr, too; a code gives no reason to report, but for a disk that was full."""
     if leaving.code is None:
         return 0, None
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF, None
-    files.print_line(leaving.code, sys.stderr)
-    text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
-    return 1, ErrorReport(
-        exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
+    is_code = isinstance(leaving.code, int)
+    code = leaving.code & 0xFF if isinstance(leaving.code, int) else 1
+    if is_code and (disk is None or code in {0, EXIT_STOPPED}):
+        return code, None
+    text = ""
+    if not is_code:
+        files.print_line(leaving.code, sys.stderr)
+        text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
+    return code, ErrorReport(
+        exception=None,
+        text=text,
+        traceback=None,
+        time_s=time.time(),
+        full_disk=disk,
+        message={"message": text},
     )
 
 
@@ -247,7 +261,9 @@ def _exception_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _describe(error: BaseException, free_bytes: int | None, disk: str | None) -> ErrorReport:
+def _describe(
+    error: BaseException, *, free_bytes: int | None, disk: str | None, worker: LostWorker | None
+) -> ErrorReport:
     """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
     name = _exception_name(error)
@@ -269,6 +285,8 @@ def _describe(error: BaseException, free_bytes: int | None, disk: str | None) ->
         time_s=now_s,
         free_bytes=free_bytes,
         full_disk=disk,
+        lost_worker=worker.sentence if worker else None,
+        out_of_memory=worker is not None and worker.out_of_memory,
         message={
             "message": f"{name}: {text}",
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
@@ -282,8 +300,6 @@ def _free_bytes(error: BaseException) -> int | None:
         text = str(error)
         if "CUDA" in text or not tells_of_shortage(_exception_name(error), text):
             return None
-        from hpcdist.machine.memory import free_host_bytes
-
         return free_host_bytes()
     except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
         return None
@@ -328,7 +344,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as leaving:  # a hook that ends the program says with which code
-        return _on_exit(leaving)[0]
+        return _on_exit(leaving, None)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
         files.print_line(traceback.format_exc(), sys.stderr)
     return _EXIT_EXCEPTION

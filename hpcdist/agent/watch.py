@@ -36,7 +36,7 @@ class RankWatch:
     pids: dict[int, int] = field(default_factory=dict)
     """Pids of the ranks that have been forked, by local rank."""
     _over_memory: dict[int, str] = field(default_factory=dict)
-    _kernel_kills: int = field(default_factory=memory.kernel_kills)
+    _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
     _looked_s: float = field(default_factory=time.monotonic)
     _resumed_s: float = 0.0
 
@@ -85,10 +85,11 @@ class RankWatch:
         if local_rank in self._over_memory:
             return self._over_memory[local_rank]
         kills = memory.kernel_kills()
-        if kills <= self._kernel_kills:
+        killer = self._kernel_kills.tell_more(kills)
+        if killer is None:
             return None
         self._kernel_kills = kills
-        return "the kernel killed it: the memory limit of its cgroup was reached"
+        return f"killed by {killer}"
 
     def keep_stacks(self) -> None:
         """Write what ranks have told of their stacks into files. Raises OSError."""

@@ -42,13 +42,19 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_CAUSES = 100  # of an exception: a program may have closed them to a circle
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, and those that it came of."""
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def find_full(error: BaseException | None) -> OSError | None:
     """Return the error of a disk, or a quota, that is full: an exception itself, or its cause."""
-    for _ in range(_MOST_CAUSES):
-        if error is None or (isinstance(error, OSError) and error.errno in FULL):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+    found = (each for each in causes(error) if isinstance(each, OSError) and each.errno in FULL)
+    return next(found, None)
 
 
 def print_line(line: object, to: TextIO | None = None) -> None:

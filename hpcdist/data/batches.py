@@ -219,11 +219,7 @@ class ImageBatches(BatchSource):
         except RuntimeError as error:
             if not str(error).startswith(_WORKER_LOST):
                 raise
-            raise HpcdistError(
-                f"a worker that loads data was lost: {error}",
-                hint="killed by signal Killed mostly means too little memory: raise "
-                "resources.mem_gb, or lower data.workers",
-            ) from None
+            raise HpcdistError(f"a worker that loads data was lost: {error}") from error
 
     def bring(self, batch: Samples) -> Samples:
         """Return a batch as the model takes it: float32 and normalised, on the device. On the CPU

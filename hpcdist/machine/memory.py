@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hpcdist.machine.cgroups import CGROUPS, bounding_groups
 from hpcdist.machine.process import descendants
 
+_VMSTAT = Path("/proc/vmstat")
 _SHARE = 0.5
 """Usable share of free memory: buffers of gloo and NCCL, and other programs, need the rest."""
 
@@ -65,13 +66,33 @@ def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | No
     return min(left, default=None)
 
 
-def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
-    """Count the processes that the out-of-memory killer ended in this process's memory cgroup."""
+class KernelKills(NamedTuple):
+    """A count of the processes that the kernel's out-of-memory killer has ended."""
+
+    number: int = 0
+    is_of_group: bool = False
+    """In this process's memory cgroup; else on the whole machine, whoever's they were."""
+
+    def tell_more(self, now: KernelKills) -> str | None:
+        """Return who killed a process since this count, and why; None where nothing was counted."""
+        if now.number <= self.number or now.is_of_group != self.is_of_group:
+            return None
+        if now.is_of_group:
+            return "the kernel, for lack of memory: its cgroup counts that"
+        number = now.number - self.number
+        return f"the kernel, it seems: {number:,} of its host's processes ended for lack of memory"
+
+
+def kernel_kills(
+    membership: str | None = None, root: Path = CGROUPS, *, of_machine: Path = _VMSTAT
+) -> KernelKills:
+    """Count the kernel's kills in this process's memory cgroup; where that tells nothing, on the
+    machine."""
     for folder, is_v2 in bounding_groups("memory", membership, root, with_parents=False):
         count = _number_in(folder / (_V2 if is_v2 else _V1).kills, "oom_kill")
         if count is not None:
-            return count
-    return 0
+            return KernelKills(count, is_of_group=True)
+    return KernelKills(_number_in(of_machine, "oom_kill") or 0)
 
 
 def largest_buffer(

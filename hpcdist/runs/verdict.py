@@ -70,11 +70,13 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Signal that ended it after its workload, while it took down what that had left; SIGKILL where
     it hung then."""
     out_of_memory: bool = False
-    """The kernel or the agent ended it for its memory."""
+    """The kernel or the agent ended it, or a process that loaded data for it, for its memory."""
     free_bytes: int | None = None
     """Memory of its host that was left to it, where that was too little."""
     full_disk: str | None = None
     """The disk that had no room for what it wrote, in words."""
+    lost_worker: str | None = None
+    """What killed a process that loaded data for it, in words."""
     advice: str | None = None
     """Advice against a lack of memory."""
     stopped: bool = False
@@ -98,6 +100,10 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     """Memory of the host that was left to the rank, where that was too little."""
     full_disk: str | None = None
     """The disk that had no room, in words."""
+    lost_worker: str | None = None
+    """What killed a process that loaded data for the rank, in words."""
+    out_of_memory: bool = False
+    """The kernel killed that process for lack of memory."""
     message: dict[str, Any] = {}
 
 

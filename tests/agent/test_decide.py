@@ -62,6 +62,17 @@ def test_causes(fields):
     assert (verdict.rank, verdict.victims) == (1, [0])
 
 
+def test_a_rank_for_which_nccl_found_no_room_is_no_victim():
+    fields = {
+        "exit_code": 1,
+        "exception": "torch.distributed.DistBackendError",
+        "message": "Error while creating shared memory segment: No space left on device",
+        "full_disk": "the shared memory /dev/shm is full",
+    }
+    verdict = decide(end(0, at=0.5, **BROKEN), end(1, at=1.0, **fields))
+    assert (verdict.rank, verdict.victims) == (1, [0])
+
+
 def test_the_earliest_cause_comes_first_and_others_failed_too():
     verdict = decide(
         end(0, at=3.0, exit_code=1, exception="ValueError"),

@@ -2,10 +2,11 @@
 
 import errno
 
+import numpy as np
 import pytest
 from full_disks import fill
 
-from hpcdist.agent.outcome.shortage import full_disk
+from hpcdist.agent.outcome.disk import full_disk, full_disk_in_log, why_bus_error
 
 FILL = """
 import os
@@ -59,6 +60,12 @@ def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(
         assert "Traceback" in verdict.traceback
 
 
+def test_a_run_that_ends_well_on_a_full_disk_has_that_as_a_remark(launch, write_script, disk):
+    verdict = launch(write_script(f"{FILL}\ntry: fill()\nexcept OSError: pass\n")).verdict()
+    assert verdict.state == "done"
+    assert f"what rank 0 recorded may be cut: the disk {disk} is full: " in verdict.remark
+
+
 def test_a_run_that_is_to_restart_on_its_full_disk_has_the_cause(launch, write_script, disk):
     launched = launch(write_script(f"{FILL}\nfill()\n"), max_restarts=1)
     verdict = launched.verdict()
@@ -77,12 +84,96 @@ def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_
     )
 
 
+OWN_SHARED_MEMORY = """
+import ctypes, subprocess, torch
+CLONE_NEWNS = 0x20000
+assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"], check=True)
+class Large(torch.utils.data.Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, index): return torch.zeros(1_000_000)
+for _ in torch.utils.data.DataLoader(Large(), num_workers=1): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "sentences"),
+    [
+        pytest.param(
+            "import torch; torch.save(torch.zeros(1_000_000), DISK + '/weights.pt')",
+            ("unexpected pos", "; the disk {disk} is full: 0 bytes of 1.5 MB are free (delete "),
+            id="torch.save",
+        ),
+        pytest.param(
+            "import sys\ntry: open(DISK + '/x', 'wb').write(bytes(9_999_999))\n"
+            "except OSError: sys.exit(4)",
+            ("left with exit code 4; the disk {disk} is full: ",),
+            id="an exit code alone",
+        ),
+        pytest.param(
+            "import os\ntry: open(DISK + '/x', 'wb').write(bytes(9_999_999))\n"
+            "except OSError as error: print(DISK + '/x:', error, flush=True); os._exit(5)",
+            ("left with exit code 5; the disk {disk} is full: ",),
+            id="a log alone",
+        ),
+        pytest.param(
+            OWN_SHARED_MEMORY,
+            ("; the shared memory /dev/shm, 1 MB in all, may be too small (use fewer workers",),
+            id="shared memory",
+        ),
+    ],
+)
+def test_a_disk_that_is_not_that_of_the_run_is_named_too(
+    launch, write_script, small_disk, code, sentences
+):
+    disk = small_disk(1500)
+    launched = launch(write_script(f"DISK = {str(disk)!r}\n{code}\n"))
+    verdict = launched.verdict()
+    for sentence in sentences:
+        assert sentence.format(disk=disk) in verdict.message
+
+
+def write_without_room(disk):
+    with open(disk / "x", "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def write_array_without_room(disk):
+    np.save(disk / "x", np.zeros(1_000_000))
+
+
+@pytest.mark.parametrize("write", [write_without_room, write_array_without_room])
+def test_the_disk_of_a_file_that_the_failed_function_had_open_is_named(small_disk, write):
+    disk = small_disk(400)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - of numpy it has no number
+        write(disk)
+    assert full_disk(caught.value, []).startswith(f"the disk {disk} is full: ")
+
+
+def test_the_disk_that_the_log_of_a_program_names_is_found(small_disk, tmp_path):
+    disk = small_disk(40)
+    fill(disk)
+    of_dd = f"dd: error writing '{disk}/of-others': No space left on device"
+    log = ["begin", of_dd, "1+0 records in"]
+    assert full_disk_in_log(log, [tmp_path]).startswith(f"the disk {disk} is full: 0 bytes")
+    assert full_disk_in_log(["begin"], [tmp_path]) is None
+    assert full_disk_in_log(["begin"], [tmp_path, disk]).startswith(f"the disk {disk} is full: ")
+
+
+def test_a_bus_error_is_about_a_disk_that_is_full_or_about_shared_memory(small_disk, tmp_path):
+    assert "the shared memory /dev/shm, " in why_bus_error([tmp_path])
+    disk = small_disk(40)
+    fill(disk)
+    assert why_bus_error([disk]).startswith(f"the disk {disk} is full: ")
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
         pytest.param(OSError(errno.EDQUOT, "x", "/tmp"), "your quota on the disk ", id="a quota"),
         pytest.param(OSError(errno.ENOSPC, "x", "/proc/x"), "the disk /proc ", id="a named file"),
-        pytest.param(OSError(errno.ENOSPC, "x"), None, id="an unknown file, and there is room"),
         pytest.param(OSError(errno.EACCES, "x", "/tmp"), None, id="another error"),
         pytest.param(ValueError("full"), None, id="no error of a disk"),
     ],
@@ -106,7 +197,7 @@ def test_a_disk_whose_inodes_are_used_up_is_named(small_disk):
     (disk / "file").touch()
     with pytest.raises(OSError, match="No space left") as caught:
         (disk / "other").touch()
-    assert full_disk(caught.value, []) == (
+    assert full_disk(caught.value, []).startswith(
         f"the disk {disk} can take no more files: its inodes are used up"
     )
 

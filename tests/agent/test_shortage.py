@@ -1,19 +1,26 @@
 """Out of memory, in figures: what torch says, and what would help."""
 
+import os
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from hpcdist.agent.outcome.failure import decide
 from hpcdist.agent.outcome.shortage import (
     Shortage,
+    judge_lost_worker,
     parse_shortage,
     shortage_sentence,
     tells_of_shortage,
 )
 from hpcdist.job.spec import TrainJob
+from hpcdist.machine.memory import KernelKills
 from hpcdist.runs.verdict import RankEnd
 from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
+BEFORE = KernelKills(4, is_of_group=True)
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -190,3 +197,61 @@ def test_a_model_for_which_there_is_no_memory_ends_with_figures(zygote, lack_mem
 
 def _job(**sections):
     return msgspec.convert({"name": "test", **sections}, TrainJob)
+
+
+HUNGRY_WORKER = """
+import torch
+class Hungry(torch.utils.data.Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, index): return torch.ones(200_000_000).sum()
+for _ in torch.utils.data.DataLoader(Hungry(), num_workers=1): pass
+"""
+
+
+@pytest.fixture
+def small_memory():
+    """A memory cgroup in which a rank has room, but none for 0.8 GB, as a job's."""
+    folder = Path(f"/sys/fs/cgroup/memory/hpcdist-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("a limit on memory takes a superuser and a memory cgroup of version 1")
+    (folder / "memory.limit_in_bytes").write_text(str(500 << 20))
+    yield folder
+    folder.rmdir()
+
+
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_with_its_rank(
+    launch, write_script, small_memory
+):
+    into_group = f"open('{small_memory}/cgroup.procs', 'w').write('0')"
+    verdict = launch(write_script(f"{into_group}\n{HUNGRY_WORKER}")).verdict()
+    assert verdict.kind == "out_of_memory"
+    assert re.search(
+        r"^rank 0 \(node 0, host .*\) failed first: out of memory: its DataLoader worker "
+        r"\(pid \d+\) was killed by the kernel, for lack of memory: its cgroup counts that; ask ",
+        verdict.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("signal_words", "now", "sentence", "out_of_memory"),
+    [
+        ("Killed", KernelKills(5, is_of_group=True), "killed by the kernel, for lack of", True),
+        ("Killed", KernelKills(4, is_of_group=True), "the kernel counts no kill for lack", False),
+        ("Killed", KernelKills(), "for lack of memory, which nobody counts here", False),
+        (
+            "Bus error",
+            BEFORE,
+            "SIGBUS: the shared memory /dev/shm",
+            False,
+        ),
+        ("Segmentation fault", BEFORE, "was killed by a signal: Segmentation fault", False),
+    ],
+)
+def test_what_killed_a_worker_is_judged_by_what_the_kernel_counts(
+    signal_words, now, sentence, out_of_memory
+):
+    worker = judge_lost_worker("7", signal_words, BEFORE, now)
+    assert sentence in worker.sentence
+    assert worker.out_of_memory == out_of_memory

@@ -7,6 +7,7 @@ import sys
 
 from hpcdist.machine import memory
 from hpcdist.machine.memory import (
+    KernelKills,
     free_host_bytes,
     kernel_kills,
     largest_buffer,
@@ -48,10 +49,25 @@ def test_no_limit_is_none(tmp_path):
 def test_kills_are_counted_in_the_process_s_own_group_of_both_versions(tmp_path):
     write(tmp_path, events="oom_kill 9")
     write(tmp_path / "job", events="oom 3\noom_kill 2")
-    assert kernel_kills("0::/job\n", tmp_path) == 2
+    assert kernel_kills("0::/job\n", tmp_path) == KernelKills(2, is_of_group=True)
     write(tmp_path / "memory" / "job", oom_control="oom_kill_disable 0\noom_kill 1")
-    assert kernel_kills("4:memory:/job\n", tmp_path) == 1
-    assert kernel_kills("0::/other\n", tmp_path) == 0
+    assert kernel_kills("4:memory:/job\n", tmp_path) == KernelKills(1, is_of_group=True)
+
+
+def test_kills_of_the_machine_count_where_the_group_tells_nothing(tmp_path):
+    of_machine = tmp_path / "vmstat"
+    assert kernel_kills("0::/job\n", tmp_path, of_machine=of_machine) == KernelKills(0)
+    of_machine.write_text("nr_free_pages 7\noom_kill 3\n")
+    assert kernel_kills("0::/job\n", tmp_path, of_machine=of_machine) == KernelKills(3)
+
+
+def test_only_a_count_that_has_grown_tells_of_the_kernel():
+    of_group = KernelKills(1, is_of_group=True)
+    assert of_group.tell_more(of_group) is None
+    assert "its cgroup counts that" in of_group.tell_more(KernelKills(2, is_of_group=True))
+    more = KernelKills(2).tell_more(KernelKills(5))
+    assert more == "the kernel, it seems: 3 of its host's processes ended for lack of memory"
+    assert of_group.tell_more(KernelKills(9)) is None  # moved elsewhere meanwhile
 
 
 def test_memory_of_a_rank_counts_what_it_started():

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.disk import full_disk_in_log, places_of_writing, why_bus_error
 from hpcdist.agent.outcome.failure import is_out_of_memory
 from hpcdist.agent.outcome.shortage import parse_shortage
 from hpcdist.agent.rank_process import (
@@ -94,6 +95,7 @@ def rank_end(
         signal_name = signal_name or f"signal {os.WTERMSIG(status)}"
         if signal_name not in _FROM_OUTSIDE:
             last_words, crash_report = _from_log(run.log_file(order.rank, order.attempt))
+    full_disk = None if report else _full_disk(run, order, status)
     message = report.text if report else out_of_memory
     if message is None and signal_name == "SIGABRT":
         message = last_words
@@ -107,14 +109,15 @@ def rank_end(
         message=message and shown(message),
         traceback=trace and shown(trace),
         free_bytes=report.free_bytes if report else None,
-        full_disk=report.full_disk if report else None,
+        full_disk=report.full_disk if report else full_disk,
+        lost_worker=report.lost_worker if report else None,
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
-        out_of_memory=out_of_memory is not None,
+        out_of_memory=out_of_memory is not None or (report is not None and report.out_of_memory),
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
-    if isinstance(job, TrainingJob) and is_out_of_memory(end):
+    if isinstance(job, TrainingJob) and is_out_of_memory(end) and end.lost_worker is None:
         return msgspec.structs.replace(end, advice=_advice(run, job, order, end))
     return end
 
@@ -189,6 +192,18 @@ def close_event_file(
         by="agent",
     )
     writer.close()
+
+
+def _full_disk(run: Run, order: RankOrder, status: int) -> str | None:
+    """Return the disk that had no room for a rank that failed and gave no reason, as by exit(1)."""
+    places = places_of_writing(run.path)
+    if os.WIFSIGNALED(status):
+        return why_bus_error(places) if os.WTERMSIG(status) == signal.SIGBUS else None
+    if os.WEXITSTATUS(status) in {0, EXIT_STOPPED}:  # what it recorded may be cut all the same
+        return full_disk_in_log([], [run.path])
+    return full_disk_in_log(
+        end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES), places
+    )
 
 
 def _from_log(path: Path) -> tuple[str | None, str | None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.agent.outcome.disk import is_about_full_disk
 from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of
@@ -78,7 +79,7 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
 
 def is_victim(end: RankEnd) -> bool:
     """Return True where a rank ended only because others did."""
-    if is_out_of_memory(end):
+    if is_out_of_memory(end) or _tells_of_full_disk(end):
         return False
     if end.stopped:
         return True
@@ -102,6 +103,12 @@ def is_out_of_memory(end: RankEnd) -> bool:
     return end.out_of_memory or (
         end.exception is not None and tells_of_shortage(end.exception, end.message or "")
     )
+
+
+def _tells_of_full_disk(end: RankEnd) -> bool:
+    """Return True for what NCCL says where it finds no room in /dev/shm, in an error that is
+    otherwise about other ranks."""
+    return end.full_disk is not None and is_about_full_disk(end.message or "")
 
 
 def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
@@ -169,8 +176,8 @@ def decide(
     else:
         kind = "exit" if first.exception is None else "exception"
     sentence = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
-    if first.full_disk:
-        sentence += f"; {first.full_disk}"
+    reasons = (first.full_disk, None if first.out_of_memory else first.lost_worker)
+    sentence += "".join(f"; {reason}" for reason in reasons if reason)
     early = [end.rank for end in ends if not is_failure(end)]
     if early and not causes:
         sentence += (
@@ -231,6 +238,7 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
     if crashed:
         who = listed(sorted(end.rank for end in crashed))
         remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+    remarks += _cut_recordings(ends)
     remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return Verdict(
@@ -242,6 +250,13 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
         exit_code=0,
         time_s=max(end.time_s for end in ends),
     )
+
+
+def _cut_recordings(ends: Sequence[RankEnd]) -> list[str]:
+    cut = [end for end in ends if end.full_disk]
+    if not cut:
+        return []
+    return [f"what {listed([end.rank for end in cut])} recorded may be cut: {cut[0].full_disk}"]
 
 
 def _stopped_by_ranks(ends: Sequence[RankEnd], notice: Notice, *, saves: bool) -> Verdict:
@@ -327,7 +342,7 @@ def _cause(end: RankEnd) -> str:
 
 def _shortage(end: RankEnd) -> str:
     if end.out_of_memory:
-        return end.message or "killed by the kernel"
+        return end.lost_worker or end.message or "killed by the kernel"
     found = parse_shortage(end.message or "")
     if found is None:
         return _exception(end)

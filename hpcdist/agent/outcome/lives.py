@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.shortage import full_disk
+from hpcdist.agent.outcome.disk import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed

@@ -1,6 +1,6 @@
-"""A lack of memory, and of room on a disk: from what an exception says to a sentence with figures.
+"""A lack of memory: from what an exception says to a sentence with figures.
 
-Messages of torch and numpy about memory are those of torch 2.6 to 2.15:
+Messages of torch and numpy are those of torch 2.6 to 2.15:
 
 CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
 1.03 GiB is free. [...] Of the allocated memory 75.20 GiB is allocated by PyTorch, and [...]
@@ -10,16 +10,14 @@ DefaultCPUAllocator: can't allocate memory: you tried to allocate 400000000000 b
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from signal import SIGBUS, SIGKILL, strsignal
 
 import msgspec
 
+from hpcdist.agent.outcome.disk import why_no_shared_memory
 from hpcdist.base import files
-from hpcdist.base.text import show_bytes
+from hpcdist.machine.memory import KernelKills, kernel_kills
 
 _UNITS = {
     unit: 1024**power
@@ -35,12 +33,22 @@ _SIZES = {
     "reserved_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
 }
 """Field of Shortage -> where it stands."""
-_MOST_OF_FULL = 0.01
-"""Free share of a disk that counts as full: what failed to be written may be gone again."""
 _GPU = re.compile(r"GPU (\d+) has a total capacity")
 _TELLS = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
 )
+
+
+_KILLED_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([\w /]+)")
+_LESS_MEMORY = "ask for more memory (resources.mem_gb), or use fewer workers or smaller batches"
+
+
+class LostWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a DataLoader that a signal killed."""
+
+    sentence: str
+    out_of_memory: bool = False
+    """The kernel killed it for lack of memory."""
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +76,39 @@ def tells_of_shortage(exception: str, message: str) -> bool:
     # NCCL says it in its own error.
     said_by = {"RuntimeError", "OSError", "AcceleratorError", "DistBackendError"}
     return name in said_by and bool(_TELLS.search(message))
+
+
+def find_lost_worker(error: BaseException, before: KernelKills) -> LostWorker | None:
+    """Return the process of a DataLoader that a signal killed, where an exception came of that:
+    torch's last words are only that it `exited unexpectedly`. `before` was counted when the rank
+    began."""
+    try:
+        text = "\n".join(map(str, files.causes(error)))
+    except Exception:  # noqa: BLE001 - __str__ is the user's code
+        return None
+    found = _KILLED_WORKER.search(text)
+    return None if found is None else judge_lost_worker(found[1], found[2], before, kernel_kills())
+
+
+def judge_lost_worker(
+    pid: str, signal_words: str, before: KernelKills, now: KernelKills
+) -> LostWorker:
+    """Return why a process of a DataLoader was killed: by what the kernel has counted, if that says
+    so, else by what it may have been."""
+    who = f"its DataLoader worker (pid {pid})"
+    if signal_words == strsignal(SIGBUS):
+        return LostWorker(sentence=f"{who} was killed by SIGBUS: {why_no_shared_memory()}")
+    if signal_words != strsignal(SIGKILL):
+        return LostWorker(sentence=f"{who} was killed by a signal: {signal_words}")
+    if killer := before.tell_more(now):
+        return LostWorker(
+            sentence=f"{who} was killed by {killer}; {_LESS_MEMORY}", out_of_memory=True
+        )
+    if now.is_of_group:
+        why = "by hand or by another program: the kernel counts no kill for lack of memory"
+    else:
+        why = f"by hand, or for lack of memory, which nobody counts here: {_LESS_MEMORY}"
+    return LostWorker(sentence=f"{who} was killed by SIGKILL, not by hpcdist ({why})")
 
 
 def parse_shortage(message: str) -> Shortage | None:
@@ -102,55 +143,6 @@ def shortage_sentence(shortage: Shortage) -> str:
             "profile, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid that)"
         )
     return ", ".join(parts)
-
-
-def full_disk(error: BaseException, places: Sequence[Path]) -> str | None:
-    """Return a sentence on the disk that had no room, where an exception is about that: the disk of
-    the file that it names, or the fullest of those with `places`; None where none of these is
-    full."""
-    found = files.find_full(error)
-    try:
-        number = found.errno if found else _full_in_text(str(error))
-        if number is None:
-            return None
-        if found is not None and isinstance(found.filename, str | bytes):
-            mount = _mount_of(Path(os.fsdecode(found.filename)))
-            return _why_full(number, mount) or f"no room was left on the disk {mount}"
-        mounts = sorted({_mount_of(place) for place in places}, key=_free_bytes)
-        return next(filter(None, (_why_full(number, mount) for mount in mounts)), None)
-    except Exception:  # noqa: BLE001 - __str__ is the user's code, and a disk may be gone
-        return None
-
-
-def _full_in_text(text: str) -> int | None:
-    """Return the number of the error that a message of another process or library repeats."""
-    return next((number for number in files.FULL if os.strerror(number) in text), None)
-
-
-def _why_full(number: int, mount: str) -> str | None:
-    if number == errno.EDQUOT:
-        return f"your quota on the disk {mount} is used up"
-    disk, free_bytes = os.statvfs(mount), _free_bytes(mount)
-    total_bytes = disk.f_blocks * disk.f_frsize
-    if free_bytes <= _MOST_OF_FULL * total_bytes:
-        free = f"{show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free"
-        return f"the disk {mount} is full: {free}"
-    has_inodes = disk.f_favail or not disk.f_files
-    return (
-        None if has_inodes else f"the disk {mount} can take no more files: its inodes are used up"
-    )
-
-
-def _free_bytes(mount: str) -> int:
-    disk = os.statvfs(mount)
-    return disk.f_bavail * disk.f_frsize
-
-
-def _mount_of(place: Path) -> str:
-    folder = os.path.realpath(place)
-    while not os.path.ismount(folder):
-        folder = os.path.dirname(folder)
-    return folder
 
 
 def _gb(num_bytes: int) -> str:

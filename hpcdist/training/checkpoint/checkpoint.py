@@ -75,13 +75,10 @@ def telling_of_no_room(path: Path) -> Iterator[None]:
 
 def _is_for_want_of_room(error: BaseException | None) -> bool:
     """Return whether it, or its cause, says so; from one rank to another only text goes."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in files.FULL:
-            return True
-        if type(error).__name__ == "CheckpointException" and _SHORT_WRITE in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return files.find_full(error) is not None or any(
+        type(each).__name__ == "CheckpointException" and _SHORT_WRITE in str(each)
+        for each in files.causes(error)
+    )
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
