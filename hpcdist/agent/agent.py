@@ -29,6 +29,7 @@ from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import JobPlace, Scheduler
+from hpcdist.schedulers.jobs import note_own_job
 
 
 class Agent:
@@ -167,6 +168,8 @@ def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None
         if why := _why_not_loaded(job, spec.versions.get("python") or ""):
             return _refuse(run, place, why)
     requeuer = load_requeuer(str(spec.scheduler))
+    if requeuer is not None and place.node_rank == 0 and not is_inside:
+        note_own_job(run, requeuer.own_job_id())
     agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict

@@ -48,6 +48,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, read_run
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace
+from hpcdist.schedulers.jobs import note_own_job
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 
 # A text that any Python can read: older ones are to say what they are.
@@ -135,6 +136,8 @@ class _Outside:
             read_run(self._run, self._task.digests)
         except BrokenSealError as error:
             return self._refuse(error.message)
+        if self._requeuer is not None and self._place.node_rank == 0:
+            note_own_job(self._run, self._requeuer.own_job_id())
         nodes = self._nodes()
         for node in nodes:
             end_file(self._run, node).unlink(missing_ok=True)

@@ -162,8 +162,18 @@ def _write_over(reserve: Path, aside: Path, data: bytes) -> bool:
     return True
 
 
+def remove_once_written(path: Path) -> None:
+    """Remove a file of `write_once`, which may be written once more from then on."""
+    path.unlink(missing_ok=True)
+    _claim_of(path).unlink(missing_ok=True)
+
+
+def _claim_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.claimed")
+
+
 def _rename_once(aside: Path, path: Path) -> bool:
-    claim = path.with_name(f".{path.name}.claimed")
+    claim = _claim_of(path)
     try:
         os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
     except FileExistsError:

@@ -345,6 +345,10 @@ class Scheduler(ABC):
         node_rank = submitit.JobEnvironment().global_rank
         return JobPlace(node_rank=node_rank, host=socket.gethostname())
 
+    def own_job_id(self) -> str | None:
+        """Return the id of the job that the calling agent is part of; None where it has none."""
+        return None
+
     def life(self) -> int:
         """Return how often the scheduler had started this job before: 0 in its first life."""
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
 from hpcdist.runs.spec import Submission, SweepPlace
 from hpcdist.runs.verdict import UnixTime, cancelled_verdict
+from hpcdist.schedulers.adoption import leave_to_another, owner_of, place_of
 from hpcdist.schedulers.base import Condition, Target
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
@@ -74,9 +76,11 @@ class JobIndex(Generic[_Job]):
     """Jobs by their ids and names."""
 
     def __init__(self, jobs: Iterable[_Job]) -> None:
-        jobs = list(jobs)
-        self._by_key = {(job.job_id, job.name): job for job in jobs}
-        self._by_name = {(job.name, job.task): job for job in jobs}
+        self._by_key: dict[tuple[str, str], _Job] = {}
+        self._by_name: defaultdict[tuple[str, str], list[_Job]] = defaultdict(list)
+        for job in jobs:
+            self._by_key[job.job_id, job.name] = job
+            self._by_name[job.name, job.task].append(job)
 
     def find(self, run: Run, submission: Submission | None) -> _Job | None:
         """Return the run's job; None where the scheduler does not know it, or where it is that of
@@ -84,10 +88,22 @@ class JobIndex(Generic[_Job]):
         if submission is not None:
             job = self._by_key.get(job_key(submission))
             return None if job is None or _is_copied(run, submission) else job
-        # Its name, and its number in an array, as they were planned.
-        place = run.read_sweep_place() or SweepPlace()
-        task = "" if place.task is None else str(place.task)
-        return self._by_name.get((place.job_name or run.id, task))
+        return next(reversed(self._by_name[_planned_name(run)]), None)
+
+    def find_all(self, run: Run, submission: Submission | None) -> list[_Job]:
+        """Return every job of the run: the command that submitted it may have made several, of
+        which it knows one."""
+        if submission is not None and _is_copied(run, submission):
+            return []
+        job = self.find(run, submission)
+        names = {_planned_name(run)} | ({(job.name, job.task)} if job else set())
+        return [job for name in names for job in self._by_name[name]]
+
+
+def _planned_name(run: Run) -> tuple[str, str]:
+    """Return the name of the run's job, and its number in an array, as they were planned."""
+    place = run.read_sweep_place() or SweepPlace()
+    return place.job_name or run.id, "" if place.task is None else str(place.task)
 
 
 def find_jobs(
@@ -164,9 +180,23 @@ def note_jobs(
     try:
         for run, job_id in zip(runs, job_ids, strict=True):
             run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
+            owner = owner_of(target.submitit_folder, place_of(job_id))
+            if owner not in {None, job_id}:  # it began before its submission was noted
+                run.write_submission(msgspec.structs.replace(submission, job_id=owner))
     except BaseException:
         take_back()
         raise
+
+
+def note_own_job(run: Run, job_id: str | None) -> None:
+    """Note within a job that the run is this one, where its submission names another of those that
+    the command which submitted it has made."""
+    submission = run.read_submission()
+    if job_id is None or submission is None or submission.step:
+        return
+    if submission.job_id not in {None, job_id}:
+        with suppress(OSError):  # a full disk must not end the run
+            run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
 
 
 def own_submission(run: Run) -> tuple[Submission, str]:
@@ -181,6 +211,12 @@ def own_submission(run: Run) -> tuple[Submission, str]:
         )
     except BrokenSealError as error:
         raise RequeueRefusedError(error.message) from None
+
+
+def leave_run(submission: Submission, place: int, job_id: str) -> None:
+    """Leave a run within its job, whose id this is, to the job that is about to be submitted in its
+    place."""
+    leave_to_another(Path(str(submission.folder)) / "submitit", place, job_id)
 
 
 def note_successor(
@@ -209,6 +245,8 @@ def condition_of(
     if job is not None:
         note_known(run)
         condition = job.condition()
+        if condition.state == "done" and submission is not None:
+            condition = _unless_left_to_another(submission, condition)
         is_killed = condition.state == "failed" and was_killed(run, job.exit_code)
         return killed if is_killed else condition
     if submission is None:  # submitted a moment ago, or its submission was killed
@@ -257,6 +295,15 @@ def _read_missed(run: Run) -> _Missed | None:
         return None
 
 
+def _unless_left_to_another(submission: Submission, condition: Condition) -> Condition:
+    """Return the condition of a run whose job has ended well: another of its jobs may have it."""
+    job_id = str(submission.job_id)
+    owner = owner_of(Path(str(submission.folder)) / "submitit", place_of(job_id))
+    if owner in {None, job_id}:
+        return condition
+    return Condition(state="running", reason=f"job {owner} has it, which was submitted beside it")
+
+
 def cancel_jobs(
     runs: Sequence[Run],
     ask: Callable[[Collection[str]], Iterable[QueuedJob]],
@@ -264,9 +311,10 @@ def cancel_jobs(
     kill: Callable[[Sequence[str]], None],
     hint: str,
 ) -> None:
-    """Find the active jobs of runs and end them: see `end_jobs`."""
-    found = find_jobs(runs, ask)  # nothing may be half done where the scheduler does not answer
-    job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
+    """Find the active jobs of runs, by their names too, and end them: see `end_jobs`."""
+    known = JobIndex(ask(()))  # nothing may be half done where the scheduler does not answer
+    found = [job for run in runs for job in known.find_all(run, run.read_submission())]
+    job_ids = sorted({job.job_id for job in found if job.is_active})
     end_jobs(
         runs,
         job_ids,

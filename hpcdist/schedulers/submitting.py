@@ -30,6 +30,7 @@ from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_task, seal_tasks
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.adoption import end_unless_adopted
 from hpcdist.schedulers.hosts import PLACE_VARIABLE
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
@@ -68,7 +69,7 @@ class ScriptExecutor(core.Executor):
         self._array_from = array_from
         self._prefix = f"{uuid.uuid4().hex}-" if has_own_names else ""
         self.pickles: list[Path] = []
-        """As they are called until the job's id is known."""
+        """As they are called by their places in the submission."""
 
     def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
         """Submit one callable, or those of an array; return submitit's ids of the jobs.
@@ -93,7 +94,10 @@ class ScriptExecutor(core.Executor):
         jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
         try:
             for job, path in zip(jobs, self.pickles, strict=True):
-                job.paths.move_temporary_file(path, "submitted_pickle")
+                if self._prefix:
+                    job.paths.move_temporary_file(path, "submitted_pickle")
+                else:
+                    _name_pickle(path, job.paths.submitted_pickle)
         except OSError:  # a quota, say: the jobs would find nothing to do
             self._take_back(ids)
             raise
@@ -142,15 +146,26 @@ def _adopt_pickle(folder: Path) -> None:
     """Within a job: give its pickle the name that submitit looks for, where nobody has yet.
 
     submitit names the pickle once the scheduler has told the job's id. sbatch may give up before
-    that, and its caller may be killed, while the controller has the job: then the job goes by its
-    place in the submission, which it knows by itself. The submitter may name the pickle just now:
-    its rename replaces the link.
+    that, and its caller may be killed, while the controller has the job, or several: then the job
+    goes by its place in the submission, which it knows by itself.
     """
-    job = JobEnvironment()
     unnamed = _unnamed_pickle(folder, _own_place())
     if unnamed.exists():
-        with suppress(FileExistsError):  # the submitter, or the agent of another node
-            os.symlink(unnamed.name, utils.JobPaths(folder, job_id=job.job_id).submitted_pickle)
+        job_id = JobEnvironment().job_id
+        _name_pickle(unnamed, utils.JobPaths(folder, job_id=job_id).submitted_pickle)
+
+
+def _name_pickle(unnamed: Path, named: Path) -> None:
+    """Give a pickle a second name: by its own, other jobs of the same submission find it."""
+    with suppress(FileExistsError):  # by the submitter, or by the agent of another node
+        os.symlink(unnamed.name, named)
+
+
+def _end_unless_adopted(folder: Path) -> None:
+    """End a job of Slurm's whose run is another job's: the programs of other schedulers do that
+    before they start anything on hosts, and what runs on this machine is started once."""
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        end_unless_adopted(folder, _own_place(), JobEnvironment().job_id)
 
 
 def _own_place() -> int:
@@ -175,6 +190,7 @@ def load_sealed_task(folder: Path, seal: str) -> object:
 
     try:
         _check_folders(folder, seal)
+        _end_unless_adopted(folder)
         path = poll(find, interval_s=_POLL_S, limit_s=_PICKLE_LIMIT_S)
         content = read_task(path or unnamed, listed_as=unnamed.name, seal=seal)
     except BrokenSealError as error:
@@ -199,6 +215,7 @@ def run_pickle(*, adopts: bool = False) -> None:
     try:
         _check_folders(folder, seal)
         if adopts:
+            _end_unless_adopted(folder)
             _adopt_pickle(folder)
         _run_sealed(seal)
     except BrokenSealError as error:

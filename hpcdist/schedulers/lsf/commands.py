@@ -158,16 +158,3 @@ def lsf_id(submitit_id: str) -> str:
 def array_id(job_id: str) -> str:
     """Return 123 for 123[4]."""
     return job_id.partition("[")[0]
-
-
-def own_index() -> str:
-    """Return the number of the array's element that this process is part of, from 1 on; empty:
-    there is no array."""
-    index = os.environ.get("LSB_JOBINDEX", "")
-    return "" if index == "0" else index
-
-
-def own_id() -> str:
-    """Return the id of the job that this process is part of."""
-    job_id, index = os.environ["LSB_JOBID"], own_index()
-    return f"{job_id}[{index}]" if index else job_id

@@ -39,10 +39,9 @@ from hpcdist.schedulers.lsf.commands import (
     brequeue,
     bsub,
     lsf_id,
-    own_id,
-    own_index,
     submission_environment,
 )
+from hpcdist.schedulers.lsf.hosts import own_id, own_index
 from hpcdist.schedulers.lsf.request import FunctionTasks, job_script
 from hpcdist.schedulers.submitting import ScriptExecutor
 

@@ -15,16 +15,15 @@ from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.hosts import means_first_host
-from hpcdist.schedulers.jobs import note_successor, own_submission
+from hpcdist.schedulers.jobs import leave_run, note_successor, own_submission
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import (
     DOWN,
     array_id,
     brequeue,
-    own_id,
-    own_index,
     submission_environment,
 )
+from hpcdist.schedulers.lsf.hosts import own_id, own_index
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
@@ -96,6 +95,7 @@ def _submit_anew(run: Run) -> None:
     environment = {
         key: value for key, value in submission_environment().items() if not means_first_host(key)
     }
+    leave_run(submission, int(index or 0), own_id())
     job_id, _ = submit_script(
         script, name, options=["-J", called], environment=environment, ask=_others
     )

@@ -27,6 +27,7 @@ from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_j
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.doctor import LsfDoctor
+from hpcdist.schedulers.lsf.hosts import own_id
 from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 from hpcdist.schedulers.lsf.site import (
@@ -114,6 +115,9 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
 
     def place(self) -> JobPlace:
         return place_on_hosts(super().place())
+
+    def own_job_id(self) -> str:
+        return own_id()
 
     def life(self) -> int:
         """Return the count of the run: LSB_RESTART does not say how often, and not every LSF sets

@@ -76,11 +76,6 @@ def array_id(job_id: str) -> str:
     return re.sub(r"\[\d+\]", "[]", job_id)
 
 
-def own_id() -> str:
-    """Return the id of the job that this process is part of."""
-    return number_of_job(os.environ["PBS_JOBID"])
-
-
 # Submitting.
 
 

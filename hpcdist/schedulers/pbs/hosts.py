@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from hpcdist.schedulers.adoption import end_unless_adopted
 from hpcdist.schedulers.hosts import (
     LIFE_VARIABLE,
     PLACE_VARIABLE,
@@ -32,6 +33,7 @@ def main() -> None:
         sys.exit(0)
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_programs()}"
     place = os.environ.get(PLACE_VARIABLE, "")
+    end_unless_adopted(Path(options.logs), int(place or 0), own_id())
     os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, place))
     slots = int(os.environ.get("NCPUS") or 1)
     hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
@@ -45,6 +47,11 @@ def main() -> None:
     )
     code = run_on_hosts(options, job)
     sys.exit(int(successor.read_text()) if successor.exists() else code)
+
+
+def own_id() -> str:
+    """Return the id of the job that this process is part of, without the server."""
+    return os.environ["PBS_JOBID"].partition(".")[0]
 
 
 def read_nodefile(path: Path) -> list[str]:

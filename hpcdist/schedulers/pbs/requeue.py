@@ -20,9 +20,9 @@ from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.hosts import PLACE_VARIABLE
-from hpcdist.schedulers.jobs import note_successor, own_submission
-from hpcdist.schedulers.pbs.commands import TIMEOUT_S, array_id, own_id, qsub, submitit_id
-from hpcdist.schedulers.pbs.hosts import successor_file
+from hpcdist.schedulers.jobs import leave_run, note_successor, own_submission
+from hpcdist.schedulers.pbs.commands import TIMEOUT_S, array_id, qsub, submitit_id
+from hpcdist.schedulers.pbs.hosts import own_id, successor_file
 from hpcdist.schedulers.pbs.qstat import QstatJob, ask_jobs, parse_whole
 from hpcdist.schedulers.pbs.request import INDEX
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
@@ -85,6 +85,7 @@ def _submit_anew(run: Run) -> None:
     if place and not name.endswith(f"-{place}"):  # others of the array go on, too
         name += f"-{place}"
         submission = msgspec.structs.replace(submission, job_name=name)
+    leave_run(submission, int(place or 0), own_id())
     job_id, _ = qsub(
         folder / "script.sh",
         script,

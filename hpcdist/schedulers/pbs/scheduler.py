@@ -39,6 +39,7 @@ from hpcdist.schedulers.pbs.commands import (
     with_environment,
 )
 from hpcdist.schedulers.pbs.doctor import PbsDoctor
+from hpcdist.schedulers.pbs.hosts import own_id
 from hpcdist.schedulers.pbs.qstat import ask_jobs
 from hpcdist.schedulers.pbs.request import explanation, job_script
 from hpcdist.schedulers.pbs.requeue import PbsRequeuer
@@ -152,6 +153,9 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
 
     def place(self) -> JobPlace:
         return place_on_hosts(super().place())
+
+    def own_job_id(self) -> str:
+        return own_id()
 
     def life(self) -> int:
         """Return the count of the run: no variable of PBS's tells, and a new job counts anew."""

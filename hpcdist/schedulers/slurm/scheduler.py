@@ -196,10 +196,9 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
         queue = JobIndex(ask_queue())  # where Slurm does not answer, nothing may be half done
         in_allocations = [run for run in runs if is_step(run)]
         jobs = {
-            run.id: job
+            run.id: found
             for run in runs
-            if run not in in_allocations
-            and (job := queue.find(run, run.read_submission())) is not None
+            if run not in in_allocations and (found := queue.find_all(run, run.read_submission()))
         }
         elsewhere = site.conditions_elsewhere(run for run in runs if run.id not in jobs)
         for name, condition in elsewhere.items():
@@ -212,7 +211,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
             steps.cancel_step(run)
         end_jobs(
             runs,
-            {job.job_id for job in jobs.values()},
+            {job.job_id for found in jobs.values() for job in found},
             kill=scancel,
             list_living=lambda: {
                 job.job_id for job in ask_queue() if job.condition().state in _ACTIVE
@@ -230,6 +229,9 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
             host=os.environ.get("SLURMD_NODENAME") or place.host,
             cpus=_number(os.environ.get("SLURM_CPUS_PER_TASK")),
         )
+
+    def own_job_id(self) -> str:
+        return own_job_id()
 
     def life(self) -> int:
         """Return SLURM_RESTART_COUNT, which Slurm sets from the first requeue on."""

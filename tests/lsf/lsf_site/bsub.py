@@ -20,8 +20,9 @@ def bsub(call, batch):
         return Answer(wants_input=True)
     script, embedded = _script(given.command, call, batch.config)
     values = merge(embedded, given.values)
-    jobs = _make_jobs(values, script, call, batch, command=" ".join(given.command))
-    batch.jobs += jobs
+    for _ in range(1 + batch.switches.get("resend_bsub", 0)):
+        jobs = _make_jobs(values, script, call, batch, command=" ".join(given.command))
+        batch.jobs += jobs
     kind = "queue" if "q" in values else "default queue"
     return Answer(out=f"Job <{jobs[0].id}> is submitted to {kind} <{jobs[0].queue}>.\n")
 

@@ -313,6 +313,11 @@ class Site:
         """The next calls of a command do their work, and hang instead of answering."""
         self._order("switch", f"lose_{command}", times)
 
+    def resending(self, times):
+        """While open, bsub asks so often again, as while the master hangs, and each of its requests
+        makes a job; it tells the last one's id."""
+        return self.switched("resend_bsub", times)
+
     def show_as(self, job_id, state):
         """bjobs tells this state, such as WAIT, until it is given an empty one."""
         self._order("show_as", str(job_id), state)
