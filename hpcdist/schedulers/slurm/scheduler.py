@@ -200,7 +200,9 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
             for run in runs
             if run not in in_allocations and (found := queue.find_all(run, run.read_submission()))
         }
-        elsewhere = site.conditions_elsewhere(run for run in runs if run.id not in jobs)
+        elsewhere = site.conditions_elsewhere(
+            run for run in runs if queue.find(run, run.read_submission()) is None
+        )
         for name, condition in elsewhere.items():
             raise SchedulerError(
                 f"run {name} cannot be cancelled here: {condition.reason}",
