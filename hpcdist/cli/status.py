@@ -43,7 +43,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     import msgspec
 
     from hpcdist.monitor.nodes import seen_nodes
-    from hpcdist.monitor.progress import LiveProgress
+    from hpcdist.monitor.progress import LiveProgress, at_rest
 
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
@@ -51,6 +51,9 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     if not run_names:
         listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
     progress = {run.id: LiveProgress(run).read() for run in listed}
+    for name, figures in progress.items():
+        if figures is not None and conditions[name].is_suspended:
+            progress[name] = at_rest(figures)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:
         print_json(

@@ -14,7 +14,7 @@ from hpcdist.base.files import list_names
 from hpcdist.base.text import shown
 from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.nodes import waiting_sentence
-from hpcdist.monitor.progress import RanksSeen, RunningRun
+from hpcdist.monitor.progress import RanksSeen, RunningRun, at_rest
 from hpcdist.monitor.screen import clock
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
@@ -101,6 +101,8 @@ class Board:
         is_at_work = ranks is not None and ranks.num_alive and ranks.quiet_s < _RECENT_S
         if state == "pending" and is_at_work:
             state, why = "running", None  # it began after the scheduler was asked
+        if ranks is not None and condition.is_suspended:
+            ranks = msgspec.structs.replace(ranks, progress=at_rest(ranks.progress))
         troubles = ranks.troubles if ranks is not None and state == "running" else []
         return RunView(
             run=run.id, state=state, ranks=ranks, details=[*([why] if why else []), *troubles]

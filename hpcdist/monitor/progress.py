@@ -45,6 +45,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     remaining_s: float | None = None
 
 
+def at_rest(progress: Progress) -> Progress:
+    """Return the progress of a run whose processes are stopped: it has no speed, and no end in
+    sight."""
+    return msgspec.structs.replace(progress, samples_per_s=None, remaining_s=None)
+
+
 class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of a run's newest attempt."""
 

@@ -112,6 +112,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     """Why it waits, or how it ended, in plain words."""
     expected_start_s: float | None = None
     """Unix time at which the scheduler expects to start it."""
+    is_suspended: bool = False
+    """It has its nodes, and its processes are stopped."""
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):

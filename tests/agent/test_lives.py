@@ -24,6 +24,7 @@ STOPPED = Verdict(
     exit_code_of_run=75,
     exit_code=75,
     signal="SIGTERM",
+    step=5,
 )
 
 
@@ -233,14 +234,51 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
 
 def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
     """It may save, and go on from there, without a word to anybody."""
-    killed = msgspec.structs.replace(STOPPED, exit_code=None)
+    killed = msgspec.structs.replace(WARNED, exit_code=None)
     for life in range(9):
         assert live(run, SCRIPT, life, verdict=killed)
         assert lives.verdict_if_stalled(run, SCRIPT) is None
     assert not live(run, SCRIPT, 9, verdict=killed)
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.step) == ("no_progress", None)
-    assert "10 starts in a row: those of attempts 0-9 ended" in verdict.message
+    assert "10 starts: those of attempts 0-9 ended" in verdict.message
+
+
+WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
+LOST = Verdict(
+    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
+)
+EARLY = msgspec.structs.replace(STOPPED, exit_code=None, step=None)
+
+
+@pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
+def test_lives_that_are_preempted_before_their_first_step_do_not_count(run, job):
+    for life in range(20):
+        assert lives.verdict_if_stalled(run, job) is None
+        assert live(run, job, life, verdict=EARLY)
+    stopped = msgspec.structs.replace(STOPPED, exit_code=None)
+    assert live(run, TRAINING, 20, verdict=stopped)
+    assert not live(run, TRAINING, 21, verdict=stopped)
+    assert "2 starts: those of attempts 20 and 21 ended" in run.read_verdict().message
+
+
+def test_lives_that_lose_a_node_before_their_first_step_may_be_the_jobs_own_doing(run):
+    for life in range(9):
+        assert live(run, TRAINING, life, verdict=LOST)
+    assert not live(run, TRAINING, 9, verdict=LOST)
+    assert "10 starts: those of attempts 0-9" in run.read_verdict().message
+
+
+def test_a_life_that_lost_a_node_after_a_recorded_step_counts(run):
+    for life in range(2):
+        attempt = lives.begin_attempt(run, TRAINING, life=life)
+        events = EventWriter(run.event_file(0, attempt))
+        events.write("resume", step=3)
+        events.write("steps", step=4)
+        events.close()
+        verdict = msgspec.structs.replace(LOST, attempt=attempt)
+        conclude(run, TRAINING, verdict, Scheduler(life=life))
+    assert run.read_verdict().kind == "no_progress"
 
 
 CAUSES = {
@@ -303,9 +341,6 @@ def test_who_did_not_stop_before_a_preemption_goes_on_all_the_same(run):
     assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("preempted", "preempted", 75)
 
 
-WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
-
-
 @pytest.mark.parametrize("scheduler", [{"silent": 12}, {"deaf": 1}, {"silent": 1, "deaf": 1}])
 def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
     lives.begin_attempt(run, TRAINING, life=0)
@@ -324,11 +359,6 @@ def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
     scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
     assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
-
-
-LOST = Verdict(
-    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
-)
 
 
 def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):

@@ -200,6 +200,41 @@ def test_an_interruption_of_the_waiting_leaves_the_sweep_and_cancel_ends_all_of_
     assert [run.read_verdict().state for run in sweep.runs()] == ["cancelled"] * 4
 
 
+STEPS = """
+import time
+from hpcdist import record
+while True:
+    record.step(samples=1)
+    time.sleep(0.01)
+"""
+
+
+def test_a_part_cancelled_from_outside_before_it_starts_is_cancelled_and_a_suspended_one_rests(
+    user,
+):
+    user.write("steps.py", STEPS)
+    done = user("submit", "steps.py", *CPU, "--repeat", "3", "--max-parallel", "1")
+    assert done.returncode == 0, done.stderr
+    sweep = Sweep(user.folder / "runs" / done.stdout.splitlines()[0])
+    works, waits, _ = sweep.runs()
+    user.cluster.wait_for(lambda: progress(user, works, "samples_per_s"))
+    user.cluster.run("scancel", job_id(waits))
+    user.cluster.wait_for(lambda: user.status(waits)["state"] == "cancelled")
+    assert "took it out of its array" in user("status", waits.id).stdout
+
+    user.cluster.run("scontrol", "suspend", job_id(works))
+    said = user("status", works.id).stdout
+    assert (f"{works.id}: running" in said, "Slurm has suspended it" in said) == (True, True)
+    assert (progress(user, works, "samples_per_s"), progress(user, works, "step") > 0) == (None, 1)
+    user.cluster.run("scontrol", "resume", job_id(works))
+    assert user("cancel", sweep.id).returncode == 0
+
+
+def progress(user, run, figure):
+    """A figure of `hpcdist status --json`; None before there is one."""
+    return (user.status(run)["progress"] or {}).get(figure)
+
+
 def test_a_run_starts_after_another_that_ended_well(user):
     first = user.submit("says.py", *CPU, "--", "wait")
     second = user.submit("says.py", *CPU, "--after", first.id, "--", "a")

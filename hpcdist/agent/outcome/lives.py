@@ -8,14 +8,16 @@ Lives that bring the run no further are not repeated for ever. What a run has to
 that only grows: the step of its newest checkpoint; for a script, the last step that it recorded,
 and how often it stopped in good order (exit code 75), which is all that can be known of checkpoints
 of its own. Of a script that has done neither nothing is known: it may well save, and is judged by a
-generous number of lives alone.
+generous number of lives alone. A life that others cut short before its first step says nothing of
+the run: a preemption may come at any time, and twenty in a row; a node that is lost may be the
+job's own doing, so that there is a limit to these.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,14 +30,18 @@ from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Beginning, Verdict
+from hpcdist.runs.verdict import Beginning, Kind, Verdict
 from hpcdist.schedulers.base import Scheduler
 from hpcdist.schedulers.requeue import RequeueRefusedError, is_overdue, with_cause
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 _MOST_STALLED = 2
 _MOST_UNKNOWN = 10
-"""Lives of a script that shows nothing of how far it comes."""
+"""Lives of a script that shows nothing of how far it comes; lives that lost a node before their
+first step."""
+_OF_OTHERS = frozenset[Kind]({"preempted"})
+_PERHAPS_OWN = frozenset[Kind]({"agent_lost", "launch"})
+"""Kinds of ends that others bring about, and those that the job may have brought about itself."""
 
 _WARNED_S = 100.0
 """After a warning, which comes 120 s before the end where the job does not say otherwise."""
@@ -143,8 +149,13 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     is_own_code = isinstance(job, OwnCodeJob)
     now = progress(run, job) + (is_own_code and _stopped_well(ended))
     begun = beginnings(run)
-    in_vain = lives_in_vain(begun, now)
-    if len(in_vain) < (_MOST_UNKNOWN if is_own_code and now == 0 else _MOST_STALLED):
+    ends = attempt_verdicts(run, ended)
+    in_vain = [
+        life for life in lives_in_vain(begun, now) if not _ended_early(run, life, ends, _OF_OTHERS)
+    ]
+    counted = [life for life in in_vain if not _ended_early(run, life, ends, _PERHAPS_OWN)]
+    most = _MOST_UNKNOWN if is_own_code and now == 0 else _MOST_STALLED
+    if len(counted) < most and len(in_vain) < _MOST_UNKNOWN:
         return None
     if is_own_code:
         missing = "a newly recorded step or a stop with exit code 75"
@@ -156,9 +167,10 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
         missing = f"a checkpoint newer than step {now}"
         advice = "Give it more time, or save more often (checkpoint.every_steps)"
     last = f" (the last: {ended.message})" if ended is not None else ""
+    firsts = [life[0] for life in in_vain]
     return failure.without_rank(
         "no_progress",
-        f"no progress in {len(in_vain)} starts in a row: those of {listed(in_vain, 'attempt')} "
+        f"no progress in {len(in_vain)} starts: those of {listed(firsts, 'attempt')} "
         f"ended without {missing}{last}; it is not started again. {advice}",
         step=None if is_own_code else now,
         attempt=max(begun),
@@ -166,21 +178,48 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     )
 
 
-def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
-    """Return the newest lives that brought the run no further: the first attempt of each, oldest
+def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[list[int]]:
+    """Return the newest lives that brought the run no further: the attempts of each, oldest
     first."""
-    first: dict[int, int] = {}
+    lives: dict[int, list[int]] = {}
     for attempt in sorted(begun):
-        first.setdefault(begun[attempt].life, attempt)
-    in_vain: list[int] = []
+        lives.setdefault(begun[attempt].life, []).append(attempt)
+    in_vain: list[list[int]] = []
     after = now
-    for attempt in reversed(first.values()):
-        before = begun[attempt].progress
+    for attempts in reversed(lives.values()):
+        before = begun[attempts[0]].progress
         if after > before:
             break
-        in_vain.insert(0, attempt)
+        in_vain.insert(0, attempts)
         after = before
     return in_vain
+
+
+def attempt_verdicts(run: Run, ended: Verdict | None) -> dict[int, Verdict]:
+    """Return the verdicts on attempts; `ended` is on the last, and not written yet."""
+    found = {attempt: run.read_attempt_verdict(attempt) for attempt in run.attempts()}
+    verdicts = {attempt: verdict for attempt, verdict in found.items() if verdict is not None}
+    return verdicts if ended is None else verdicts | {max(found, default=0): ended}
+
+
+def _ended_early(
+    run: Run, life: Sequence[int], ends: Mapping[int, Verdict], kinds: Collection[Kind]
+) -> bool:
+    """Return True where a life, of these attempts, ended before its first step, and not by itself:
+    the verdict on its last attempt is of one of these kinds."""
+    last = ends.get(life[-1])
+    if last is None or last.kind not in kinds:
+        return False
+    told = any(attempt in ends and ends[attempt].step is not None for attempt in life)
+    # Of a lost node nothing says how far it came but what was recorded.
+    return not told and not any(_has_recorded_steps(run, attempt) for attempt in life)
+
+
+def _has_recorded_steps(run: Run, attempt: int) -> bool:
+    with contextlib.suppress(OSError):
+        events = read_events(run.event_file(0, attempt)).events
+        return any(isinstance(one.get("step"), int) for one in events if one["event"] != "resume")
+    return False
 
 
 def note_lost_attempt(run: Run, *, life: int) -> None:

@@ -109,7 +109,12 @@ class ListedJob(Accounting, frozen=True, kw_only=True):
         is_held_by_others = self.state == "PSUSP" and "admin" in self.pend_reason.lower()
         if state == "pending" and (note is None or is_held_by_others):
             reason = plain_reason(self.pend_reason)
-        return Condition(state=state, reason=reason, expected_start_s=self.expected_start_s)
+        return Condition(
+            state=state,
+            reason=reason,
+            expected_start_s=self.expected_start_s,
+            is_suspended=self.state in {"USUSP", "SSUSP"},
+        )
 
     def accounting(self) -> Accounting:
         """Return the part that is LSF's books."""

@@ -113,7 +113,7 @@ class QstatJob(Accounting, frozen=True, kw_only=True):
         if state == "running":
             is_stopped = self.state in "SU"
             reason = "PBS has suspended it: other jobs need its nodes" if is_stopped else None
-            return Condition(state=state, reason=reason)
+            return Condition(state=state, reason=reason, is_suspended=is_stopped)
         return self._end()
 
     def _why_it_waits(self) -> str:

@@ -45,6 +45,13 @@ _STATES: dict[str, State] = {
 }
 """Job states of slurm.schedmd.com/squeue.html and sacct.html -> ours."""
 
+_STOPPED = {
+    "SUSPENDED": "Slurm has suspended it: it goes on when it is resumed (scontrol resume JOBID, or "
+    "when the job that has its nodes ends)",
+    "STOPPED": "its processes were stopped by SIGSTOP: scancel --signal=CONT JOBID lets them go on",
+}
+"""States of jobs that have their nodes and do nothing -> in plain words."""
+
 _SQUEUE_FORMAT = "%i|%T|%r|%S|%j"  # the name comes last: it may hold what separates
 _SACCT_FIELDS = "JobID,State,Reason,JobName"
 _LONGEST_ARGUMENT = 100_000  # Linux refuses one of 128 KiB
@@ -114,7 +121,8 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
             reason = plain_reason(self.reason)
             return Condition(state=state, reason=reason, expected_start_s=self.start_s)
         if state == "running":
-            return Condition(state=state)
+            stopped = _STOPPED.get(self.state)
+            return Condition(state=state, reason=stopped, is_suspended=stopped is not None)
         why = _REMOVED if self.reason == _NEVER else f"Slurm says {self.state}"
         return Condition(state=state, reason=why)
 
@@ -182,11 +190,12 @@ def accounting_choice(job_ids: Iterable[str], since_s: float) -> list[str]:
 
 
 def parse_accounting(text: str) -> list[QueuedJob]:
-    """Return the lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first."""
+    """Return the lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first; a
+    line for several elements of an array as one for each."""
     rows = (line.split("|", 3) for line in text.splitlines())
     return [
         QueuedJob(
-            job_id=row[0],
+            job_id=job_id,
             state=row[1].partition(" ")[0],
             # A cancellation says by whom; but Slurm's own, of what could never start, does not.
             reason=row[2] if row[1:3] != ["CANCELLED", "Dependency"] else _NEVER,
@@ -194,6 +203,20 @@ def parse_accounting(text: str) -> list[QueuedJob]:
         )
         for row in rows
         if len(row) == 4
+        for job_id in _elements(row[0])
+    ]
+
+
+def _elements(job_id: str) -> list[str]:
+    """Return 7_1, 7_3, 7_4 and 7_5 for 7_[1,3-5%2], and the id itself for another."""
+    array, bracket, inner = job_id.partition("_[")
+    if not bracket:
+        return [job_id]
+    ranges = re.findall(r"(\d+)(?:-(\d+))?(?::(\d+))?", inner.rstrip("]").partition("%")[0])
+    return [
+        f"{array}_{number}"
+        for first, last, step in ranges
+        for number in range(int(first), int(last or first) + 1, int(step or 1))
     ]
 
 

@@ -61,6 +61,9 @@ _WARNINGS = ("SIGUSR2", "SIGTERM")
 _ACTIVE = ("pending", "running")
 _OWN_JOB_TIMEOUT_S = 10.0
 """Limit of one call from within a job; what fails is tried again."""
+_TAKEN_OUT = Condition(
+    state="cancelled", reason="Slurm took it out of its array before it started (scancel)"
+)
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
@@ -269,8 +272,12 @@ def _send(
 
 def _job_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     """Return the condition of jobs by squeue, of those that it has forgotten by sacct: lost where
-    accounting is off or does not know them."""
-    queue = JobIndex(ask_queue())
+    accounting is off or does not know them.
+
+    Of an element of an array that is cancelled before it starts neither says anything any more.
+    """
+    queued = ask_queue()
+    queue = JobIndex(queued)
     found: dict[str, Condition] = {}
     forgotten: list[tuple[Run, Submission]] = []
     for run in runs:
@@ -287,15 +294,26 @@ def _job_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     job_ids = {job_key(submission)[0] for _, submission in forgotten}
     since_s = min(submission.submitted_s for _, submission in forgotten)
     try:
-        accounted = JobIndex(ask_accounting(job_ids, since_s=since_s))
+        accounted = ask_accounting(job_ids, since_s=since_s)
     except SchedulerError as error:
         keeps_books = not _NO_BOOKS.search(getattr(error, "said", ""))
         if keeps_books:  # which may know the end, when they are open again
             reason = f"squeue has forgotten its job, and {error.message}"
             unknown = Condition(state="unknown", reason=reason)
             return found | {run.id: unknown for run, _ in forgotten}
-        accounted = JobIndex(())
+        return found | {run.id: Condition(state="lost") for run, _ in forgotten}
+    known = JobIndex(accounted)
+    arrays = {_array_of(job.job_id, job.name) for job in (*queued, *accounted)} - {None}
     for run, submission in forgotten:
-        job = accounted.find(run, submission)
-        found[run.id] = Condition(state="lost") if job is None else job.condition()
+        if (job := known.find(run, submission)) is not None:
+            found[run.id] = job.condition()
+        else:
+            is_out = _array_of(*job_key(submission)) in arrays and not run.has_started()
+            found[run.id] = _TAKEN_OUT if is_out else Condition(state="lost")
     return found
+
+
+def _array_of(job_id: str, name: str) -> tuple[str, str] | None:
+    """Return id and name of the array that a job is an element of; None for another job."""
+    array, is_element, _ = job_id.partition("_")
+    return (array, name) if is_element else None

@@ -66,6 +66,18 @@ def test_accounting_tells_a_job_from_a_former_one_with_its_id():
     assert find("7", "other") is None
 
 
+def test_accounting_tells_of_several_elements_of_an_array_in_one_line():
+    jobs = parse_accounting("7_[1,3-5%2]|CANCELLED by 0|JobArrayTaskLimit|sweep\n7_2|RUNNING||s\n")
+    assert [job.job_id for job in jobs] == ["7_1", "7_3", "7_4", "7_5", "7_2"]
+    assert jobs[3].condition().state == "cancelled"
+
+
+def test_a_suspended_job_says_what_it_waits_for():
+    (job,) = parse_queue("1|SUSPENDED|None|2026-11-21T13:36:39|x\n")
+    assert (job.condition().state, job.condition().is_suspended) == ("running", True)
+    assert job.condition().reason.startswith("Slurm has suspended it")
+
+
 def test_accounting_is_asked_for_an_array_by_its_one_id():
     assert accounting_choice({"7_0", "7_1", "12", "8_3"}, 0) == ["--jobs=12,7,8"]
 
