@@ -5,14 +5,15 @@ Node 0's agent is the leader, which holds the coordinator; the others follow it 
 Where the nodes have no run directory in common, their scheduler tells them the place beforehand.
 
 The file holds a secret that only the run's owner can read. Both sides of a connection prove that
-they know it (agent/handshake.py) before they say anything else.
+they know it (agent/handshake.py) before they say anything else. It also tells the life of the job
+that it is of: where a scheduler starts a job elsewhere while the former agents still live, as when
+its daemons have died, the new agents find the old file, and must not join the old leader.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
 import secrets
 import selectors
 import socket
@@ -23,13 +24,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Coordinator
-from hpcdist.agent.handshake import SECRET_BYTES, Entrance, StrangerError, prove_to_leader
+from hpcdist.agent.handshake import SECRET_BYTES, Entrance
+from hpcdist.agent.liveness import Liveness
 from hpcdist.agent.messages import (
-    ANSWER,
     HELLO,
-    TO_AGENT,
     TO_COORDINATOR,
+    Beat,
     Channel,
     ChannelClosedError,
     Hello,
@@ -39,8 +41,9 @@ from hpcdist.agent.messages import (
     ToCoordinator,
     Welcome,
 )
-from hpcdist.agent.node import DisagreementError, OwnNode
+from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.lives import Attempts, note_restart
+from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
@@ -48,14 +51,7 @@ from hpcdist.machine.ports import listen
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Rendezvous
-
-_SHORTEST_POLL_S = 0.02
-_LONGEST_POLL_S = 1.0
-_POLL_SHARE = 0.05
-"""Of the time that an agent has waited: it hears of node 0 so much later at most."""
-_MOST_POLLS_PER_S = 2000
-"""Of all nodes together: their file server has other things to do."""
-_CONNECT_TIMEOUT_S = 3.0
+from hpcdist.schedulers.notes import Notes
 
 
 class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +64,19 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     secret: str
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
+    life: int | None = None
+    """The life of the job that node 0's agent is of; None: it does not say."""
+    attempt: int | None = None
+    """The newest attempt that it knew of as it began to listen."""
+
+
+class Era(NamedTuple):
+    """An agent's place in the history of its run."""
+
+    life: int
+    """The life of the job that it is of."""
+    attempt: int
+    """The newest attempt that it knows; -1 before the first."""
 
 
 class HostedMeeting:
@@ -85,18 +94,26 @@ class HostedMeeting:
         on_lost: Callable[[int, str], None],
         log: Callable[[str], None],
         rendezvous: Rendezvous | None = None,
+        era: Era | None = None,
+        is_overtaken: Callable[[], bool] = lambda: False,
+        agent_timeout_s: float = 0.0,
     ) -> None:
         """Listen on a free port, until all have joined, and tell the others of it.
 
         `addresses` are those by which they may reach this host, best first; `rendezvous` is the
-        place where they will come. Raises NoFreePortError.
+        place where they will come. Agents of another `era` are refused. Raises NoFreePortError.
         """
         self._missing = set(range(1, num_nodes))
         self._log = log
         self._selector = selector
         self._on_message = on_message
         self._on_lost = on_lost
-        self._channels: dict[int, Channel[ToCoordinator]] = {}
+        self._channels: dict[int, Channel[ToCoordinator | Beat]] = {}
+        self._beating: dict[int, Channel[ToCoordinator | Beat]] = {}  # those that know beats
+        self._agent_timeout_s = agent_timeout_s
+        self._liveness = Liveness(agent_timeout_s, now_s=time.monotonic())
+        self._era = era
+        self._is_overtaken = is_overtaken
         is_own = rendezvous is None or interface_of(rendezvous.address) is not None
         listener = listen(addresses[0] if len(addresses) == 1 and is_own else "", port_range)
         secret = secrets.token_bytes(SECRET_BYTES)
@@ -108,12 +125,17 @@ class HostedMeeting:
             network=network_key(),
             port=listener.getsockname()[1],
             secret=secret.hex(),
+            life=era.life if era else None,
+            attempt=era.attempt if era else None,
         )
         files.write_json(run.meeting_file, msgspec.to_builtins(place))
 
     def on_time(self) -> None:
-        """Turn away strangers that say nothing; call it now and then."""
+        """Turn away strangers that say nothing, and lose agents that do not any more; call it now
+        and then, when all that has come was read."""
         self._entrance.on_time()
+        for node, reason in self._liveness.look(time.monotonic()).items():
+            self._lose(node, reason)
 
     def send(self, node: int, message: ToAgent) -> None:
         """Send to a node's agent; where it is gone, `on_lost` is told."""
@@ -122,6 +144,12 @@ class HostedMeeting:
                 channel.send(message)
         except ChannelClosedError as error:
             self._lose(node, str(error))
+
+    def beat(self, beat: Beat) -> None:
+        """Send to all that know it, from any thread; of who is gone, its connection tells."""
+        for channel in list(self._beating.values()):
+            with contextlib.suppress(ChannelClosedError):
+                channel.send(beat)
 
     def _let_in(self, connection: socket.socket) -> None:
         try:
@@ -133,33 +161,44 @@ class HostedMeeting:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
 
     def _welcome(self, newcomer: Channel[Hello]) -> None:
-        node = None
+        hello = None
         try:
             hellos = newcomer.receive()
             if not hellos:
                 return  # the rest of it is still to come
-            if hellos[0].version == __version__:
-                newcomer.send(Welcome(time_s=time.time()))
-                node = hellos[0].node
+            if (refusal := refuse(hellos[0], self._era, self._is_overtaken)) is not None:
+                newcomer.send(refusal)
+                self._log(f"node {hellos[0].node} was refused: {hellos[0]}")
             else:
-                newcomer.send(Refusal(version=__version__))
+                hello = hellos[0]
+                newcomer.send(welcome(hello, self._era, beats=self._agent_timeout_s > 0))
         except ChannelClosedError as error:
+            hello = None
             self._log(f"an agent left before it had joined: {error}")
         self._selector.unregister(newcomer)
-        if node is None:
+        if hello is None:
             newcomer.close()
             return
-        channel = newcomer.expect(TO_COORDINATOR)
+        self._take_in(hello, newcomer.expect(TO_COORDINATOR))
+
+    def _take_in(self, hello: Hello, channel: Channel[ToCoordinator | Beat]) -> None:
+        node = hello.node
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
+        if hello.beats:
+            self._beating[node] = channel
+            self._liveness.begin(node)
         receive = functools.partial(self._receive, node, channel)
         self._selector.register(channel, selectors.EVENT_READ, receive)
 
-    def _receive(self, node: int, channel: Channel[ToCoordinator]) -> None:
+    def _receive(self, node: int, channel: Channel[ToCoordinator | Beat]) -> None:
         if self._channels.get(node) is not channel:
             return  # closed by an event of the same moment
         try:
             for message in channel.receive():
+                if isinstance(message, Beat):
+                    self._liveness.hear(node, message)
+                    continue
                 self._on_message(node, message)
                 if isinstance(message, Join):
                     self._missing.discard(node)
@@ -173,12 +212,39 @@ class HostedMeeting:
             self._on_lost(node, reason)
 
     def _close(self, node: int) -> bool:
+        self._beating.pop(node, None)
+        self._liveness.end(node)
         channel = self._channels.pop(node, None)
         if channel is None:
             return False
         self._selector.unregister(channel)
         channel.close()
         return True
+
+
+def refuse(hello: Hello, era: Era | None, is_overtaken: Callable[[], bool]) -> Refusal | None:
+    """Return why an agent cannot take part with node 0's, which is of this era; None where it can,
+    as where one of them does not tell its own.
+
+    A shared file system may show an attempt to one node sooner than to another: `is_overtaken` says
+    that node 0's sees it, too.
+    """
+    if hello.version != __version__:
+        return Refusal(version=__version__)
+    if era is None or hello.life is None or hello.attempt is None:
+        return None
+    if hello.life != era.life or (hello.attempt > era.attempt and is_overtaken()):
+        return Refusal(version=__version__, life=era.life, attempt=era.attempt)
+    return None
+
+
+def welcome(hello: Hello, era: Era | None, *, beats: bool) -> Welcome:
+    """Return an answer with nothing in it that the other agent may not know."""
+    return Welcome(
+        time_s=time.time(),
+        life=era.life if era is not None and hello.life is not None else None,
+        beats=beats and hello.beats,
+    )
 
 
 class Leader:
@@ -191,7 +257,8 @@ class Leader:
         attempts: Attempts,
         *,
         orders: deque[ToAgent],
-        open_store: Callable[[str, str], None],
+        notes: Notes,
+        open_store: Callable[[messages.OpenStore], None],
         finish: Callable[[Verdict], None],
         log: Callable[[str], None],
     ) -> None:
@@ -200,8 +267,12 @@ class Leader:
         """From node 0's own agent, delivered one by one: handlers must not nest."""
         self._run = run
         self._node = node
+        self._attempts = attempts
         self._orders = orders
+        self._notes = notes
+        self._open_store = open_store
         self._log = log
+        self._turned_s = time.monotonic()
         self._meeting: HostedMeeting | None = None
         launch = node.job.launch
         self.coordinator = Coordinator(
@@ -212,7 +283,7 @@ class Leader:
             join_timeout_s=launch.join_timeout_s,
             backend=node.plan.backend,
             send=self._send,
-            open_store=open_store,
+            open_store=self._ask_for_store,
             claim_attempt=attempts.claim,
             is_overtaken=attempts.is_overtaken,
             note_restart=lambda verdict: note_restart(run, verdict),
@@ -231,16 +302,44 @@ class Leader:
             addresses=addresses,
             port_range=(place.port, place.port) if place else self._node.job.launch.port_range,
             rendezvous=place,
+            era=own_era(self._attempts, place),
+            is_overtaken=self._attempts.is_overtaken,
+            agent_timeout_s=self._node.job.launch.agent_timeout_s,
             selector=selector,
             on_message=self.coordinator.on_message,
             on_lost=self.coordinator.on_lost,
             log=self._log,
         )
 
+    def tell(self, message: ToCoordinator) -> None:
+        """Take what node 0's own agent tells the coordinator."""
+        self.messages.append(message)
+
+    def on_turn(self) -> None:
+        """Note what counts before what others said meanwhile is heard."""
+        now_s = time.monotonic()
+        if now_s - self._turned_s > STANDSTILL_S:
+            self.coordinator.on_standstill()
+        self._turned_s = now_s
+        for note in self._notes.new():
+            sentence = f"no agent could be started there: {note.said}"
+            self.coordinator.on_unreachable(note.node, note.host, sentence)
+
     def on_time(self) -> None:
         self.coordinator.on_time()
         if self._meeting is not None:
             self._meeting.on_time()
+
+    def beat(self, beat: Beat) -> None:
+        """Tell the others that this node's agent lives; another thread calls this."""
+        if self._meeting is not None:
+            self._meeting.beat(beat)
+
+    def _ask_for_store(self, address: str, bind_to: str) -> None:
+        port_range = self._node.job.launch.port_range
+        self._open_store(
+            messages.OpenStore(bind_to=bind_to, address=address, port_range=port_range)
+        )
 
     def _send(self, node: int, message: ToAgent) -> None:
         if node == 0:
@@ -249,126 +348,7 @@ class Leader:
             self._meeting.send(node, message)
 
 
-class NotReachedError(Exception):
-    """Node 0's agent could not be reached in time; the message says what was found instead."""
-
-
-class Joined(NamedTuple):
-    """A connection to node 0's agent."""
-
-    channel: Channel[ToAgent]
-    clock_offset_s: float
-    """Seconds to add to this host's clock for node 0's."""
-    address: str
-    """The address of node 0 that answered."""
-    source: str
-    """This host's own address on the way there."""
-
-
-def join_meeting(
-    run: Run,
-    *,
-    node_rank: int,
-    num_nodes: int,
-    source: str | None,
-    timeout_s: float,
-    give_up: Callable[[], bool],
-    rendezvous: Rendezvous | None = None,
-) -> Joined | None:
-    """Connect to node 0's agent; the caller's first message is Join.
-
-    None where `give_up` says that the run is over. An old file, of an agent that is gone, is read
-    again until it names one that answers. Raises NotReachedError where none does in time, and
-    DisagreementError where node 0 is there, and this one cannot take part with it.
-    """
-    begin_s = time.monotonic()
-    while not give_up():
-        troubles = []
-        try:
-            place = _read_place(run) if rendezvous is None else _place_of(rendezvous)
-            for address in usable_addresses(place):
-                try:
-                    return _join(place, address, node_rank=node_rank, source=source)
-                except (OSError, StrangerError, ChannelClosedError) as error:
-                    reason = getattr(error, "strerror", None) or error
-                    troubles.append(f"at {address} port {place.port}: {reason}")
-        except FileNotFoundError:
-            troubles.append(f"there is no {run.meeting_file} yet")
-        except OSError as error:  # it is not ours
-            troubles.append(str(error))
-        except ValueError as error:
-            troubles.append(f"{run.meeting_file} is damaged: {error}")
-        waited_s = time.monotonic() - begin_s
-        if waited_s >= timeout_s:
-            raise NotReachedError(
-                f"could not reach the agent of node 0 within {timeout_s:g} s; {'; '.join(troubles)}"
-            )
-        time.sleep(min(poll_s(waited_s, num_nodes), timeout_s - waited_s))
-    return None
-
-
-def poll_s(waited_s: float, num_nodes: int) -> float:
-    """Return how long an agent that has waited so long for node 0 waits until it looks again."""
-    shortest_s = min(max(_SHORTEST_POLL_S, num_nodes / _MOST_POLLS_PER_S), _LONGEST_POLL_S)
-    return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
-
-
-def _place_of(rendezvous: Rendezvous) -> MeetingPlace:
-    return MeetingPlace(
-        addresses=[rendezvous.address],
-        network=network_key(),  # whoever named it names no loopback
-        port=rendezvous.port,
-        secret=rendezvous.secret,
-    )
-
-
-def _read_place(run: Run) -> MeetingPlace:
-    files.refresh(run.launch_folder)
-    with files.open_private(run.meeting_file) as file:
-        return msgspec.json.decode(file.read(), type=MeetingPlace)
-
-
-def usable_addresses(place: MeetingPlace) -> list[str]:
-    """Return the addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
-
-    Raises DisagreementError where none is left.
-    """
-    if place.network == network_key():
-        return place.addresses
-    usable = [ip for ip in place.addresses if not ipaddress.ip_address(ip).is_loopback]
-    if not usable:
-        raise DisagreementError(
-            f"node 0 offers {', '.join(place.addresses)}, which other nodes cannot reach: its name "
-            "resolves to loopback, and it has no other interface"
-        )
-    return usable
-
-
-def _join(place: MeetingPlace, address: str, *, node_rank: int, source: str | None) -> Joined:
-    """Raise OSError, StrangerError or ChannelClosedError where it is not node 0's agent that
-    answers, and DisagreementError where it refuses."""
-    with contextlib.ExitStack() as on_failure:
-        connection = on_failure.enter_context(
-            socket.create_connection(
-                (address, place.port),
-                timeout=_CONNECT_TIMEOUT_S,
-                source_address=(source, 0) if source else None,
-            )
-        )
-        prove_to_leader(connection, bytes.fromhex(place.secret))
-        channel = Channel(connection, ANSWER)
-        sent_s = time.time()
-        channel.send(Hello(node=node_rank, version=__version__))
-        while not (answers := channel.receive()):
-            pass
-        match answers[0]:
-            case Refusal(version):
-                raise DisagreementError(
-                    f"this node has hpcdist {__version__}, node 0 has {version}: all nodes of a "
-                    "run must have the same"
-                )
-            case Welcome(time_s):
-                offset_s = time_s - (sent_s + time.time()) / 2
-        own_address = str(connection.getsockname()[0])
-        on_failure.pop_all()
-    return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)
+def own_era(attempts: Attempts, rendezvous: Rendezvous | None) -> Era | None:
+    """Return an agent's own era; None where the nodes have no run directory in common: each counts
+    what it has got there, which may differ."""
+    return None if rendezvous is not None else Era(attempts.life, attempts.newest)

@@ -1,12 +1,12 @@
 """A node's part in its run, while that lasts: a loop around one `select`.
 
-It carries out the coordinator's orders with its ranks, and tells the coordinator what it sees. The
-only other thread of an agent samples what the ranks use (agent/sampler.py).
+It carries out the coordinator's orders with its ranks, and tells the coordinator what it sees. Two
+other threads of an agent send its heartbeats (agent/liveness.py), and sample what the ranks use
+(agent/sampler.py).
 """
 
 from __future__ import annotations
 
-import os
 import selectors
 import time
 from collections import deque
@@ -17,35 +17,28 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts
+from hpcdist.agent.follower import Follower, NotReachedError, OvertakenError, join_meeting
+from hpcdist.agent.liveness import Heart
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import Leader, NotReachedError, join_meeting
+from hpcdist.agent.meeting import Leader, own_era
 from hpcdist.agent.messages import (
+    Beat,
     Cancelled,
-    Channel,
-    ChannelClosedError,
     LimitReached,
     ToAgent,
     ToCoordinator,
     Warned,
 )
-from hpcdist.agent.node import (
-    AgentFile,
-    DisagreementError,
-    Meeting,
-    OwnNode,
-    rank_orders,
-)
+from hpcdist.agent.node import DisagreementError, Meeting, OwnFile, OwnNode, rank_orders
 from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import NodeShare, UsageSampler
-from hpcdist.agent.watch import STANDSTILL_S
+from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.machine.cpus import cpu_quota
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import identify, use_all_descriptors
+from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
@@ -86,18 +79,21 @@ class Member:
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self.notices = Notices(run, node.job, node.plan, begin_s=begin_s, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
-        self._file = AgentFile(
-            node=node.place.node_rank, host=node.place.host, process=identify(os.getpid())
-        )
+        self._file = OwnFile(run, node)
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         self._orders: deque[ToAgent] = deque()
         self._leader: Leader | None = None  # on node 0
-        self._channel: Channel[ToAgent] | None = None  # to node 0, on the others
+        self._follower: Follower | None = None  # on the others
         self._early_warning: Warned | None = None
+        self._heart = Heart(
+            node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0,
+            send=self._beat,
+            num_ranks=lambda: len(self._ranks.living()),
+        )
         self._is_closing = False
         self._verdict: Verdict | None = None
-        self._turned_at = self._looked_at = time.monotonic()
-        self._tick_at = self._turned_at + _TICK_S
+        self._looked_at = time.monotonic()
+        self._tick_at = self._looked_at + _TICK_S
         self.usage = UsageSampler(
             run,
             node=node.place.node_rank,
@@ -111,26 +107,23 @@ class Member:
 
         Raises CannotLaunchError, or one of UNFIT.
         """
-        self._announce()
+        self._file.write()
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         device, gpus = self._node.find_device()
-        self._file = msgspec.structs.replace(self._file, device=device, gpus=gpus)
+        self._file.change(device=device, gpus=gpus)
         try:
             self._lead() if self._node.place.node_rank == 0 else self._join()
         except UNFIT:
-            self._announce()  # as far as it came
+            self._file.write()  # as far as it came
             raise
+        self._heart.start()
         while not self._is_closing:
             self._turn()
+        self._heart.stop()
         return self._verdict
 
     # How it becomes one of the run's agents.
-
-    def _announce(self, **changes: object) -> None:
-        self._file = msgspec.structs.replace(self._file, **changes)
-        path = self._run.agent_file(self._file.node)
-        files.write_json(path, msgspec.to_builtins(self._file))
 
     def _lead(self) -> None:
         self._leader = Leader(
@@ -138,33 +131,48 @@ class Member:
             self._node,
             self._attempts,
             orders=self._orders,
-            open_store=self._open_store,
+            notes=self._notes,
+            open_store=self._ranks.open_store,
             finish=self._finish,
             log=self._log,
         )
         addresses = self._node.own_addresses()
-        self._file = msgspec.structs.replace(self._file, offers=addresses)
+        self._file.change(offers=addresses)
         if self._node.num_nodes > 1:
             use_all_descriptors()  # the ranks keep the limit that they were given
             self._leader.host_meeting(addresses, self._selector)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
 
     def _join(self) -> None:
-        joined = join_meeting(
-            self._run,
-            node_rank=self._node.place.node_rank,
-            num_nodes=self._node.num_nodes,
-            source=self._node.plan_of_node.address,
-            timeout_s=self._node.job.launch.join_timeout_s,
-            give_up=self._is_over_while_joining,
-            rendezvous=self._node.place.rendezvous,
-        )
+        timeout_s = self._node.job.launch.agent_timeout_s
+        rendezvous = self._node.place.rendezvous
+        try:
+            joined = join_meeting(
+                self._run,
+                node_rank=self._node.place.node_rank,
+                num_nodes=self._node.num_nodes,
+                source=self._node.plan_of_node.address,
+                timeout_s=self._node.job.launch.join_timeout_s,
+                give_up=self._is_over_while_joining,
+                rendezvous=rendezvous,
+                era=own_era(self._attempts, rendezvous),
+                beats=timeout_s > 0,
+            )
+        except OvertakenError as error:
+            self._log(f"{error}: this one has no say any more")
+            self._is_closing = True
+            return
         if joined is not None:
             # Without it gloo and NCCL would fail in words that name neither node nor profile.
             require_interface(self._node.plan.interface)
             self._ranks.clock_offset_s = joined.clock_offset_s
-            self._channel = joined.channel
-            self._selector.register(self._channel, selectors.EVENT_READ, self._take_orders)
+            self._follower = Follower(
+                joined,
+                orders=self._orders,
+                on_lost=self._on_leader_lost,
+                selector=self._selector,
+                agent_timeout_s=timeout_s,
+            )
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
             if self._early_warning is not None:
                 self._tell(self._early_warning)
@@ -175,33 +183,27 @@ class Member:
         self._look()
         return self._is_closing
 
-    def _use_address(self, *, master_addr: str, own_address: str) -> None:
-        interface = self._node.interface_of(own_address)
-        self._announce(address=own_address, master_addr=master_addr, interface=interface)
-
     def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
-        self._use_address(master_addr=master_addr, own_address=own_address)
+        self._file.use_address(master_addr=master_addr, own_address=own_address)
         facts = NodeFacts(
-            **msgspec.structs.asdict(self._file),
+            **msgspec.structs.asdict(self._file.content),
             num_nodes=self._node.place.num_nodes or self._node.num_nodes,
             ranks=self._node.job.ranks_per_node,
         )
         self._tell(messages.Join(facts=facts))
 
+    @property
+    def _way(self) -> Leader | Follower | None:
+        """The way to the coordinator, and to the other agents."""
+        return self._leader or self._follower
+
     # The loop.
 
     def _turn(self) -> None:
         ready = {key.fileobj: key.data for key, _ in self._selector.select(self._timeout_s())}
-        coordinator = self._leader.coordinator if self._leader is not None else None
-        now = time.monotonic()
-        if coordinator is not None:
-            # Before what others said meanwhile is heard.
-            if now - self._turned_at > STANDSTILL_S:
-                coordinator.on_standstill()
-            for note in self._notes.new():
-                sentence = f"no agent could be started there: {note.said}"
-                coordinator.on_unreachable(note.node, note.host, sentence)
-        self._turned_at = now
+        self._heart.turn()
+        if self._leader is not None:
+            self._leader.on_turn()
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
         if self.notices in ready:
             del ready[self.notices]
@@ -213,8 +215,8 @@ class Member:
         if time.monotonic() >= self._tick_at:
             self._tick_at = time.monotonic() + _TICK_S
             self._tick()
-        if self._leader is not None:
-            self._leader.on_time()
+        if self._way is not None:
+            self._way.on_time()
         self._deliver()
 
     def _tick(self) -> None:
@@ -252,7 +254,7 @@ class Member:
     def _heed(self, notices: Sequence[Warned | Cancelled | LimitReached]) -> None:
         """The job will be ended; a warning is told later where the coordinator is not known yet."""
         for notice in notices:
-            if self._leader is not None or self._channel is not None:
+            if self._way is not None:
                 self._tell(notice)
             elif isinstance(notice, Warned):
                 self._early_warning = notice
@@ -265,21 +267,12 @@ class Member:
     # Talking to the coordinator, and obeying it.
 
     def _tell(self, message: ToCoordinator) -> None:
-        if self._leader is not None:
-            self._leader.messages.append(message)
-            return
-        assert self._channel is not None
-        try:
-            self._channel.send(message)
-        except ChannelClosedError as error:
-            self._on_leader_lost(str(error))
+        assert self._way is not None
+        self._way.tell(message)
 
-    def _take_orders(self) -> None:
-        assert self._channel is not None
-        try:
-            self._orders.extend(self._channel.receive())
-        except ChannelClosedError as error:
-            self._on_leader_lost(str(error))
+    def _beat(self, beat: Beat) -> None:
+        if (way := self._way) is not None:
+            way.beat(beat)
 
     def _deliver(self) -> None:
         """Carry out what was said, until nothing follows from it any more."""
@@ -293,7 +286,7 @@ class Member:
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
-        if self._is_closing:
+        if self._is_closing or self._leaves_stranger():
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
@@ -305,6 +298,17 @@ class Member:
                 node=0,
             )
 
+    def _leaves_stranger(self) -> bool:
+        """Join again where the leader, before it had begun an attempt with this agent, turns out to
+        be one that may be of another life of the job."""
+        if self._follower is None or self._follower.is_certain or self._attempts.has_begun:
+            return False
+        self._log("the agent of node 0 left before it had begun: joining again")
+        self._follower.leave()
+        self._follower = None
+        self._join()
+        return True
+
     def _finish(self, verdict: Verdict) -> None:
         self._verdict = verdict
 
@@ -315,43 +319,22 @@ class Member:
             case messages.Start():
                 self._start(order.meeting)
             case messages.Close():
-                self._is_closing = True
+                self._is_closing = self._is_closing or not self._leaves_stranger()
             case _:
                 self._ranks.obey(order)
 
     def _start(self, meeting: Meeting) -> None:
-        own = self._file.master_addr
-        if own != meeting.master_addr and self._file.node == 0:
-            # Node 0 is known by the address that the others reached, whatever its own name means
-            # to itself: Debian gives it 127.0.1.1.
-            self._use_address(master_addr=meeting.master_addr, own_address=meeting.master_addr)
-        elif own != meeting.master_addr:
+        own = self._file.reach_leader_at(meeting.master_addr)
+        if own != meeting.master_addr:
             self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")
             meeting = msgspec.structs.replace(meeting, master_addr=own)
+        file = self._file.content
         orders = rank_orders(
-            self._run,
-            self._node,
-            interface=self._file.interface,
-            gpus=self._file.gpus,
-            meeting=meeting,
+            self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        num_cpus = orders[0].num_cpus
-        share = NodeShare(
-            ranks=self._ranks.living,
-            cpus=sorted({cpu for order in orders for cpu in order.cpus}) or None,
-            num_cpus=min(num_cpus, cpu_quota() or num_cpus),
-            gpus=self._file.gpus,
-        )
+        share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
         self.usage.begin(meeting.attempt, share)
-
-    def _open_store(self, address: str, bind_to: str) -> None:
-        wanted = messages.OpenStore(
-            bind_to=bind_to,
-            address=address,
-            port_range=self._node.job.launch.port_range,
-        )
-        self._ranks.open_store(wanted)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._leader is not None

@@ -6,8 +6,8 @@ another type, a line without an end, or what is no JSON at all. All agents of a 
 version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
 run (agent/handshake.py).
 
-    agent -> node 0's agent        Hello, once; then ToCoordinator
-    node 0's agent -> agent        Welcome or Refusal, once; then ToAgent
+    agent -> node 0's agent        Hello, once; then ToCoordinator, and Beat
+    node 0's agent -> agent        Welcome or Refusal, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
     rank -> its forkserver         FromRank, through a pipe
@@ -18,6 +18,7 @@ Node 0's own agent gives its messages to the coordinator, and gets those for it,
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -66,25 +67,55 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 # Between agents, as they meet.
 
 
-class Hello(Message, tag="hello", forbid_unknown_fields=False):
+class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=True):
     """An agent's first message to node 0's; a Welcome or a Refusal is the answer."""
 
     node: int
     version: str
     """Version of the agent's hpcdist."""
+    life: int | None = None
+    """The life of the job that the agent is of; None where it does not say."""
+    attempt: int | None = None
+    """The newest attempt that the agent found, -1 before the first."""
+    beats: bool = False
+    """It sends Beat, and wants to get it; older agents know none."""
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, tag="welcome", omit_defaults=True):
     """Node 0's agent takes the connection for that node's; the agent's Join follows."""
 
     time_s: float
     """Node 0's clock."""
+    life: int | None = None
+    """The life of the job that node 0's agent is of; told only to who has told its own."""
+    beats: bool = False
+    """It sends Beat, and wants to get it; told only to who does."""
 
 
-class Refusal(Message, tag="refusal", forbid_unknown_fields=False):
-    """Node 0's agent is of another version than the caller, which ends the run for that."""
+class Refusal(Message, tag="refusal", forbid_unknown_fields=False, omit_defaults=True):
+    """Node 0's agent does not take part with the caller: it is of another version, which ends the
+    run for that; or of another life of the job."""
 
     version: str
+    life: int | None = None
+    """The life of node 0's agent, where that is the reason."""
+    attempt: int | None = None
+    """The newest attempt that node 0's agent knows of, where that is the reason."""
+
+
+# Between agents that have met, both ways.
+
+
+class Beat(Message, tag="beat", omit_defaults=True):
+    """The sender's process lives: it comes every few seconds, whatever its loop does; nothing
+    follows."""
+
+    turns: int
+    """The turns of the sender's loop so far: where they do not grow, the loop hangs."""
+    num_ranks: int = 0
+    """Living ranks of its node."""
+    where: str | None = None
+    """The line at which the loop hangs."""
 
 
 # From an agent to the coordinator.
@@ -308,8 +339,10 @@ FromForkserver = (
 )
 FromRank = Checked | Unwritten | Leaving
 
-TO_COORDINATOR: msgspec.json.Decoder[ToCoordinator] = msgspec.json.Decoder(ToCoordinator)
-TO_AGENT: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
+TO_COORDINATOR: msgspec.json.Decoder[ToCoordinator | Beat] = msgspec.json.Decoder(
+    ToCoordinator | Beat
+)
+TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
 FROM_RANK: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
@@ -338,16 +371,22 @@ class Channel(Generic[_Received]):
         self._connection = connection
         self._decoder = decoder
         self._buffer = b""
+        self._sending = threading.Lock()  # beats are sent by a thread of their own
+        self._failure: str | None = None
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
     def send(self, message: Message) -> None:
         """Send one message; ChannelClosedError where the other side is gone or reads nothing."""
-        try:
-            self._connection.sendall(encode(message))
-        except OSError as error:
-            raise ChannelClosedError(str(error)) from None
+        with self._sending:
+            try:
+                if self._failure is None:
+                    self._connection.sendall(encode(message))
+            except OSError as error:
+                self._failure = str(error)  # a part of the message may have gone out
+            if self._failure is not None:
+                raise ChannelClosedError(self._failure)
 
     def receive(self) -> list[_Received]:
         """Return the messages that have come; call it when select says that there is something.
@@ -376,4 +415,5 @@ class Channel(Generic[_Received]):
         return after
 
     def close(self) -> None:
-        self._connection.close()
+        with self._sending:  # another thread may be using the descriptor
+            self._connection.close()

@@ -9,11 +9,12 @@ from typing import BinaryIO
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
 from hpcdist.machine.network import interface_of, offered_addresses
-from hpcdist.machine.process import ProcessId
+from hpcdist.machine.process import ProcessId, identify
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
@@ -161,6 +162,42 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By which it reaches node 0."""
     interface: str | None = None
     """On the way to node 0."""
+
+
+class OwnFile:
+    """The file of an agent, which says more the further that has come."""
+
+    def __init__(self, run: Run, node: OwnNode) -> None:
+        self._run = run
+        self._node = node
+        self.content = AgentFile(
+            node=node.place.node_rank, host=node.place.host, process=identify(os.getpid())
+        )
+
+    def change(self, **changes: object) -> None:
+        """Change fields that will be written with others."""
+        self.content = msgspec.structs.replace(self.content, **changes)
+
+    def write(self) -> None:
+        path = self._run.agent_file(self.content.node)
+        files.write_json(path, msgspec.to_builtins(self.content))
+
+    def use_address(self, *, master_addr: str, own_address: str) -> None:
+        """Change the way to node 0, and write."""
+        interface = self._node.interface_of(own_address)
+        self.change(address=own_address, master_addr=master_addr, interface=interface)
+        self.write()
+
+    def reach_leader_at(self, master_addr: str) -> str:
+        """Return the address by which the ranks are to reach node 0, which is known to the others
+        by this one.
+
+        Node 0 itself takes the address that the others reached, whatever its own name means there:
+        Debian gives it 127.0.1.1.
+        """
+        if self.content.master_addr != master_addr and self.content.node == 0:
+            self.use_address(master_addr=master_addr, own_address=master_addr)
+        return self.content.master_addr
 
 
 class RankOrder(RankPlace, frozen=True, kw_only=True):

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hpcdist.agent.host import HostReader
+from hpcdist.agent.node import RankOrder
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
+from hpcdist.machine.cpus import cpu_quota
 from hpcdist.machine.memory import proportional_bytes
 from hpcdist.machine.process import descendants
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
@@ -62,6 +64,19 @@ class NodeShare(NamedTuple):
     """CPUs that they may use; a quota counts in part."""
     gpus: Sequence[str]
     """UUIDs of those that they drive."""
+
+
+def share_of(
+    orders: Sequence[RankOrder], *, living: Callable[[], dict[int, int]], gpus: Sequence[str]
+) -> NodeShare:
+    """Return the share of a node that these ranks have."""
+    num_cpus = orders[0].num_cpus
+    return NodeShare(
+        ranks=living,
+        cpus=sorted({cpu for order in orders for cpu in order.cpus}) or None,
+        num_cpus=min(num_cpus, cpu_quota() or num_cpus),
+        gpus=gpus,
+    )
 
 
 @dataclass

@@ -202,6 +202,11 @@ class Launch(Section, frozen=True, kw_only=True):
     """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
     join_timeout_s: Positive = 300.0
     """Seconds that the agents of all nodes wait for each other."""
+    agent_timeout_s: PositiveOrZero = 600.0
+    """End the run when the agent of a node has done nothing for this many seconds, as where it is
+    stopped, its host is frozen, or a file system does not answer there any more; 0: never. A file
+    server that keeps all nodes waiting does not count, however long. A host that is gone, or cut
+    off, is noticed within half a minute in any case."""
     grace_s: PositiveOrZero = 0.5
     """Time that a rank has to end after SIGTERM before it gets SIGKILL, in seconds."""
     warning_s: PositiveOrZero = 120.0

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.meeting import join_meeting
+from hpcdist.agent.follower import join_meeting
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run

@@ -3,11 +3,14 @@
 import multiprocessing
 import socket
 
+import msgspec
 import pytest
 from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
-from hpcdist.agent import meeting, messages
-from hpcdist.agent.meeting import NotReachedError, join_meeting, poll_s
+from hpcdist.agent import follower, messages
+from hpcdist.agent.follower import NotReachedError, OvertakenError, join_meeting, poll_s
+from hpcdist.agent.meeting import Era, refuse, welcome
+from hpcdist.agent.messages import Beat, Hello
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
@@ -84,7 +87,7 @@ def test_an_agent_of_another_version_is_refused_with_both_versions(host):
 
 def join_as_1(run):
     """In a process of its own: node 0's is busy with its selector."""
-    meeting.__version__ = "9.9"
+    follower.__version__ = "9.9"
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
     with pytest.raises(DisagreementError, match=versions):
         join_in_time(run)
@@ -96,3 +99,100 @@ def test_an_agent_that_waits_for_node_0_looks_less_often_the_longer_and_the_more
     assert poll_s(600.0, 2) == 1.0
     assert poll_s(0.0, 1024) == pytest.approx(0.512)  # 2,000 looks a second, of all together
     assert poll_s(600.0, 100_000) == 1.0
+
+
+def hello(**fields):
+    return Hello(node=1, version=__version__, **fields)
+
+
+@pytest.mark.parametrize(
+    ("era", "is_refused"),
+    [
+        (Era(life=0, attempt=3), True),
+        (Era(life=2, attempt=3), True),
+        (Era(life=1, attempt=4), True),
+        (Era(life=1, attempt=3), False),
+        (Era(life=1, attempt=2), False),  # it may see the newest attempt later than node 0
+    ],
+)
+def test_node_0_takes_only_agents_of_its_own_life_and_none_that_knows_a_newer_attempt(
+    era, is_refused
+):
+    own = Era(life=1, attempt=3)
+    found = refuse(hello(life=era.life, attempt=era.attempt), own, lambda: True)
+    assert (found is not None) == is_refused
+    if found is not None:
+        assert (found.life, found.attempt) == own
+
+
+def test_an_attempt_that_node_0_does_not_see_is_no_reason_to_refuse_an_agent():
+    said = hello(life=1, attempt=4)
+    assert refuse(said, Era(life=1, attempt=3), lambda: False) is None
+
+
+def test_an_agent_that_knows_neither_lives_nor_beats_is_taken_and_told_of_neither():
+    said = hello()
+    assert refuse(said, Era(life=1, attempt=3), lambda: True) is None
+    answer = messages.encode(welcome(said, Era(life=1, attempt=3), beats=True))
+    assert msgspec.json.decode(answer).keys() == {"type", "time_s"}
+
+
+def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):
+    """As where the scheduler's daemons died, and with them nothing of the job."""
+    former = MeetingHost(tmp_path / "former", era=Era(life=0, attempt=-1))
+    run = former.run
+    new = Era(life=1, attempt=0)
+    with former.serving():
+        with pytest.raises(NotReachedError, match="start 1 of the job is still there, and this is"):
+            join_in_time(run, timeout_s=0, era=new)
+        unmarked = msgspec.structs.replace(former.place, life=None)
+        write_place(run, unmarked.port, unmarked.secret)
+        with pytest.raises(NotReachedError, match="start 1 of the job is still there, and this is"):
+            join_in_time(run, timeout_s=0, era=new)
+    assert former.num_sockets == 1
+    assert "node 1 was refused" in former.logged[0]
+    current = MeetingHost(tmp_path / "current", era=new)
+    current.run.meeting_file.rename(run.meeting_file)
+    with current.serving():
+        joined = join_in_time(run, era=new)
+        assert joined.is_certain
+        joined.channel.close()
+    former.close()
+    current.close()
+
+
+def test_an_agent_of_a_former_life_leaves_the_run_to_a_later_one(tmp_path):
+    host = MeetingHost(tmp_path, era=Era(life=2, attempt=1))
+    with host.serving(), pytest.raises(OvertakenError, match="start 3 of the job has begun"):
+        join_in_time(host.run, era=Era(life=1, attempt=1))
+    host.close()
+
+
+def test_beats_go_both_ways_and_only_to_who_knows_them(tmp_path):
+    host = MeetingHost(tmp_path, num_nodes=3, agent_timeout_s=60)
+    with host.serving():
+        older, newer = join_in_time(host.run, 2), join_in_time(host.run, 1, beats=True)
+        assert (older.beats, newer.beats) == (False, True)
+        host.meeting.beat(Beat(turns=7, num_ranks=2))
+        host.meeting.send(2, messages.Pause())
+        assert newer.channel.receive() == [Beat(turns=7, num_ranks=2)]
+        assert older.channel.receive() == [messages.Pause()]
+    newer.channel.send(Beat(turns=8))
+    newer.channel.send(messages.Failed(sentence="heard"))
+    host.turn_until(lambda: host.heard)
+    assert host.heard == [(1, messages.Failed(sentence="heard"))]
+    for joined in (older, newer):
+        joined.channel.close()
+    host.close()
+
+
+def test_an_agent_that_says_nothing_is_lost_and_an_older_one_that_cannot_is_not(tmp_path):
+    host = MeetingHost(tmp_path, num_nodes=3, agent_timeout_s=0.2)
+    with host.serving():
+        channels = [join_in_time(host.run, node, beats=node == 1).channel for node in (1, 2)]
+    host.turn_until(lambda: host.lost)
+    assert host.lost == [1]
+    assert host.num_sockets == 2
+    for channel in channels:
+        channel.close()
+    host.close()

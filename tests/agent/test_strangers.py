@@ -14,6 +14,7 @@ from another_user import NOBODY, needs_root
 from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import handshake, messages
+from hpcdist.agent.follower import NotReachedError
 from hpcdist.agent.handshake import (
     CHALLENGE_BYTES,
     PROOF_BYTES,
@@ -21,7 +22,6 @@ from hpcdist.agent.handshake import (
     proof,
     prove_to_leader,
 )
-from hpcdist.agent.meeting import NotReachedError
 from hpcdist.runs.run import Run
 
 GARBAGE = {

@@ -10,7 +10,8 @@ import time
 import msgspec
 
 from hpcdist.agent.agreement import NodeFacts
-from hpcdist.agent.meeting import HostedMeeting, MeetingPlace, join_meeting
+from hpcdist.agent.follower import join_meeting
+from hpcdist.agent.meeting import HostedMeeting, MeetingPlace
 from hpcdist.agent.messages import Join
 from hpcdist.base import files
 from hpcdist.machine.network import network_key
@@ -22,7 +23,7 @@ LIMIT_S = 30
 class MeetingHost:
     """A hosted meeting on 127.0.0.1; what it was told, and what it logged, in lists."""
 
-    def __init__(self, folder, num_nodes=2):
+    def __init__(self, folder, num_nodes=2, **options):
         self.run = Run.create(folder, "x")
         self.selector = selectors.DefaultSelector()
         self.heard, self.lost, self.logged = [], [], []
@@ -35,6 +36,7 @@ class MeetingHost:
             on_message=lambda node, message: self.heard.append((node, message)),
             on_lost=lambda node, _: self.lost.append(node),
             log=self.logged.append,
+            **options,
         )
         self.place = msgspec.convert(json.loads(self.run.meeting_file.read_text()), MeetingPlace)
         self.address = ("127.0.0.1", self.place.port)
@@ -85,7 +87,7 @@ class MeetingHost:
         self.selector.close()
 
 
-def join_in_time(run, node=1, timeout_s=LIMIT_S):
+def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):
     return join_meeting(
         run,
         node_rank=node,
@@ -93,6 +95,7 @@ def join_in_time(run, node=1, timeout_s=LIMIT_S):
         source=None,
         timeout_s=timeout_s,
         give_up=lambda: False,
+        **options,
     )
 
 
@@ -100,7 +103,9 @@ def join_message(node=1):
     return Join(facts=NodeFacts(node=node, host="n", num_nodes=2, ranks=1))
 
 
-def write_place(run, port, secret="00" * 32):
+def write_place(run, port, secret="00" * 32, **fields):
     """The file of another meeting."""
-    place = MeetingPlace(addresses=["127.0.0.1"], network=network_key(), port=port, secret=secret)
+    place = MeetingPlace(
+        addresses=["127.0.0.1"], network=network_key(), port=port, secret=secret, **fields
+    )
     files.write_json(run.meeting_file, msgspec.to_builtins(place))

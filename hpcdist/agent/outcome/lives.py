@@ -64,15 +64,15 @@ class Attempts:
         """The agent takes part in an attempt."""
         self._run = run
         self._job = job
-        self._requeuer = requeuer
         self._log = log
         self.newest = run.newest_attempt()
         """The newest attempt that it knows: its own, or from before its time."""
+        self.life = requeuer.life() if requeuer is not None else 0
+        """The life of the job that the agent is of."""
 
     def claim(self) -> int:
         """Take the next attempt number for all agents, and return it."""
-        life = self._requeuer.life() if self._requeuer is not None else 0
-        self.begin(begin_attempt(self._run, self._job, life=life))
+        self.begin(begin_attempt(self._run, self._job, life=self.life))
         return self.number
 
     def begin(self, number: int) -> None:

@@ -1,0 +1,16 @@
+"""An agent whose loop hangs in a file, as in a mount whose server is away."""
+
+from hpcdist.agent.member import Member
+
+
+def stall():
+    """A change: once there is a pipe `stalled` in the run's folder, node 1's agent waits for it."""
+    ticks = Member._tick
+
+    def tick(member):
+        pipe = member._run.path / "stalled"
+        if member._node.place.node_rank == 1 and pipe.exists():
+            pipe.read_bytes()
+        ticks(member)
+
+    Member._tick = tick
