@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +16,11 @@ from hpcdist.cli.options import host_option, json_option, run_arguments, runs_op
 from hpcdist.cli.printing import note, paged, print_json, progress_bar
 
 if TYPE_CHECKING:
+    from hpcdist.job.goal import Goal
     from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
     from hpcdist.summary.read.cache import SummaryCache
-    from hpcdist.summary.values import Goal, RunSummary
+    from hpcdist.summary.values import RunSummary
 
 _NAMES = {
     "csv": "the CSV",
@@ -43,37 +43,28 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
     return share
 
 
-def _accuracy(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    """`0.97`, `97%` or `97` as 0.97."""
-    if value is None:
-        return None
-    text = value.strip()
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = -1.0
-    share = number / 100 if text.endswith("%") or number > 1 else number
-    if not 0 < share <= 1:
-        raise click.BadParameter(f"{value!r} is not an accuracy, such as 0.97 or 97%")
-    return share
-
-
-def _goal(context: click.Context, option: click.Parameter, value: str | None) -> Goal | None:
+def _goal(_context: click.Context, _option: click.Parameter, value: str | None) -> Goal | None:
     """`loss=0.5`, `accuracy=97%`."""
     if value is None:
         return None
-    from hpcdist.summary.values import Goal
+    from hpcdist.job.goal import parse_goal
 
-    key, _, text = value.partition("=")
-    if key.strip() == "accuracy":
-        return Goal("accuracy", _accuracy(context, option, text) or 0.0)
     try:
-        number = float(text) if key.strip() == "loss" else math.nan
+        return parse_goal(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} {error}") from None
+
+
+def _accuracy(_context: click.Context, _option: click.Parameter, value: str | None) -> Goal | None:
+    """`0.97`, `97%` or `97`."""
+    if value is None:
+        return None
+    from hpcdist.job.goal import parse_goal
+
+    try:
+        return parse_goal(f"accuracy={value}")
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise click.BadParameter(f"{value!r} is neither loss=NUMBER nor accuracy=SHARE")
-    return Goal("loss", number)
+        raise click.BadParameter(f"{value!r} is not an accuracy, such as 0.97 or 97%") from None
 
 
 def _explain(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001
@@ -85,14 +76,10 @@ def _explain(context: click.Context, _option: click.Parameter, value: bool) -> N
         context.exit()
 
 
-def _only_goal(goal: Goal | None, target_accuracy: float | None) -> Goal | None:
-    if target_accuracy is None:
-        return goal
-    if goal is not None:
+def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
+    if goal is not None and target_accuracy is not None:
         raise click.UsageError("--goal and --target-accuracy contradict each other")
-    from hpcdist.summary.values import Goal
-
-    return Goal("accuracy", target_accuracy)
+    return goal or target_accuracy
 
 
 @click.command(cls=HostCommand)
@@ -121,7 +108,7 @@ def _only_goal(goal: Goal | None, target_accuracy: float | None) -> Goal | None:
     "--goal",
     metavar="KEY=VALUE",
     callback=_goal,
-    help="Show the time and samples to a test result: loss=0.5, or accuracy=97%.",
+    help="Show the time and samples to loss=0.5 or accuracy=97% (test data), or train_loss=0.5.",
 )
 @click.option(
     "--explain",
@@ -162,7 +149,7 @@ def summary(
     markdown_file: str | None,
     html_file: str | None,
     plot_folder: str | None,
-    target_accuracy: float | None,
+    target_accuracy: Goal | None,
     goal: Goal | None,
     event_folder: str | None,
     mlflow_uri: str | None,
@@ -234,7 +221,7 @@ def summary(
     from hpcdist.summary import print_summary
     from hpcdist.summary.writing import write_comparisons
 
-    print_summary(result, details=details, times_accuracy=goal is not None)
+    print_summary(result, details=details)
     try:
         for path in write_comparisons(result, own[0].path.parent) if result.comparisons else ():
             note(f"the picture is in {path}")

@@ -32,6 +32,7 @@ from hpcdist.job.files import (
     find_program,
     read_job_file,
 )
+from hpcdist.job.goal import parse_goal
 from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
@@ -258,7 +259,15 @@ def _struct_for(
 
 
 def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
-    """Settle what a struct cannot know: paths are absolute, script arguments have a script."""
+    """Settle what a struct cannot know: paths are absolute, script arguments have a script, and a
+    goal names a figure."""
+    if job.record.goal is not None:
+        try:
+            parse_goal(job.record.goal)
+        except ValueError as error:
+            origin = origins(("record", "goal"))
+            message = f"{origin}: record.goal is {show(job.record.goal)}, {error}"
+            raise JobError(message) from None
     if isinstance(job, ScriptJob):
         script = _find_code(job, file, origins)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])

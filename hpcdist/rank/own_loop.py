@@ -84,19 +84,22 @@ def mark(phase: str) -> None:
         _timer.mark(phase)
 
 
-def step(*, samples: int, loss: Any = None) -> None:
+def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
     """Finish a step with `samples` samples on this rank.
 
-    `loss` is anything that float() takes; it is read about once in a hundred steps or less.
+    `loss` and `learning_rate` are anything that float() takes; they are read about once in a
+    hundred steps or less.
     """
     global _num_steps  # noqa: PLW0603 - as above
     if _timer is None:
         start()
     if _timer is not None:
         _num_steps += 1
-        # The graph behind a loss must not live on until it is read, nor be warned of then.
-        detached = loss.detach() if hasattr(loss, "detach") else loss
-        _timer.step(samples=samples, loss=detached)
+        if hasattr(loss, "detach"):
+            # The graph behind a loss must not live on until it is read, nor be warned of then; and
+            # a sum of many in 16 bits would stand still.
+            loss = loss.detach().float()
+        _timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
 
 
 def should_stop() -> bool:

@@ -67,6 +67,9 @@ class StepRecorder:
         self._peers = peers
         self._begin_s = clock()
         self._loss: Any = None
+        self._loss_sum: Any = 0.0
+        self._num_losses = 0
+        self._learning_rate: Any = None
         self._open_window(self._begin_s)
         self._current = [0.0] * len(PHASES)
         self._last_s = self._step_start_s = self._begin_s
@@ -105,12 +108,12 @@ class StepRecorder:
         self._current[_PHASE_INDEX["exposed_communication"]] += now - split_s
         self._last_s = now
 
-    def step(self, *, samples: int, loss: Any = None) -> None:
+    def step(self, *, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
         """Finish an optimizer step with `samples` samples on this rank.
 
-        `loss` is anything that float() takes, and `samples` that int() takes; they are read only
-        when a window is written. Reading one on a GPU waits for all that is queued there: once per
-        window, not once per step.
+        `loss` and `learning_rate` are anything that float() takes, and `samples` that int() takes;
+        they are read only when a window is written. Reading one on a GPU waits for all that is
+        queued there: once per window, not once per step. Losses are added up where they are.
         """
         self.step_count += 1
         if self._progress is not None:
@@ -122,11 +125,20 @@ class StepRecorder:
         if self._peers is not None and len(self._rows) == 1:  # a look takes longer than a mark
             self._peers.count()
         self._samples += samples
-        self._loss = loss
+        self._loss, self._learning_rate = loss, learning_rate
+        if loss is not None:
+            self._add_loss(loss)
         self._current = [0.0] * len(PHASES)
         self._last_s = self._step_start_s = now
         if now - self._window_start_s >= self._window_length_s:
             self.flush()
+
+    def _add_loss(self, loss: Any) -> None:
+        try:
+            self._loss_sum = self._loss_sum + loss  # a new object: the loop may change its own
+        except (TypeError, ValueError, RuntimeError):
+            return  # what cannot be added up, or not to those before: no reason to end a training
+        self._num_losses += 1
 
     def hold_window(self) -> None:
         """Keep the open window open, however long it gets."""
@@ -165,7 +177,8 @@ class StepRecorder:
         self._rows: list[Sequence[float]] = []
         self._samples = 0
         self._idle_s = 0.0
-        self._loss = None
+        self._loss = self._learning_rate = None
+        self._loss_sum, self._num_losses = 0.0, 0
         self._window_start_s = now
         self._window_length_s = max(self._window_s, _WINDOW_SHARE * (now - self._begin_s))
 
@@ -191,7 +204,17 @@ class StepRecorder:
             },
             "histogram": _histogram(totals),
             "loss": None if self._loss is None else float(self._loss),
+            **self._learning(),
         }
+
+    def _learning(self) -> dict[str, float]:
+        """Return the fields of a window that are there only where the loop gave what they need."""
+        fields = {}
+        if self._num_losses:
+            fields["mean_loss"] = float(self._loss_sum) / self._num_losses
+        if self._learning_rate is not None:
+            fields["learning_rate"] = float(self._learning_rate)
+        return fields
 
 
 def _to_ns(time_s: float) -> float:

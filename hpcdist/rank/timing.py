@@ -72,8 +72,10 @@ class GpuTimer:
             self._last_gradient = None
         self._put(lambda: self._recorder.mark("exposed_communication"))
 
-    def step(self, *, samples: int, loss: Any = None) -> None:
-        self._put(lambda: self._recorder.step(samples=samples, loss=loss))
+    def step(self, *, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
+        self._put(
+            lambda: self._recorder.step(samples=samples, loss=loss, learning_rate=learning_rate)
+        )
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
 

@@ -14,10 +14,12 @@ draw only, and only report imports rich.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
@@ -30,15 +32,17 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
-from hpcdist.summary.figures.attempts import times_to_goal
 from hpcdist.summary.figures.disturbance import find_overlaps
+from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
+from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.records import Fault
 from hpcdist.summary.read.search import leave_out_copies, search_runs
-from hpcdist.summary.values import Goal, Group, RunSummary, Summary, to_json
+from hpcdist.summary.read.timeline import read_timeline
+from hpcdist.summary.values import Group, RunSummary, Summary, TimeToAccuracy, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,8 +77,9 @@ def summarize(
     `accounting` what it has on their jobs. With a cache, only runs that changed are read.
     `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
     called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
-    None is the largest accuracy that all done runs of a job came to. With `compares_disturbed` runs
-    are compared though something else used their CPUs or GPUs.
+    None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
+    job came to. With `compares_disturbed` runs are compared though something else used their CPUs
+    or GPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -131,7 +136,7 @@ def _beside_each_other(
     losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
     differing = differing_settings(measured, compared.groups)
     digests = configurations([run.conditions for run in measured])
-    accuracies = times_to_goal(measured, goal=goal)
+    accuracies = _times_to_goal(measured, goal=goal)
     return [
         RunSummary(
             **msgspec.structs.asdict(run.figures),
@@ -150,20 +155,30 @@ def _beside_each_other(
     ]
 
 
+def _times_to_goal(
+    measured: Sequence[MeasuredRun], *, goal: Goal | None
+) -> list[TimeToAccuracy | None]:
+    """Return when each run reached its goal; events are read once more where it is a loss of
+    training."""
+    times = []
+    for run, wanted in zip(measured, wanted_goals(measured, goal=goal), strict=True):
+        losses: list[Tested] = []
+        if wanted and wanted.goal.quantity == "train_loss" and run.figures.path:
+            losses = list_train_losses(read_timeline(Path(run.figures.path)))
+        times.append(time_to_goal(run, wanted, losses))
+    return times
+
+
 def print_summary(
     summary: Summary,
     console: Console | None = None,
     *,
     details: bool = False,
-    times_accuracy: bool = False,
 ) -> None:
-    """Print what `hpcdist summary` shows; on stdout where no console is given.
-
-    With `details` every table, else those that answer; `times_accuracy` has that of the time to an
-    accuracy be one of them.
-    """
+    """Print what `hpcdist summary` shows; on stdout where no console is given. With `details` every
+    table, else those that answer."""
     from hpcdist.summary.report.report import make_report
     from hpcdist.summary.report.text import make_console, print_report
 
-    report = make_report(summary, is_brief=not details, times_accuracy=times_accuracy)
+    report = make_report(summary, is_brief=not details)
     print_report(report, console or make_console())

@@ -16,6 +16,7 @@ from hpcdist.bench.benchmark import Benchmark
 from hpcdist.bench.dataload.figures import DataloadSummary
 from hpcdist.bench.inference.figures import InferenceSummary
 from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.job.goal import Quantity
 from hpcdist.runs.verdict import Kind, State
 from hpcdist.schedulers.base import Accounting
 
@@ -82,25 +83,13 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """Assumptions that it makes."""
 
 
-Quantity = Literal["accuracy", "loss"]
-"""A figure of the test data."""
-
-
-class Goal(Struct, frozen=True):
-    """The accuracy, or the loss, that a run is to reach on the test data."""
-
-    quantity: Quantity
-    value: float
-
-    def is_reached(self, value: float) -> bool:
-        return value >= self.value if self.quantity == "accuracy" else value <= self.value
-
-
 class TimeToAccuracy(Struct, frozen=True, kw_only=True):
     """The time until a run reached an accuracy on the test data, or a loss."""
 
     goal: Quantity = "accuracy"
     target: float
+    is_asked: bool = False
+    """The user, or the job, gave the goal; else it is what all runs of the job reach."""
     is_reached: bool
     best: float
     """The best accuracy, or the least loss, that it came to at all."""
@@ -421,6 +410,9 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     epochs: int | None = None
     """Finished epochs."""
     train_loss: float | None = None
+    """Mean over the steps of the last window, by the lowest rank."""
+    learning_rate: float | None = None
+    """That of the last window."""
     """Loss of the last training window of the lowest rank."""
     slowest_rank: RankPace | None = None
     """None where fewer than two ranks recorded steps."""

@@ -114,7 +114,7 @@ class Trainer(TrainingRank):
         self.progress.step(end)
         self.timer.mark("optimizer")
         samples = sum(share.count for share in shares)
-        self.timer.step(samples=samples, loss=loss_sum / share.count if share.count else None)
+        self.end_step(samples=samples, loss=loss_sum / share.count if share.count else None)
 
     def _forward_backward(self, share: Share, batch: Samples, scale: float) -> Tensor:
         """Add the gradients of one batch; returns the sum of its losses."""

@@ -113,6 +113,7 @@ class TrainingRank:
         self.autocast = self.precision.autocasting(self.device)
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
+        self._learning_rate: float | None = None
         self._profiler: StepProfiler | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
@@ -211,6 +212,11 @@ class TrainingRank:
         rate = learning_rate(self.job.train, step=position.step, epochs_done=epochs_done)
         for group in optimizer.param_groups:
             group["lr"] = rate
+        self._learning_rate = rate
+
+    def end_step(self, *, samples: int, loss: Tensor | None) -> None:
+        """Record a step of so many own samples, with the loss of its last batch."""
+        self.timer.step(samples=samples, loss=loss, learning_rate=self._learning_rate)
 
     # The end of an epoch, and of the training.
 

@@ -338,3 +338,12 @@ def test_known_names_come_in_one_order():
             load_job("ddp", overrides=["trian.epochs=3"])
         hints.add(caught.value.hint)
     assert len(hints) == 1
+
+
+def test_a_goal_that_names_no_figure_is_refused_with_what_it_may_be():
+    error = error_of("ddp", overrides=["record.goal=speed=3"])
+    assert error.message == (
+        '--set record.goal=speed=3: record.goal is "speed=3", must be accuracy=SHARE (such as '
+        "97%), loss=NUMBER or train_loss=NUMBER"
+    )
+    assert load_job("ddp", overrides=["record.goal=loss=0.5"]).job.record.goal == "loss=0.5"

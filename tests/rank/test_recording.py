@@ -82,3 +82,31 @@ def test_what_is_no_unicode_is_escaped_as_in_the_name_of_a_file(tmp_path):
     assert found.torn_lines == 0
     assert found.events[0]["message"] == f"skipped: {escaped}"
     assert found.events[0]["paths"] == [{escaped: [escaped, 1]}]
+
+
+class Unaddable:
+    """A loss that float() takes, and nothing else."""
+
+    def __float__(self):
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("losses", "learned"),
+    [
+        pytest.param([1.0, 2.0, 6.0], {"loss": 6.0, "mean_loss": 3.0}, id="numbers"),
+        pytest.param([1.0, None, 2.0], {"loss": 2.0, "mean_loss": 1.5}, id="one is missing"),
+        pytest.param([None, None], {"loss": None}, id="none"),
+        pytest.param([Unaddable(), Unaddable()], {"loss": 0.5}, id="what cannot be added up"),
+    ],
+)
+def test_a_window_has_the_last_loss_and_the_mean_of_all(tmp_path, losses, learned):
+    events = EventWriter(tmp_path / "events.jsonl")
+    recorder = StepRecorder(events, window_s=math.inf)
+    for number, loss in enumerate(losses):
+        recorder.step(samples=1, loss=loss, learning_rate=0.1 / (number + 1))
+    recorder.flush()
+    events.close()
+    [window] = read_events(tmp_path / "events.jsonl").events
+    assert {key: window[key] for key in ("loss", "mean_loss") if key in window} == learned
+    assert window["learning_rate"] == 0.1 / len(losses)

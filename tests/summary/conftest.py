@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hpcdist.base import files
-from hpcdist.job.spec import Checkpoint, Data, Resources, Train, TrainJob, job_to_dict
+from hpcdist.job.spec import Checkpoint, Data, Record, Resources, Train, TrainJob, job_to_dict
 from hpcdist.rank.recorder import HISTOGRAM_RATIO
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
@@ -47,6 +47,7 @@ def run_maker(parent: Path) -> MakeRun:
         train: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
         checkpoint: dict[str, Any] | None = None,
+        record: dict[str, Any] | None = None,
         strategy: str = "ddp",
     ) -> Run:
         run = Run(parent / "runs" / name)
@@ -59,6 +60,7 @@ def run_maker(parent: Path) -> MakeRun:
             train=Train(**(train or {})),
             data=Data(**(data or {})),
             checkpoint=Checkpoint(**(checkpoint or {})),
+            record=Record(**(record or {})),
         )
         files.write_json(
             run.spec_file,

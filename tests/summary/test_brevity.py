@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hpcdist.job.goal import Goal
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.report.report import make_report
@@ -43,7 +44,8 @@ def add_size(make_run, events):
 
 def printed(runs, **options):
     file = io.StringIO()
-    print_summary(summarize(runs, {}), make_console(file), **options)
+    goal = options.pop("goal", None)
+    print_summary(summarize(runs, {}, goal=goal), make_console(file), **options)
     return file.getvalue()
 
 
@@ -100,9 +102,10 @@ def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(a
 
 def test_the_time_to_an_accuracy_is_shown_where_it_is_asked_for(add_size):
     runs = [add_size(1), add_size(2)]
+    goal = Goal("accuracy", 0.97)
     assert "test accuracy" not in printed(runs)
-    assert "Time to 97.0 % test accuracy" in printed(runs, times_accuracy=True)
-    assert "Time to 97.0 % test accuracy" in printed(runs[:1], times_accuracy=True)
+    assert "Time to 97.0 % test accuracy" in printed(runs, goal=goal)
+    assert "Time to 97.0 % test accuracy" in printed(runs[:1], goal=goal)
 
 
 def test_of_many_runs_those_that_failed_are_listed_first(add_size):

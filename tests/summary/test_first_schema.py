@@ -36,6 +36,8 @@ def as_of_schema_1(line):
         return line
     if event.get("schema") == 2:
         event["schema"] = 1
+    if "mean_loss" in event:
+        event["loss"] = event.pop("mean_loss")  # of the last batch then: it had no other
     for phase, time_s in event.get("phases_s", {}).items():
         event["phases_s"][phase] = {"sum": time_s, "sumsq": 9.0, "min": 9.0, "max": 9.0}
     if "histogram" in event:

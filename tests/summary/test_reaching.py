@@ -5,7 +5,8 @@ import io
 
 import pytest
 
-from hpcdist.summary import Goal, print_summary, summarize, to_json
+from hpcdist.job.goal import Goal, parse_goal
+from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.series import read_learning
@@ -56,6 +57,7 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
     assert found["time_to_accuracy"] == {
         "goal": "accuracy",
         "target": 0.97,
+        "is_asked": True,
         "is_reached": False,
         "best": 0.8,
         "time_s": None,
@@ -64,7 +66,7 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
         "samples": None,
     }
     file = io.StringIO()
-    print_summary(summary, make_console(file), times_accuracy=True)
+    print_summary(summary, make_console(file))
     assert "Time to 97.0 % test accuracy" in file.getvalue()
     assert "not reached" in file.getvalue()
 
@@ -144,7 +146,7 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
         add_epochs(two, [0.6, 0.95], rank=rank, world_size=2)
     summary = summarize([one, two], {}, goal=Goal("accuracy", 0.95))
     file = io.StringIO()
-    print_summary(summary, make_console(file), times_accuracy=True)
+    print_summary(summary, make_console(file))
     lines = [line.split() for line in file.getvalue().splitlines()]
     assert ["1", "1", "x", "1", "44.0", "400", "40", "4", "95.00", "1.00", "*", "1.00"] in lines
     assert ["2", "1", "x", "2", "22.0", "400", "20", "2", "95.00", "2.00", "2.00"] in lines
@@ -178,9 +180,108 @@ def test_faster_per_step_and_faster_to_the_goal_are_two_things(make_run, add_epo
         add_epochs(two, [0.25, 0.5, 0.625, 0.75], rank=rank, world_size=2)
     summary = summarize([one, two], {}, goal=Goal("loss", 0.25))
     file = io.StringIO()
-    print_summary(summary, make_console(file), times_accuracy=True)
+    print_summary(summary, make_console(file))
     text = " ".join(file.getvalue().split())
     assert (
         "To a test loss of 0.25, 1 x 2 is 0.50 times as fast as 1 x 1, and 2.00 times per sample."
     ) in text
     assert "Time to a test loss of 0.25, from the first step, restarts included" in text
+
+
+@pytest.fixture
+def add_training(events):
+    """Add a rank whose windows of 10 steps take 10 s each, with these mean losses."""
+
+    def add(run, losses, *, clock_s=1000.0, first_step=0, attempt=0, rank=0, world_size=1):
+        made = [events.start(rank, world_size=world_size)]
+        if first_step:
+            made.append({"event": "resume", "time_s": clock_s, "step": first_step})
+        for index, loss in enumerate(losses, 1):
+            ended_s, step = clock_s + 10 * index, first_step + 10 * index
+            window = events.window(step=step, times_s=[1.0] * 10, samples=100, time_s=ended_s)
+            made.append(window | {"loss": 9.0, "mean_loss": loss, "learning_rate": loss / 10})
+        end_s = clock_s + 10 * len(losses)
+        events.write(run, rank, [*made, events.end(time_s=end_s, step=step)], attempt=attempt)
+
+    return add
+
+
+def test_a_loss_of_training_is_a_goal_as_the_mean_of_the_last_five_windows(make_run, add_training):
+    run = make_run("one")
+    add_training(run, [2.0, 2.0, 2.0, 2.0, 2.0, 0.5, 1.5, 1.0, 1.0, 1.0])
+    found = reached(run, goal=Goal("train_loss", 1.0))
+    # One window of 0.5 is no loss of 0.5: the mean of the last five is.
+    assert (found.goal, found.is_reached, found.time_s, found.step) == (
+        "train_loss",
+        True,
+        100,
+        100,
+    )
+    assert (found.samples, found.best) == (1000.0, 1.0)
+    assert reached(run, goal=Goal("train_loss", 0.5)).is_reached is False
+
+
+def test_a_loss_of_training_counts_as_it_was_done_again_after_a_restart(make_run, add_training):
+    run = make_run("again")
+    add_training(run, [2.0, 0.5])
+    add_training(run, [2.0, 1.0, 0.0], clock_s=1100.0, first_step=10, attempt=1)
+    found = reached(run, goal=Goal("train_loss", 1.25))
+    assert (found.step, found.time_s, found.best) == (40, 130.0, 1.25)
+
+
+def test_runs_of_older_versions_have_the_loss_of_their_last_batches(make_run, events):
+    run = make_run("old")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 3)])
+    assert reached(run, goal=Goal("train_loss", 1.0)).step == 10
+
+
+def test_the_job_may_name_the_goal_and_an_option_comes_before_it(make_run, add_epochs):
+    jobs = [make_run(name, record={"goal": "loss=0.25"}) for name in ("one", "two")]
+    for run in jobs:
+        add_epochs(run, [0.25, 0.75, 0.875])
+    summary = summarize(jobs, {})
+    assert [run.time_to_accuracy.time_s for run in summary.runs] == [22.0, 22.0]
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    assert "Time to a test loss of 0.25, from the first step" in file.getvalue()
+    over = summarize(jobs, {}, goal=Goal("loss", 0.125))
+    assert [run.time_to_accuracy.time_s for run in over.runs] == [33.0, 33.0]
+
+
+def test_runs_of_a_job_whose_goals_differ_have_that_of_no_job(make_run, add_epochs):
+    jobs = [make_run(name, record={"goal": f"loss={name}"}) for name in ("0.25", "0.5")]
+    for run in jobs:
+        add_epochs(run, [0.25, 0.75])
+    found = [run.time_to_accuracy for run in summarize(jobs, {}).runs]
+    assert [(one.goal, one.is_asked) for one in found] == [("accuracy", False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("accuracy=97%", Goal("accuracy", 0.97)),
+        ("accuracy = 97", Goal("accuracy", 0.97)),
+        ("accuracy=0.5", Goal("accuracy", 0.5)),
+        ("loss=-1e3", Goal("loss", -1000.0)),
+        ("train_loss=0.5", Goal("train_loss", 0.5)),
+    ],
+)
+def test_a_goal_is_read_from_text(text, goal):
+    assert parse_goal(text) == goal
+
+
+@pytest.mark.parametrize("text", ["", "0.97", "speed=3", "accuracy=0", "accuracy=120", "loss=nan"])
+def test_what_is_no_goal_is_refused(text):
+    with pytest.raises(ValueError, match=r"must be accuracy=SHARE \(such as 97%\), loss=NUMBER"):
+        parse_goal(text)
+
+
+def test_the_learning_rate_is_in_the_summary_and_a_curve_where_it_varied(make_run, add_training):
+    run = make_run("one")
+    add_training(run, [2.0, 1.0])
+    [found] = summarize([run], {}).runs
+    assert (found.train_loss, found.learning_rate) == (1.0, 0.1)
+    learning = read_learning(run.path)
+    assert learning.learning_rate.values == [0.2, 0.1]
+    assert learning.has_varied_rate
+    assert learning.train_loss.values == [2.0, 1.0]

@@ -430,11 +430,12 @@ def _is_after_tear(rank: RankHistory, number: int) -> bool:
 
 
 def _train_loss(history: History) -> float:
-    """Of the last step of the last window, by the lowest rank of the newest attempt with one."""
+    """Mean of the last window, by the lowest rank of the newest attempt with one."""
     for attempt in reversed(history.attempts):
         for rank in attempt.ranks:
             for window in written_windows(attempt, rank)[-1:]:
-                return window.steps[max(window.steps)].loss
+                losses = [step.loss for step in window.steps.values()]
+                return sum(losses) / len(losses)
     raise AssertionError
 
 

@@ -190,7 +190,8 @@ class Net(nn.Sequential):
 def test_it_records_what_the_torch_loop_records_and_lightning_itself_says_nothing(
     train_ranks, lightning_job
 ):
-    done = train_ranks(lightning_job(checkpoint={"every_steps": 3}), 2)
+    job = lightning_job(checkpoint={"every_steps": 3}, train={"schedule": "cosine"})
+    done = train_ranks(job, 2)
     assert done.exit_codes == [0, 0], done.log()
     [setup] = done.events("setup")
     assert (setup["train_samples"], setup["test_samples"]) == (203, 131)
@@ -207,6 +208,7 @@ def test_it_records_what_the_torch_loop_records_and_lightning_itself_says_nothin
         "step-00000014.ckpt",
         "step-00000012.ckpt",
     ]
+    assert 0 < done.events("steps")[-1]["learning_rate"] < 1e-3
     mean_loss = done.events("epoch")[-1]["loss"]
     assert f"epoch 2/2  loss {mean_loss:.4f} (rank 0)  accuracy " in done.log()
 

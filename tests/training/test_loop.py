@@ -26,6 +26,7 @@ def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_whole, 
     )
     assert [event["samples"] for event in done.events("evaluate")] == [131, 131]
     assert [event["epoch"] for event in done.events("epoch")] == [1, 2]
+    assert all(window["learning_rate"] == 1e-3 for window in done.events("steps"))
     mean_loss = done.events("epoch")[-1]["loss"]
     assert f"epoch 2/2  loss {mean_loss:.4f} (rank 0)  accuracy " in done.log()
     assert done.log(1) == ""

@@ -144,8 +144,10 @@ def _points(attempt: Attempt) -> Iterator[tuple[str, Point]]:
 
 
 def _of_window(window: Window) -> Iterator[tuple[str, float]]:
-    if window.loss is not None:
-        yield "loss/train", window.loss
+    if window.train_loss is not None:
+        yield "loss/train", window.train_loss
+    if window.learning_rate is not None:
+        yield "learning_rate", window.learning_rate
     total_s = window.step_time_s.sum
     if not window.steps or not total_s:
         return

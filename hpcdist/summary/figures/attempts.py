@@ -1,26 +1,19 @@
-"""A run's attempts: how each ended, what was lost from one to the next, what the run cost, and when
-it came to an accuracy (by its lowest rank, with restarts resolved as in `read.timeline`)."""
+"""A run's attempts: how each ended, what was lost from one to the next, and what the run cost."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.figures.rank import RankFigures, Tested, largest, smallest
+from hpcdist.summary.figures.rank import RankFigures, largest, smallest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
-from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
-from hpcdist.summary.values import AttemptSummary, Cost, Goal, Quantity, TimeToAccuracy
-
-if TYPE_CHECKING:
-    from hpcdist.summary.figures.run import MeasuredRun
-
+from hpcdist.summary.values import AttemptSummary, Cost
 
 Attempts = Mapping[int, Sequence[RankFigures]]
 """The ranks of each attempt."""
@@ -201,81 +194,3 @@ def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
             since_s = span.begin_s
         lost_s += max(0.0, until_s - since_s)
     return lost_s
-
-
-_STEPS_OF_TARGET = 1_000
-"""A target that nobody gave is rounded down to a tenth of a percent."""
-
-
-def list_bests(attempts: Attempts, quantity: Quantity) -> list[Tested]:
-    """Return each test of a run that was better than all before it, its time from the first step
-    on; by the lowest rank that tested, in the attempts in which it stepped."""
-    tested = [
-        figures.rank
-        for ranks in attempts.values()
-        for figures in ranks
-        if any(getattr(test, quantity) is not None for test in figures.tests)
-    ]
-    lowest = min(tested, default=None)
-    stepped = [
-        (figures.stepping_s, figures)
-        for _, ranks in sorted(attempts.items())
-        for figures in ranks
-        if figures.rank == lowest and figures.stepping_s is not None
-    ]
-    offsets = offsets_s((begin_s, figures.ended_s or begin_s) for begin_s, figures in stepped)
-    last_steps = last_counting_steps([figures.first_step or 0 for _, figures in stepped])
-    bests: list[Tested] = []
-    for (begin_s, figures), offset_s, last_step in zip(stepped, offsets, last_steps, strict=True):
-        for test in figures.tests:
-            value = getattr(test, quantity)
-            if value is None or (test.step or 0) > last_step:
-                continue
-            if not bests or _is_better(value, getattr(bests[-1], quantity), quantity):
-                time_s = offset_s + max(0.0, test.time_s - begin_s)
-                bests.append(test._replace(time_s=time_s))
-    return bests
-
-
-def _is_better(value: float, other: float, quantity: Quantity) -> bool:
-    return value > other if quantity == "accuracy" else value < other
-
-
-def times_to_goal(
-    measured: Sequence[MeasuredRun], *, goal: Goal | None
-) -> list[TimeToAccuracy | None]:
-    """Return when each run reached the goal; without one, the largest accuracy that all done runs
-    of its job, or of its comparison, came to."""
-    bests: dict[str, list[float]] = defaultdict(list)
-    for run in measured:
-        if run.bests["accuracy"] and run.figures.state == "done":
-            bests[_compared_as(run)].append(run.bests["accuracy"][-1].accuracy or 0.0)
-    goals = {}
-    for name, accuracies in bests.items():
-        least = min(accuracies)
-        common = math.floor(least * _STEPS_OF_TARGET) / _STEPS_OF_TARGET  # that all still reach
-        goals[name] = Goal("accuracy", common if common > 0 else least)
-    return [_reach(run, goal or goals.get(_compared_as(run))) for run in measured]
-
-
-def _reach(run: MeasuredRun, goal: Goal | None) -> TimeToAccuracy | None:
-    """Return when the goal was reached first; None where nothing was tested."""
-    bests = run.bests[goal.quantity] if goal else []
-    if goal is None or not bests:
-        return None
-    first = next((test for test in bests if goal.is_reached(getattr(test, goal.quantity))), None)
-    each = run.figures.samples_per_step
-    return TimeToAccuracy(
-        goal=goal.quantity,
-        target=goal.value,
-        is_reached=first is not None,
-        best=getattr(bests[-1], goal.quantity),
-        time_s=first.time_s if first else None,
-        step=first.step if first else None,
-        epoch=first.epoch if first else None,
-        samples=first.step * each if first and first.step is not None and each else None,
-    )
-
-
-def _compared_as(run: MeasuredRun) -> str:
-    return run.figures.comparison or run.figures.job

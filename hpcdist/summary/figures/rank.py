@@ -24,13 +24,14 @@ from hpcdist.summary.read.records import (
 
 
 class Tested(NamedTuple):
-    """An evaluation on the test data."""
+    """An evaluation on the test data, or the loss of training up to a step."""
 
     time_s: float
     step: int | None
     epoch: int | None
-    accuracy: float | None
-    loss: float | None
+    accuracy: float | None = None
+    loss: float | None = None
+    train_loss: float | None = None
 
 
 class RankFigures(Struct, frozen=True, kw_only=True):
@@ -60,6 +61,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
     epochs: int | None
     train_loss: float | None
+    learning_rate: float | None
     evaluation: Evaluation | None
     notes: list[str]
     flops: Flops | None
@@ -111,7 +113,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
         ended_s=_ended_s(record),
         worked_until_s=_worked_until_s(record, totals),
         epochs=epochs,
-        train_loss=record.windows[-1].loss if record.windows else None,
+        train_loss=record.windows[-1].train_loss if record.windows else None,
+        learning_rate=record.windows[-1].learning_rate if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         flops=record.flops[-1] if record.flops else None,
         communication=max(record.communications, key=lambda one: one.by, default=None),

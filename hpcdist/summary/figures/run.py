@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec import Struct
 from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed
 from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.job.goal import Quantity
 from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
@@ -21,7 +22,6 @@ from hpcdist.summary.figures.attempts import (
     Attempts,
     cost_by_events,
     list_attempts,
-    list_bests,
     list_spans,
     lost_steps,
     lost_time_s,
@@ -29,6 +29,7 @@ from hpcdist.summary.figures.attempts import (
 )
 from hpcdist.summary.figures.disturbance import Stay, find_other_loads, find_stays
 from hpcdist.summary.figures.efficiency import energy_use, flop_rate
+from hpcdist.summary.figures.goals import list_bests
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
@@ -39,7 +40,6 @@ from hpcdist.summary.values import (
     CommunicationTime,
     Final,
     ModelStates,
-    Quantity,
     RankPace,
     RunFigures,
     VerdictSummary,
@@ -47,6 +47,9 @@ from hpcdist.summary.values import (
 
 OWN_CODE = ("script", "module", "program", "function")
 """Workloads whose loop is the user's own."""
+
+_TESTED: tuple[Quantity, ...] = ("accuracy", "loss")
+"""Quantities of the test data."""
 
 T = TypeVar("T")
 
@@ -68,7 +71,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     stays: list[Stay] = []
     """Where and when its steps were done."""
     bests: dict[Quantity, list[Tested]] = {}
-    """Each test that was better than all before it, from the first step on."""
+    """Each test that was better than all before it, from the first step on; without losses of
+    training, which are read where they are a goal."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
 
@@ -175,6 +179,7 @@ def measure_run(
         attempts=list_attempts(record, attempts),
         epochs=largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
+        learning_rate=_newest_of_lowest_rank(ranks, lambda figures: figures.learning_rate),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
         verdict=verdict_summary,
@@ -207,7 +212,7 @@ def measure_run(
         stays=find_stays(ranks, nodes),
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
-        bests={quantity: list_bests(attempts, quantity) for quantity in get_args(Quantity)},
+        bests={quantity: list_bests(attempts, quantity) for quantity in _TESTED},
         cpus_per_rank=_cpus_per_rank(ranks),
     )
 

@@ -99,6 +99,15 @@ class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
     """Time by phase, over all its steps."""
     histogram: dict[Bucket, Counts] = field(default_factory=dict)
     """Bucket -> the counts of it and of those that follow it."""
+    mean_loss: float | None = None
+    """Over its steps; older versions recorded that of the last batch alone, `loss`."""
+    learning_rate: float | None = None
+    """Of its last step."""
+
+    @property
+    def train_loss(self) -> float | None:
+        """The loss of training in this window, by this rank's samples."""
+        return self.loss if self.mean_loss is None else self.mean_loss
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):

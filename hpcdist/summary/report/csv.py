@@ -36,7 +36,7 @@ _AFTER_PHASES = (
     *(f"parts_s.{share}" for share in SHARES),
     *("losses.efficiency", *(f"losses.lost.{share}" for share in SHARES), "losses.largest"),
     *("straggler.rank", "straggler.node", "straggler.host", "straggler.longer_s"),
-    *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
+    *("steps", "epochs", "train_loss", "learning_rate", "final.loss", "final.accuracy"),
     *(
         "time_to_accuracy.goal",
         "time_to_accuracy.target",

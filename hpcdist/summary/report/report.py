@@ -76,17 +76,13 @@ class Report(NamedTuple):
     """Sentences on what could not be read."""
 
 
-def make_report(
-    summary: Summary, *, is_brief: bool = False, times_accuracy: bool = False
-) -> Report:
+def make_report(summary: Summary, *, is_brief: bool = False) -> Report:
     """Make the report, with every table.
 
     With `is_brief` it has about a page: the answers, and the tables that they rest on.
-    `times_accuracy`: a target was asked for, so that the times to it are an answer.
     """
     sections = [
-        _brief(section, times_accuracy=times_accuracy) if is_brief else _whole(section)
-        for section in make_sections(summary)
+        _brief(section) if is_brief else _whole(section) for section in make_sections(summary)
     ]
     return Report(sections, summary.skipped)
 
@@ -175,7 +171,7 @@ def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
             yield from benchmark.tables(result, row.number)
 
 
-def _brief(section: Section, *, times_accuracy: bool) -> Section:
+def _brief(section: Section) -> Section:
     """Fill in the tables that the conclusion rests on, and the table of runs: all of a few runs; of
     many, first those that are not done."""
     groups, comparison = section.groups, section.comparison
@@ -194,14 +190,13 @@ def _brief(section: Section, *, times_accuracy: bool) -> Section:
         num_shares = len(list(share_tables(groups, section.rows)))
         answers = [*size_tables(section.rows, only_repeated=True), *repeats_tables(section.rows)]
     details = {name: list(make(rows)) for name, _, make in _DETAILS}
-    if times_accuracy:
-        details["time to accuracy"] = list(accuracy_tables(rows, is_asked=True))
+    is_goal_asked = any(run.time_to_accuracy and run.time_to_accuracy.is_asked for _, run in rows)
     has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
     wanted = {
         "step times": not comparison,
         "phases of a step": has_phases and not (shares or comparison),
         "model states": len({row.run.model_states for row in rows} - {None}) > 1,
-        "time to accuracy": times_accuracy,
+        "time to accuracy": is_goal_asked,
     }
     tables = [
         *answers,
@@ -224,7 +219,7 @@ def _brief(section: Section, *, times_accuracy: bool) -> Section:
         for run in compared
         if run.forecast and not run.forecast.refused_because
     ]
-    goals = list(goal_sentences([row.run for row in section.rows])) if times_accuracy else []
+    goals = list(goal_sentences([row.run for row in section.rows])) if is_goal_asked else []
     return section._replace(
         sentences=[*goals, *forecasts[:1]], tables=tables, remarks=_remarks(rows), left_out=left_out
     )

@@ -305,13 +305,14 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         yield Table(caption, [_NUMBER, *known], rows)
 
 
-def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[Table[Row]]:
-    """Yield when runs reached an accuracy or a loss, where several runs were tested or one did not
-    reach it; with `is_asked` also for one run that did."""
+def accuracy_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
+    """Yield when runs reached an accuracy or a loss, where the user asked, several runs were tested
+    or one did not reach it."""
     tested = [row for row in rows if row.run.time_to_accuracy]
     of_runs = {run.run: run.time_to_accuracy for _, run in tested if run.time_to_accuracy}
     num_reached = sum(reached.is_reached for reached in of_runs.values())
-    if len(tested) < 2 and num_reached == len(tested) and not (is_asked and tested):
+    is_asked = any(reached.is_asked for reached in of_runs.values())
+    if len(tested) < 2 and num_reached == len(tested) and not is_asked:
         return
 
     def of(row: Row) -> TimeToAccuracy:
@@ -329,7 +330,7 @@ def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[
 
     first = of(tested[0])
     best = Column[Row]("best", lambda row: of(row).best, percent(2), unit="%")
-    if first.goal == "loss":
+    if first.goal != "accuracy":
         best = Column("best", lambda row: of(row).best, each("{:.4g}".format))
     decimals = decimals_for([reached.time_s or 0.0 for reached in of_runs.values()])
     columns = [
@@ -389,9 +390,9 @@ def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
 
 
 def goal_text(reached: TimeToAccuracy) -> str:
-    """`97.0 % test accuracy`, `a test loss of 0.5`."""
-    if reached.goal == "loss":
-        return f"a test loss of {reached.target:g}"
+    """`97.0 % test accuracy`, `a test loss of 0.5`, `a training loss of 0.5`."""
+    if reached.goal != "accuracy":
+        return f"a {'test' if reached.goal == 'loss' else 'training'} loss of {reached.target:g}"
     return f"{format_percent(reached.target, 1)} % test accuracy"
 
 

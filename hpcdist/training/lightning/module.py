@@ -176,7 +176,7 @@ class Classifier(LightningModule):
             return
         progress.step(batch.end)
         loss = loss_sum / batch.num_samples if batch.num_samples else None
-        self._rank.timer.step(samples=self._step_samples, loss=loss)
+        self._rank.end_step(samples=self._step_samples, loss=loss)
         self._step_samples = 0
         if progress.should_stop():
             self._rank.stop(self._save)

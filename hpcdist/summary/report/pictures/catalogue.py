@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from hpcdist.base import plotting
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_percent, format_ranges, format_time, number_of, unique
+from hpcdist.base.text import format_ranges, format_time, number_of, unique
 from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
+from hpcdist.job.goal import Goal
 from hpcdist.runs.run import slug
 from hpcdist.summary.report.pictures import over_time, scaling, shares
 from hpcdist.summary.report.pictures.labels import made_on, run_names, size, unit_of
@@ -27,7 +28,7 @@ from hpcdist.summary.report.pictures.series import (
     read_usage,
 )
 from hpcdist.summary.report.report import Section, Topic
-from hpcdist.summary.report.runs import Row
+from hpcdist.summary.report.runs import Row, goal_text
 from hpcdist.summary.report.shares import alone_losses
 from hpcdist.summary.values import Losses
 
@@ -194,11 +195,10 @@ def _learning(section: Section) -> Iterator[Picture]:
         shown = [row for row, _ in found]
         named = dict(zip(run_names(shown), (learning for _, learning in found), strict=True))
         goals = [row.run.time_to_accuracy for row in rows if row.run.time_to_accuracy]
-        targets = [reached.target for reached in goals if reached.goal == "accuracy"]
-        target = targets[0] if targets else None
-        aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
+        goal = Goal(goals[0].goal, goals[0].target) if goals else None
+        aim = f" Dotted is {goal_text(goals[0])}." if goals else ""
         numbers = [row.number for row in shown]
-        draw = partial(over_time.draw_learning, named, target=target, numbers=numbers)
+        draw = partial(over_time.draw_learning, named, goal=goal, numbers=numbers)
         if left_out:  # a picture without its page says so, too
             draw = partial(_noted, draw, left_out.strip())
         make = _picture(section.name, Topic.LEARNING, "loss and accuracy", shown, draw)

@@ -18,6 +18,7 @@ from hpcdist.base.plotting import (
     tip_points,
 )
 from hpcdist.base.text import format_time, number_of, time_unit
+from hpcdist.job.goal import Goal
 from hpcdist.summary.report.pictures.series import (
     GPU_BUSY,
     Curve,
@@ -35,30 +36,39 @@ if TYPE_CHECKING:
 
 MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
+_ACCURACY = "test accuracy (%)"
+_RATE = "learning rate"
 
 
 def draw_learning(
-    runs: Mapping[str, Learning], target: float | None = None, numbers: Sequence[int] = ()
+    runs: Mapping[str, Learning], goal: Goal | None = None, numbers: Sequence[int] = ()
 ) -> Figure:
-    """Draw loss above accuracy of runs by their names, with the `target` of the time to accuracy;
-    on the left against steps, on the right against time. `numbers` are those of the runs."""
+    """Draw loss above accuracy, and above the learning rate where it varied, of runs by their
+    names, with the `goal` that their times are for; on the left against steps, on the right against
+    time. `numbers` are those of the runs."""
     has_training = _draws_training(runs)
-    has_accuracy = any(run.accuracy.values for run in runs.values())
-    num_rows = 2 if has_accuracy else 1
+    panels = ["loss"]
+    if any(run.accuracy.values for run in runs.values()):
+        panels.append(_ACCURACY)
+    if any(run.has_varied_rate for run in runs.values()):
+        panels.append(_RATE)
+    num_rows = len(panels)
     figure = new_figure(9, 1.4 + 2.6 * num_rows)
     grid = figure.subplots(num_rows, 2, squeeze=False, sharey="row", sharex="col")
     curves = [curve for run in runs.values() for curve in run]
     unit_s, unit = long_unit(max(time_s for curve in curves for time_s in curve.times_s[-1:]))
     for column, unit_of_time_s in enumerate((None, unit_s)):
         for index, ((name, run), style) in enumerate(zip(runs.items(), LINES, strict=False)):
-            axes = [row[column] for row in grid]
+            axes = {panel: row[column] for panel, row in zip(panels, grid, strict=True)}
             drawn = run if has_training or not run.test_loss.values else _tested(run)
             own = [*numbers[index : index + 1]]
             _draw_run(axes, name, drawn, style=style, unit_s=unit_of_time_s, numbers=own)
-    if has_accuracy and target is not None:
-        for axes in grid[1]:
-            axes.axhline(100 * target, color="#888888", linestyle=":", linewidth=1)
-    for row, name in zip(grid, ("loss", "test accuracy (%)"), strict=False):
+    aim = _ACCURACY if goal and goal.quantity == "accuracy" else "loss"
+    if goal is not None and aim in panels:
+        value = 100 * goal.value if aim == _ACCURACY else goal.value
+        for axes in grid[panels.index(aim)]:
+            axes.axhline(value, color="#888888", linestyle=":", linewidth=1)
+    for row, name in zip(grid, panels, strict=True):
         finish(row[0], x="", y=name)
         finish(row[1], x="", y="")
     grid[-1][0].set_xlabel("steps")
@@ -90,7 +100,7 @@ def describe_lines(runs: Mapping[str, Learning]) -> str:
 
 
 def _draw_run(
-    column: Sequence[Axes],
+    column: Mapping[str, Axes],
     name: str,
     run: Learning,
     *,
@@ -100,21 +110,24 @@ def _draw_run(
 ) -> None:
     """Draw training thin, tests with markers; against steps where `unit_s` is None."""
     thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
-    train, test, accuracy = run
+    train, test, accuracy, rate = run
     has_tests = bool(test.values)
     named = f"{name}: training" if has_tests else name
     if train.values:
-        _plot(column[0], train, unit_s, **thin, label=label(named))
+        _plot(column["loss"], train, unit_s, **thin, label=label(named))
     if has_tests:
         named = f"{name}: test" if train.values else name
-        _plot(column[0], test, unit_s, **style, label=label(named))
-        _tell(column[0], test, unit_s, f"{name}: test loss", numbers)
+        _plot(column["loss"], test, unit_s, **style, label=label(named))
+        _tell(column["loss"], test, unit_s, f"{name}: test loss", numbers)
     elif train.values:
-        _tell(column[0], train, unit_s, f"{name}: loss", numbers)
+        _tell(column["loss"], train, unit_s, f"{name}: loss", numbers)
     if accuracy.values:
         shares = accuracy._replace(values=[100 * value for value in accuracy.values])
-        _plot(column[1], shares, unit_s, **style)
-        _tell(column[1], shares, unit_s, f"{name}: accuracy in %", numbers)
+        _plot(column[_ACCURACY], shares, unit_s, **style)
+        _tell(column[_ACCURACY], shares, unit_s, f"{name}: accuracy in %", numbers)
+    if _RATE in column and rate.values:
+        _plot(column[_RATE], rate, unit_s, **thin)
+        _tell(column[_RATE], rate, unit_s, f"{name}: learning rate", numbers)
 
 
 def _tell(

@@ -38,11 +38,17 @@ class Curve(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """Losses and accuracy of a run, from its lowest rank."""
+    """Losses, accuracy and learning rate of a run, from its lowest rank."""
 
     train_loss: Curve
     test_loss: Curve
     accuracy: Curve
+    learning_rate: Curve
+
+    @property
+    def has_varied_rate(self) -> bool:
+        """The learning rate did not stay the same throughout."""
+        return len(set(self.learning_rate.values)) > 1
 
 
 class HeatMap(NamedTuple):
@@ -57,12 +63,14 @@ class HeatMap(NamedTuple):
 
 
 def read_learning(path: Path) -> Learning:
-    curves = Learning(*(Curve([], [], []) for _ in range(3)))
+    curves = Learning(*(Curve([], [], []) for _ in Learning._fields))
     for attempt in read_timeline(path):
         if attempt.first_step is None:
             continue
         for window, end_s in attempt.windows():
-            _add(curves.train_loss, window.step, attempt.after_start_s(end_s), window.loss)
+            after_s = attempt.after_start_s(end_s)
+            _add(curves.train_loss, window.step, after_s, window.train_loss)
+            _add(curves.learning_rate, window.step, after_s, window.learning_rate)
         for step, time_s, evaluation in attempt.counting(attempt.record.evaluations):
             after_s = max(0.0, attempt.after_start_s(time_s))
             _add(curves.test_loss, step, after_s, evaluation.loss)
