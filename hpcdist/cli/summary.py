@@ -193,7 +193,13 @@ def summary(
             )
         allowed = 0.05 if threshold is None else threshold
         return _compare(
-            run_names, runs, against=against, threshold=allowed, as_json=as_json, cache=cache
+            run_names,
+            runs,
+            against=against,
+            threshold=allowed,
+            with_disturbed=with_disturbed,
+            as_json=as_json,
+            cache=cache,
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
@@ -336,6 +342,7 @@ def _compare(
     *,
     against: str,
     threshold: float,
+    with_disturbed: bool,
     as_json: bool,
     cache: SummaryCache | None,
 ) -> int:
@@ -360,7 +367,9 @@ def _compare(
             raise UserError(message, hint=comparing.BASELINE_HINT) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
-    comparison = comparing.compare_with(baseline, now, threshold=threshold)
+    comparison = comparing.compare_with(
+        baseline, now, threshold=threshold, compares_disturbed=with_disturbed
+    )
     comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         import msgspec

@@ -1,17 +1,20 @@
 """`hpcdist summary --against`: changes with known answers, and the exit code for CI."""
 
+import io
 import json
 import math
 
 import pytest
 from msgspec import structs
 
+from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import two_sided
 from hpcdist.cli.main import main
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.compare.against import compare_with
-from hpcdist.summary.report.changes import conclusion
+from hpcdist.summary.compare.against import check_comparison, compare_with
+from hpcdist.summary.report.changes import conclusion, print_changes
+from hpcdist.summary.report.text import make_console
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 
@@ -313,3 +316,35 @@ def test_figures_that_are_not_there_are_left_out(add):
     before = summarize(add("a", 100.0, 101.0), {}).runs
     now = [structs.replace(run, samples_per_s=None) for run in before]
     assert compare_with(before, now, threshold=0.05).changes == []
+
+
+def disturb(run, *, when=True):
+    return structs.replace(run, disturbed="other processes took 1.5 of its 2 CPUs") if when else run
+
+
+def test_runs_that_something_else_disturbed_are_left_out_and_named(add):
+    before = summarize(add("a", 98.0, 100.0, 102.0), {}).runs
+    now = summarize(add("b", 98.0, 100.0, 102.0, 40.0), {}).runs
+    now = [disturb(run, when=run.samples_per_s.mean < 50) for run in now]
+    result = compare_with(before, now, threshold=0.05)
+    assert [(change.outcome, len(change.now.runs)) for change in result.changes] == [
+        ("not distinguishable", 3)
+    ]
+    assert result.disturbed == [now[-1].run]
+    file = io.StringIO()
+    print_changes(make_console(file), result)
+    text = " ".join(file.getvalue().split())
+    assert "Left out, as something else used their CPUs or GPUs" in text
+    (change,) = compare_with(before, now, threshold=0.05, compares_disturbed=True).changes
+    assert len(change.now.runs) == 4
+
+
+def test_a_baseline_that_was_disturbed_is_none(add):
+    before = [disturb(run) for run in summarize(add("a", 98.0, 100.0), {}).runs]
+    now = summarize(add("b", 98.0, 100.0), {}).runs
+    result = compare_with(before, now, threshold=0.05)
+    assert not result.changes
+    with pytest.raises(UserError) as error:
+        check_comparison(result, before, now, name="old")
+    assert "something else used the CPUs or GPUs of" in error.value.message
+    assert "--with-disturbed" in error.value.hint

@@ -6,7 +6,8 @@ each side, they are matched though the settings differ, which is told: a job fil
 A change is a regression where the mean fell by more than the threshold, and the two means differ
 (`base.statistics`; all changes are one family): over the repeats of both sides; where only one side
 was repeated, as if the other spread alike; over blocks of windows of steps where there is one run
-of each. The last does not know how runs differ from one to the next.
+of each. The last does not know how runs differ from one to the next. Runs that something else
+disturbed are left out, as everywhere.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class Changes(Struct, frozen=True, kw_only=True):
     only_now: list[str]
     failed_now: list[str] = []
     """Runs of now that did not end well: repeats of them may have, and count alone."""
+    disturbed: list[str] = []
+    """Runs of both sides that are left out, as something else used their CPUs or GPUs."""
 
 
 class _Pair(NamedTuple):
@@ -96,9 +99,16 @@ class _Pair(NamedTuple):
 
 
 def compare_with(
-    baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, threshold: float
+    baseline: Sequence[RunSummary],
+    runs: Sequence[RunSummary],
+    *,
+    threshold: float,
+    compares_disturbed: bool = False,
 ) -> Changes:
-    """Compare every quantity that both sides measured, job by job."""
+    """Compare every quantity that both sides measured, job by job; of runs that were disturbed only
+    with `compares_disturbed`."""
+    left_out = [run.run for run in (*baseline, *runs) if run.disturbed and not compares_disturbed]
+    baseline, runs = ([run for run in side if run.run not in left_out] for side in (baseline, runs))
     pairs = _pairs(baseline, runs)
     changes = _judge([compared for pair in pairs for compared in _compare(pair)], threshold)
     compared = {run for change in changes for run in (*change.before.runs, *change.now.runs)}
@@ -110,6 +120,7 @@ def compare_with(
         only_before=[run.run for run in baseline if run.run not in compared],
         only_now=[run.run for run in only_now],
         failed_now=[run.run for run in only_now if _has_ended([run])],
+        disturbed=left_out,
     )
 
 
@@ -298,6 +309,12 @@ def check_comparison(
         raise UserError(
             f"there is no run to compare with {name}: all that are there are its own",
             hint="submit the jobs again, or name the runs",
+        )
+    if not comparison.changes and comparison.disturbed:
+        raise UserError(
+            f"there is nothing to compare with {name}: something else used the CPUs or GPUs of "
+            f"{first_few(comparison.disturbed)}",
+            hint="run them again with nothing else on the machine, or use --with-disturbed",
         )
     if not comparison.changes:
         theirs, mine = (

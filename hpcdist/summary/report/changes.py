@@ -99,6 +99,11 @@ def _remarks(comparison: Changes) -> Iterator[str]:
     if any(not change.same_settings for change in changes):
         unlike = [run for change in changes if not change.same_settings for run in change.now.runs]
         yield f"The settings of the baseline differ from those of {first_few(unlike)}."
+    if comparison.disturbed:
+        yield (
+            "Left out, as something else used their CPUs or GPUs (--with-disturbed compares them): "
+            f"{first_few(comparison.disturbed)}."
+        )
     if comparison.only_before:
         yield f"Only in the baseline: {first_few(comparison.only_before)}."
     if comparison.failed_now:
