@@ -161,7 +161,9 @@ def interval_text(measure: Measure, decimals: int) -> str:
     text, ends = format_number(measure.mean, decimals), measure.interval
     if ends is None:
         return text
-    low, high = (format_number(end, decimals) for end in (ends.low, ends.high))
+    # Half of it lies below zero only because it is as long to both sides.
+    least = max(0.0, ends.low) if measure.mean > 0 else ends.low
+    low, high = (format_number(end, decimals) for end in (least, ends.high))
     return text if low == high == text else f"{text} ({low} to {high})"
 
 

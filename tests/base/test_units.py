@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcdist.base.text import show_mean_sd
+from hpcdist.base.statistics import Interval, Measure
+from hpcdist.base.text import interval_text, show_mean_sd
 
 
 @pytest.mark.parametrize(
@@ -17,3 +18,8 @@ from hpcdist.base.text import show_mean_sd
 )
 def test_mean_and_sd_have_one_unit_and_as_many_decimals(mean_s, sd_s, text):
     assert show_mean_sd(mean_s, sd_s) == text
+
+
+def test_the_interval_of_a_positive_mean_is_not_said_to_begin_below_zero():
+    measure = Measure(mean=10.0, interval=Interval(low=-5.0, high=25.0))
+    assert interval_text(measure, 0) == "10 (0 to 25)"

@@ -94,7 +94,7 @@ def test_the_rank_to_look_at_is_named_only_where_it_is_certain():
     (text,) = advice(straggler=slow, stragglers=0.2, nodes=2, world_size=4)
     assert "or leave that node out" in text
     assert "rank 3 (node 1, host n17) needs 10.0 ms more per step than others do" in text
-    assert "in 19 of 20 stretches" in text
+    assert "in 19 of 20 equal parts of the run" in text
     (text,) = advice(stragglers=0.2)
     assert "no rank is certainly the slowest throughout" in text
     assert "rank 3" not in text

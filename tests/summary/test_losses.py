@@ -119,6 +119,8 @@ def test_computing_that_nothing_tells_from_communication_is_called_both(add_run)
         add_run(ALONE, **fsdp), add_run(*[ALONE | {"forward_backward": 0.18}] * 2, **fsdp)
     )
     assert "50 % slower computing and communication together" in text
+    assert "slower comp." in text
+    assert "comp. + comm.: computing and communication together, where nothing told" in text
     watched = printed(add_run(*[ALONE | {"exposed_communication": 0.01}] * 2, **fsdp))
     assert "is not computing" in watched
 

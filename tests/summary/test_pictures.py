@@ -337,7 +337,7 @@ def test_the_learning_picture_has_the_target_of_the_time_to_accuracy(make_ddp):
     (picture,) = [
         one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-learning"
     ]
-    assert "Dotted is 80.0 %." in picture.description
+    assert "Dotted is 80.0 % test accuracy." in picture.description
     for axes in picture.draw().axes[2:]:
         assert [80.0, 80.0] in [list(line.get_ydata()) for line in axes.lines]
 

@@ -177,6 +177,32 @@ def test_ranks_that_had_to_share_cpus_are_told_of(make_run, events):
     assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs, summary.groups)
 
 
+def test_more_ranks_on_the_same_cpus_are_called_no_more_hardware(make_run, events):
+    """One rank may use both CPUs: two of them need not be twice as fast."""
+    runs = []
+    for gpus, cpus in ((1, [[0, 1]]), (2, [[0], [1]])):
+        run = make_run(f"on-{gpus}", gpus=gpus)
+        runs.append(run)
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus, cpus=cpus[rank])
+            events.write(run, rank, [start, *events.steady([100.0, 101.0, 99.0, 100.0])])
+    summary = summarize(runs, {})
+    assert conclusion(summary.runs, summary.groups).endswith(
+        " There is no GPU here: 2 CPUs, where the smallest size had 2 CPUs, are no more hardware."
+    )
+
+
+def test_one_process_without_the_gpus_that_it_is_for_is_not_asked_for_other_sizes(make_run, events):
+    run = make_run("alone", gpus=2, strategy="data_parallel")
+    start = events.start(0, world_size=1, cpus=[0, 1])
+    events.write(run, 0, [start, *events.steady([100.0] * 4)])
+    summary = summarize([run], {})
+    text = conclusion(summary.runs, summary.groups)
+    assert text.endswith(
+        "whose process had no GPU to drive: that says nothing of the speed with 2 GPUs."
+    )
+
+
 def test_strategies_of_one_size_are_no_repeats_and_begin_with_the_same_gpu(measured_run):
     made = [
         measured_run("one", 100.0, strategy="single"),

@@ -86,7 +86,7 @@ ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
   most 1.14 times as fast if it went altogether; `hpcdist submit allreduce`
   measures the network between the nodes.
 
-Speed of all ranks together, mean ± 95 % interval over stretches of the run
+Speed of all ranks together, mean ± 95 % interval over equal parts of the run
                              batch           nodes             speed-  effic.
 #  run                       size   state   x gpus  samples/s      up     (%)
 1  ddp-20260101-120000-aaaa  64     done     1 x 1  2,000 ± 0  1.00 *     100

@@ -172,7 +172,7 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     assert "1.00 ± 0.00 times as fast as one on 2 ranks; ideal is 2" in text
     assert "50 % is lost: 50 % exposed communication. " in text
     assert "Exposed communication is 50 % of the time: train.accumulate=2 or" in text
-    assert "with 2 CPUs, where one had 2 CPUs, nothing could be faster" in text
+    assert "There is no GPU here: 2 CPUs, where one had 2 CPUs, are no more hardware." in text
     assert "Each was run once, which does not show how much runs differ" in text
 
 
@@ -353,6 +353,14 @@ def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_ru
     assert slower.startswith(f"{first}: No variant is faster than one.\n")
     faster = printed([one, add_run("two", ALONE, ALONE)])
     assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster
+
+
+def test_no_variant_is_called_slower_where_one_of_them_may_be_faster(add_run):
+    """Slower on average, but by chance perhaps: that none is faster would be too much to say."""
+    slow = ALONE | {"exposed_communication": 0.3}
+    runs = [add_run("one", ALONE), add_run("one", slow), add_run("two", slow)]
+    runs += [add_run("two", ALONE | {"exposed_communication": 0.1})]
+    assert "No variant is certainly faster than one.\n" in printed(runs)
 
 
 def test_a_comparison_of_the_two_trainers_says_that_two_loops_are_compared(add_run):

@@ -152,8 +152,8 @@ def _stragglers(case: Case, share: float) -> str | None:
         look = "it is so on other hosts too, so look at what that rank does"
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
-        f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} stretches of "
-        f"the run: {look}; {_at_most(share)}"
+        f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} equal "
+        f"parts of the run: {look}; {_at_most(share)}"
     )
 
 

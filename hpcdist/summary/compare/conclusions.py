@@ -73,10 +73,11 @@ def headline(comparison: Comparison) -> str | None:
         return None
     best = max(others, key=_times)
     name = shown(baseline.name)
-    if _times(best) < 1 + WORTH_SAYING:
-        return f"No variant is faster than {name}."
+    are_unsure = any(each.speedup and differs(each.speedup) is False for each in others)
     if best.speedup and differs(best.speedup) is False:
         return f"No variant is certainly faster than {name}."
+    if _times(best) < 1 + WORTH_SAYING:
+        return f"No variant is {'certainly ' if are_unsure else ''}faster than {name}."
     compared = ratios_of_all([each.samples_per_s for each in others if each.samples_per_s])
     alike = [
         variant
@@ -223,7 +224,12 @@ def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[
         return
     if variant.num_cpus >= variant.ideal * baseline.num_cpus:
         return
-    more = variant.num_cpus / baseline.num_cpus
     mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (variant, baseline))
-    most = "could be faster" if more <= 1 else f"could be more than {more:.3g} times as fast"
-    yield f"{_NO_GPU} with {mine}, where {shown(baseline.name)} had {theirs}, nothing {most}."
+    more = times_hardware(variant.num_cpus, baseline.num_cpus)
+    yield f"{_NO_GPU} {mine}, where {shown(baseline.name)} had {theirs}, are {more}."
+
+
+def times_hardware(mine: int, theirs: int) -> str:
+    """Return `no more hardware`, or `1.5 times the hardware`, from the numbers of CPUs."""
+    times = mine / theirs
+    return "no more hardware" if times <= 1 else f"{times:.3g} times the hardware"

@@ -91,7 +91,7 @@ def _remarks(comparison: Changes) -> Iterator[str]:
     changes = comparison.changes
     if any(change.over == "windows" for change in changes):
         yield (
-            "Single runs are compared over stretches of each, which do not show how runs differ "
+            "Single runs are compared over equal parts of each, which do not show how runs differ "
             "from each other: submit --repeat 3 for a more certain answer."
         )
     if any(change.over is None and change.change is not None for change in changes):

@@ -16,6 +16,7 @@ from hpcdist.base.text import (
     shown,
     spread_text,
 )
+from hpcdist.summary.compare.conclusions import times_hardware
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, RunSummary, UsageSummary
 
@@ -75,6 +76,11 @@ def _without_a_speedup(run: RunSummary) -> str:
         return f"{why}. Together they took in {rate} samples/s; no speed-up is computed."
     if run.disturbed is not None:
         return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
+    if run.num_cpus is not None and num_gpus(run) > run.world_size:
+        return (
+            f"{_rate_on_ranks(run)}, whose process had no GPU to drive: that says nothing of the "
+            f"speed with {num_gpus(run)} GPUs."
+        )
     more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
     return f"{_rate_on_ranks(run)}. {more}"
 
@@ -159,13 +165,25 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
         ideal = run.speedup / run.efficiency if run.efficiency else 1.0
         return (
             f"Whether {sizes} are faster than {theirs} cannot be told: {speedup} times as fast,"
-            f" where {ideal:.3g} is ideal{scaling}.{_MORE_RUNS}{_shared_cpus(run)}"
+            f" where {ideal:.3g} is ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
         )
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    of_ideal = f"{format_percent(efficiency)} % of the ideal speed-up{scaling}"
     return (
-        f"{sizes} are {speedup} times as fast as {theirs}: "
-        f"{format_percent(efficiency)} % of the ideal speed-up{scaling}.{doubt}{_shared_cpus(run)}"
+        f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{doubt}"
+        f"{_hardware(run, baseline)}"
     )
+
+
+def _hardware(run: RunSummary, baseline: RunSummary) -> str:
+    """Say on CPUs that more ranks are no more hardware, where it is so."""
+    if (shared := _shared_cpus(run)) or not run.num_cpus or not baseline.num_cpus:
+        return shared
+    if run.num_cpus * num_gpus(baseline) >= baseline.num_cpus * num_gpus(run):
+        return ""
+    more = times_hardware(run.num_cpus, baseline.num_cpus)
+    mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (run, baseline))
+    return f" There is no GPU here: {mine}, where the smallest size had {theirs}, are {more}."
 
 
 def _shared_cpus(run: RunSummary) -> str:

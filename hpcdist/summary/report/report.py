@@ -131,7 +131,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
-        for remark in remarks(row.run, is_alone=len(rows) == 1):
+        for remark in dict.fromkeys(remarks(row.run, is_alone=len(rows) == 1)):
             numbers.setdefault(remark, []).append(row.number)
     return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 

@@ -33,8 +33,8 @@ from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
-_BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
-_SPEED_CAPTION = "Speed of all ranks together, mean ± 95 % interval over stretches of the run"
+BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
+_SPEED_CAPTION = "Speed of all ranks together, mean ± 95 % interval over equal parts of the run"
 _STEP_CAPTION = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
 _STRAGGLING_NOTE = (
     "slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as rank 0 for its"
@@ -65,7 +65,7 @@ def interval_note(speedups: Iterable[Ratio | None]) -> str:
     note = "±: 95 % confidence interval over repeated runs"
     if any(speedup.over == "windows" for speedup in judged):
         note = (
-            "±: 95 % confidence interval over stretches of one run; it does not include how runs "
+            "±: 95 % confidence interval over equal parts of one run; it does not include how runs "
             "differ from each other, which --repeat 3 shows"
         )
     if len(judged) > 1:
@@ -140,7 +140,7 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
             Column("speed-\nup", lambda row: row.run.speedup, number(2), is_marked=_is_baseline),
             Column("effic.", lambda row: row.run.efficiency, percent(), unit="%"),
         ]
-    notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
+    notes = [BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
     return Table(_SPEED_CAPTION if has_rates else "", columns, rows, "\n".join(notes))
 
 

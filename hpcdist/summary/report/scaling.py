@@ -15,9 +15,13 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.sizes import by_size, num_gpus
-from hpcdist.summary.report.runs import Row, gpus_column, interval_note
-from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
+from hpcdist.summary.report.runs import BASELINE_NOTE, Row, gpus_column, interval_note
+from hpcdist.summary.values import Forecast, RunSummary, Scaling, SizeSummary
 
+_SCALING_NOTES: dict[Scaling, str] = {
+    "weak": "weak scaling: each {unit} keeps its samples per step; ideal: a step takes as long",
+    "strong": "strong scaling: a step keeps its samples; ideal: twice the {unit}s, half the time",
+}
 _YES_NO = {True: "yes", False: "no", None: None}
 
 
@@ -89,7 +93,9 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
         caption = f"{shown(size.strategy or 'no strategy')}: {caption}"
     if compared.differs_in:
         caption = f"{shown(compared.settings_text)}: {caption}"
-    notes = []
+    notes = [BASELINE_NOTE]
+    if size.scaling:
+        notes.append(_SCALING_NOTES[size.scaling].format(unit=unit))
     if note := interval_note(run.of_size.speedup for run in firsts if run.of_size):
         notes.append(note)
     forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)

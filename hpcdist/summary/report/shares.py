@@ -9,7 +9,7 @@ from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, each, mean_interval, percent
 from hpcdist.base.text import format_ranges, shown, spread_text, whole_percents
 from hpcdist.summary.figures import shares as part
-from hpcdist.summary.report.runs import Row, gpus_column, interval_note
+from hpcdist.summary.report.runs import BASELINE_NOTE, Row, gpus_column, interval_note
 from hpcdist.summary.values import Comparison, Group, Losses, VariantSummary
 
 
@@ -43,6 +43,12 @@ LOOKS = {
 _ALWAYS = {part.DATA, part.COMMUNICATION, part.STRAGGLERS, part.COMPUTING, part.FIXED}
 """Shares that always have a column; others have one where some row has them."""
 
+_FORWARD_BACKWARD = "forward\nbackward"
+_MIXED_HEADERS = {
+    LOOKS[part.COMPUTING].header: "slower comp.\n+ comm.",
+    _FORWARD_BACKWARD: "comp. +\ncomm.",
+}
+"""Headers of the share of computing, where it has communication in it."""
 _AGAINST = "Where the time goes: lost against the ideal, in % of all the time"
 _ALONE = "Where the time goes, in % of all the time"
 _NOTE = (
@@ -50,6 +56,10 @@ _NOTE = (
     "than 100 - effic."
 )
 _EXPOSED = "exposed comm.: waiting for communication that no computing hides (--explain)"
+_MIXED = (
+    "comp. + comm.: computing and communication together, where nothing told the two apart "
+    "(--explain)"
+)
 _SEEN = 0.005
 """Smaller shares are 0 % in a table."""
 
@@ -79,11 +89,20 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
         kept: Column[Losses] = Column("not\nlost", lambda row: row.efficiency, percent())
         lost = _share_columns(lambda row: row.lost, group.losses)
         columns = [*size_columns, kept, *lost]
-        note = f"{_EXPOSED}\n{_NOTE}" if has_pauses else _EXPOSED
+        note = "\n".join([*_notes(group.losses), *([_NOTE] if has_pauses else [])])
         yield Table(title, columns, group.losses, note)
     if alone := alone_losses(groups):
-        columns = _share_columns(lambda row: row.shares, alone, computing="forward\nbackward")
-        yield Table(_ALONE, [*size_columns, *columns], alone)
+        columns = _share_columns(lambda row: row.shares, alone, computing=_FORWARD_BACKWARD)
+        yield Table(_ALONE, [*size_columns, *columns], alone, "\n".join(_notes(alone)))
+
+
+def _notes(rows: Sequence[Any]) -> Iterator[str]:
+    """Explain the columns of shares."""
+    are_mixed = [row.computing_has_communication for row in rows]
+    if not all(are_mixed):
+        yield _EXPOSED
+    if any(are_mixed):
+        yield _MIXED
 
 
 def alone_losses(groups: Sequence[Group]) -> list[Losses]:
@@ -119,6 +138,8 @@ def _share_columns(
     def whole(row: Any) -> int | None:
         return sum(percents(row).values()) if percents(row) else None
 
+    if any(row.computing_has_communication for row in rows):
+        computing = _MIXED_HEADERS[computing]
     headers = {name: LOOKS[name].header for name in names} | {part.COMPUTING: computing}
     columns = [Column(headers[name], percent_of(name)) for name in names]
     return [*columns, Column("in\nall", whole)]
@@ -151,8 +172,9 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]
         ),
         Column("effic.", lambda variant: variant.efficiency, percent(), unit="%"),
     ]
-    note = interval_note([variant.speedup for variant in variants])
-    yield Table("", columns, variants, note)
+    notes = [BASELINE_NOTE, interval_note([variant.speedup for variant in variants])]
+    yield Table("", columns, variants, "\n".join(filter(None, notes)))
     if any(variant.lost for variant in variants):
         lost = _share_columns(lambda variant: variant.lost, variants)
-        yield Table("Share of the time lost against the ideal, in %", [name, *lost], variants)
+        note = "\n".join(_notes([variant for variant in variants if variant.lost]))
+        yield Table("Share of the time lost against the ideal, in %", [name, *lost], variants, note)

@@ -3,18 +3,23 @@
 WORDS = {
     "speed-up": "Samples per second as a multiple of those of the smallest size (marked *).",
     "efficiency (effic.)": "Speed-up divided by what as many GPUs could give: 100 % is ideal.",
+    "where the time goes": "What was lost against the smallest size; 100 % together with what was "
+    "not lost. Time gained counts negative.",
     "weak scaling": "Each GPU keeps its number of samples per step, so a step of more GPUs is "
     "larger. Ideal: a step takes as long as before.",
     "strong scaling": "A step keeps its number of samples, and more GPUs share them. Ideal: "
     "twice the GPUs take half the time.",
-    "exposed communication": "The time that ranks wait for communication which no computing hides.",
+    "exposed communication (exposed comm.)": "The time that ranks wait for communication which no "
+    "computing hides.",
+    "computing and communication together": "Nothing told the two apart: a loop that marks its "
+    "passes only, or FSDP that cannot be watched. record.profile_steps=5 does.",
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",
-    "stretch": "One of up to 20 equal parts of the steps of a run.",
+    "equal parts of a run": "Up to 20 blocks of as many windows of steps each.",
     "fixed cost": "The optimizer and all that takes as long for few samples as for many.",
     "slower computing": "By how much forward and backward take longer than at the smallest size.",
     "not lost": "The share of the time that the ideal would need.",
     "±, (low to high)": "The confidence interval of a mean, at least 95 %. It is over runs where "
-    "they were repeated (--repeat 3), else over stretches of one run.",
+    "they were repeated (--repeat 3), else over equal parts of one run.",
     "cannot be told": "The interval of the ratio contains 1, so chance may explain the difference.",
     "node 0": "The node of rank 0, whose address the others connect to.",
 }
