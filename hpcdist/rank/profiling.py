@@ -70,12 +70,14 @@ class StepProfiler:
         profiled.stop()
         context = self._context
         attempt = f".attempt-{context.attempt}" if context.attempt else ""
-        folder = context.run.path / "traces"
+        folder = context.run.traces_folder
         os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
         path = folder / f"rank-{context.rank:05d}{attempt}.json.gz"
+        trace: str | None = f"{folder.name}/{path.name}"
         try:
             profiled.export_chrome_trace(str(path))
         except OSError as error:
+            trace = None
             context.note(f"record.profile_steps: no trace could be written: {error.strerror}")
         on_gpu = context.device.startswith("cuda")
         whole_us, overlapped_us = divide(profiled.events(), on_gpu=on_gpu)
@@ -86,7 +88,7 @@ class StepProfiler:
             whole_s=whole_us * _US / max(1, num_steps),
             overlapped_s=overlapped_us * _US / max(1, num_steps),
             exposed_s=(whole_us - overlapped_us) * _US / max(1, num_steps),
-            trace=f"{folder.name}/{path.name}",
+            trace=trace,
         )
 
 

@@ -26,6 +26,7 @@ NUMBERS_PER_FOLDER = 500
 _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
 EVENT_FILE = re.compile(rf"rank{_NUMBERED}\.jsonl")
 USAGE_FILE = re.compile(rf"node{_NUMBERED}\.jsonl")
+TRACE_FILE = re.compile(rf"rank{_NUMBERED}\.json\.gz")
 LOG_FILE = re.compile(rf"rank{_NUMBERED}\.log")
 AGENT_LOG = re.compile(rf"agent{_NUMBERED}\.log")
 _FOLDER = re.compile(r"[0-9]{5,9}")

@@ -16,6 +16,7 @@
                               ranks from 500 on in folders of their own: see rank_files.py)
       events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
       events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
+      traces/                 Chrome traces of the steps that were profiled, one per rank
       errors/                 what a rank wrote about the exception that ended it
       checkpoints/            what the run can go on from
       function.pkl            the function that was submitted from Python, with its arguments, and
@@ -112,6 +113,7 @@ class Run:
     launch_folder = _Within("launch")
     attempts_folder = _Within("attempts")
     logs_folder = _Within("logs")
+    traces_folder = _Within("traces")
     events_folder = _Within("events")
     errors_folder = _Within("errors")
     checkpoints_folder = _Within("checkpoints")
@@ -210,9 +212,16 @@ class Run:
     def named_log(self, name: str | None) -> Path | None:
         """Return the log of a rank that a verdict names, where it is one of the run's directory:
         else it could name any file."""
-        if not rank_files.is_place(name or "", self.logs_folder.name, rank_files.LOG_FILE):
+        return self._named(name or "", self.logs_folder, rank_files.LOG_FILE)
+
+    def named_trace(self, name: str) -> Path | None:
+        """Return the trace of profiled steps that an event names, as `named_log` does."""
+        return self._named(name, self.traces_folder, rank_files.TRACE_FILE)
+
+    def _named(self, name: str, folder: Path, pattern: re.Pattern[str]) -> Path | None:
+        if not rank_files.is_place(name, folder.name, pattern):
             return None
-        path = os.path.realpath(self.path / str(name))
+        path = os.path.realpath(self.path / name)
         return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
 
     def ask_to_cancel(self) -> None:

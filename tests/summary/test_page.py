@@ -200,3 +200,26 @@ def test_the_command_is_in_the_page(make_run):
     run.spec_file.write_text(json.dumps(value))
     page = parsed(page_of([run]))
     assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts
+
+
+def test_the_page_links_traces_that_are_there_from_where_it_lies(make_run, events, tmp_path):
+    run = make_run("a run #1")
+    told = {"event": "communication", "by": "profiler", "whole_s": 1.0, "overlapped_s": 0.5}
+    names = ("traces/rank-00000.json.gz", "../../secret", "traces/rank-00001.json.gz")
+    for rank, trace in enumerate(names):
+        made = [events.start(rank, world_size=3), *events.steady([100.0] * 4)]
+        events.write(run, rank, [*made, told | {"exposed_s": 0.5, "trace": trace}])
+    run.traces_folder.mkdir()
+    (run.traces_folder / "rank-00000.json.gz").write_text("a trace")
+    report = make_report(summarize([run], {}))
+    page = to_html(report, {}, folder=tmp_path / "elsewhere")
+    links = [attrs for tag, attrs in parsed(page).found if tag == "a" and "download" in attrs]
+    assert [link["href"] for link in links] == [
+        "./../runs/a%20run%20%231/traces/rank-00000.json.gz"
+    ]
+
+
+def test_no_line_ends_within_the_name_of_an_option(make_run, events):
+    run = make_run("one")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])
+    assert '<span class="option">--nodes</span> or <span' in page_of([run])

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from hpcdist.base.files import read_json, shipped_folder
 from hpcdist.base.plotting import INK, Drawing
@@ -31,6 +33,9 @@ from hpcdist.summary.report.report import Report, Section, Topic
 from hpcdist.summary.report.runs import NUMBER, Row
 from hpcdist.summary.values import RunSummary
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _SCRIPT = "report.js"
 _STYLE = "report.css"
 _LOG_LINES = 40
@@ -45,27 +50,33 @@ _BAR_HEIGHT = 30.0
 _NO_RATE = 0.4
 """Height of the bar of a run without a speed."""
 
+_OPTION = re.compile(r"--[a-z][a-z-]*")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
-def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
+def to_html(
+    report: Report, drawn: Mapping[int, Sequence[Drawing]], *, folder: Path | None = None
+) -> str:
     """Return one page that needs no other file and no network; its policy lets browsers load
-    nothing. `drawn` are the pictures, by the index of their section."""
+    nothing. `drawn` are the pictures, by the index of their section, and `folder` is that of the
+    page, from which it links to the traces of runs; None is the working directory."""
     import jinja2
     from markupsafe import Markup
 
-    folder = shipped_folder("templates")
+    templates = shipped_folder("templates")
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = (folder / _SCRIPT).read_text(encoding="utf-8")
+    environment.filters["whole_options"] = _whole_options
+    script = (templates / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [
-        _section(section, drawn.get(index, [])) for index, section in enumerate(report.sections)
+        _section(section, drawn.get(index, []), folder or Path())
+        for index, section in enumerate(report.sections)
     ]
     failed = [run for item in sections for run in item.runs if run.is_failed]
     return environment.get_template("report.html.j2").render(
@@ -78,11 +89,18 @@ def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M"),
         # Our own files, not to be escaped; and so is what matplotlib drew, which escapes texts.
-        style=Markup((folder / _STYLE).read_text(encoding="utf-8")),  # noqa: S704
+        style=Markup((templates / _STYLE).read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=f"sha256-{digest}",  # names it in the Content-Security-Policy
         drawn=Markup,
     )
+
+
+def _whole_options(text: str) -> Markup:
+    """Escape a text, and keep a line from ending within an option's name, after its hyphens."""
+    from markupsafe import Markup, escape
+
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
 
 
 class PageRow(NamedTuple):
@@ -129,6 +147,13 @@ class PageBar(NamedTuple):
     text: str
 
 
+class PageLink(NamedTuple):
+    """A file beside the page, which a reader may open."""
+
+    name: str
+    address: str
+
+
 class PageRun(NamedTuple):
     """One run below the tables."""
 
@@ -143,6 +168,8 @@ class PageRun(NamedTuple):
     log: str
     """The end of the log of the rank that failed first."""
     again: str | None
+    traces: list[PageLink]
+    """Chrome traces of profiled steps."""
 
 
 class PageSection(NamedTuple):
@@ -163,7 +190,7 @@ class PageSection(NamedTuple):
     num_failed: int
 
 
-def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
+def _section(section: Section, drawings: Sequence[Drawing], folder: Path) -> PageSection:
     name = shown(section.name)
     rows = sorted(section.rows, key=lambda row: not _is_failed(row.run))
     num_failed = sum(_is_failed(row.run) for row in rows)
@@ -192,7 +219,7 @@ def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
         key=None if key is None else _inline(key),
         table=None if first is None else _table(first, name),
         topics=topics,
-        runs=[_run(row, is_open=row.number in open_numbers) for row in rows],
+        runs=[_run(row, folder, is_open=row.number in open_numbers) for row in rows],
         num_failed=num_failed,
     )
 
@@ -246,7 +273,7 @@ def _is_failed(run: RunSummary) -> bool:
     return run.verdict is not None and run.verdict.kind != "done"
 
 
-def _run(row: Row, *, is_open: bool) -> PageRun:
+def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
     run = row.run
     is_failed = _is_failed(run)
     spec = Run(Path(run.path)).read_spec() if run.path else None
@@ -260,7 +287,17 @@ def _run(row: Row, *, is_open: bool) -> PageRun:
         log_name=shown(run.verdict.log or "") if run.verdict else "",
         log=_log(run) if is_failed else "",
         again=command_again(spec or RunSpec()),
+        traces=list(_traces(run, folder)),
     )
+
+
+def _traces(run: RunSummary, folder: Path) -> Iterator[PageLink]:
+    """Yield links from the folder of the page to traces that are in the run's directory."""
+    for name in run.traces if run.path else ():
+        file = Run(Path(run.path or "")).named_trace(name)
+        if file is not None and file.is_file():
+            place = os.path.relpath(file, os.path.realpath(folder))
+            yield PageLink(shown(file.name), f"./{quote(place)}")  # a path, whatever it begins with
 
 
 def _log(run: RunSummary) -> str:
