@@ -1,9 +1,14 @@
 """Runs that something else disturbed are named, and not compared unless that is asked for."""
 
+import random
+
 import msgspec
 import pytest
 
+from hpcdist.base.text import format_percent
 from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.figures import disturbance
+from hpcdist.summary.figures.disturbance import Stay, find_overlaps
 from hpcdist.summary.report.text import make_console
 
 BEGIN_S = 1.7e9
@@ -95,3 +100,47 @@ def test_a_host_that_was_busy_with_other_work_disturbs_only_where_its_cpus_were_
     assert disturbed == [None, load, None, None]
     assert [run.speedup is None for run in summary.runs] == [False, True, False, False]
     assert summary.runs[1].not_compared_because.startswith(load)
+
+
+def drawn_stays(drawing, num_runs):
+    """Stays of runs on one host, some of them twice, on few sets of CPUs."""
+    stays = {}
+    for number in range(num_runs):
+        begins = [drawing.uniform(0, 100) for _ in range(drawing.choice([1, 1, 2]))]
+        cpus = drawing.choice([[0], [1], [0, 1], [2, 3], []])
+        stays[f"run-{number}"] = [
+            Stay("host0", begin_s, begin_s + drawing.uniform(1, 60), cpus, []) for begin_s in begins
+        ]
+    return stays
+
+
+def largest_shares(stays):
+    """Largest share of each run's stays that another was on the same CPUs for, by all pairs."""
+    largest = dict.fromkeys(stays, 0.0)
+    for run, own in stays.items():
+        for other in (each for name, theirs in stays.items() if name != run for each in theirs):
+            for stay in own:
+                both_s = min(stay.end_s, other.end_s) - max(stay.begin_s, other.begin_s)
+                if {*stay.cpus} & {*other.cpus}:
+                    largest[run] = max(largest[run], both_s / (stay.end_s - stay.begin_s))
+    return largest
+
+
+def test_of_many_runs_at_one_time_each_is_told_its_largest_overlap():
+    for seed in range(60):
+        stays = drawn_stays(random.Random(seed), 12)
+        found = find_overlaps(stays)
+        expected = {run: share for run, share in largest_shares(stays).items() if share > 0.05}
+        assert found.keys() == expected.keys()
+        for run, share in expected.items():
+            assert f" for {format_percent(share)} % of its time" in found[run]
+            assert not found[run].startswith(f"{run} ")
+
+
+def test_a_thousand_runs_at_one_time_need_some_thousand_comparisons(monkeypatch):
+    pairs = []
+    overlap = disturbance._Overlap
+    monkeypatch.setattr(disturbance, "_Overlap", lambda *args: pairs.append(1) or overlap(*args))
+    stays = {f"run-{number}": [Stay("host0", number, 2000.0, [0], [])] for number in range(1000)}
+    assert len(find_overlaps(stays)) == 1000
+    assert len(pairs) < 5000

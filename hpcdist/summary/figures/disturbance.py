@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -99,30 +99,72 @@ def find_other_loads(nodes: Iterable[NodeTotals]) -> list[OtherLoad]:
     return loads
 
 
+class _Going(NamedTuple):
+    """A stay that has begun, of a run."""
+
+    stay: Stay
+    run: str
+
+
+class _Overlap(NamedTuple):
+    """The part of a run's time for which another was on the same CPUs or GPUs."""
+
+    share: float
+    other: str
+    host: str
+    shared: str
+
+    def sentence(self) -> str:
+        percent = format_percent(min(1.0, self.share))
+        return (
+            f"{self.other} ran on the same {self.shared} of {self.host} for {percent} % of its time"
+        )
+
+
 def find_overlaps(stays: Mapping[str, Sequence[Stay]]) -> dict[str, str]:
     """Return, by run, a sentence on the run that was on its CPUs or GPUs for most of its time."""
-    by_host: dict[str, list[tuple[Stay, str]]] = defaultdict(list)
+    by_host: dict[str, list[_Going]] = defaultdict(list)
     for run, own in stays.items():
         for stay in own:
-            by_host[stay.host].append((stay, run))
-    most: dict[str, tuple[float, str]] = {}
+            by_host[stay.host].append(_Going(stay, run))
+    most: dict[str, _Overlap] = {}
     for there in by_host.values():
-        there.sort(key=lambda entry: entry[0].begin_s)
-        going: list[tuple[Stay, str]] = []
-        for stay, run in there:
-            going = [entry for entry in going if entry[0].end_s > stay.begin_s]
-            for other, other_run in going:
-                if run != other_run and (shared := _shared(stay, other)):
-                    both_s = min(stay.end_s, other.end_s) - stay.begin_s
-                    for mine, me, another in ((stay, run, other_run), (other, other_run, run)):
-                        share = both_s / (mine.end_s - mine.begin_s)
-                        text = (
-                            f"{another} ran on the same {shared} of {mine.host} for "
-                            f"{format_percent(min(1.0, share))} % of its time"
-                        )
-                        most[me] = max(most.get(me, (_OVERLAP, "")), (share, text))
-            going.append((stay, run))
-    return {run: text for run, (_, text) in most.items() if text}
+        for run, overlap in _overlaps_on_host(there):
+            if overlap.share > (most[run].share if run in most else _OVERLAP):
+                most[run] = overlap
+    return {run: overlap.sentence() for run, overlap in most.items()}
+
+
+def _overlaps_on_host(stays: list[_Going]) -> Iterator[tuple[str, _Overlap]]:
+    """Yield overlaps of two runs, for each of them; of thousands at one time not all pairs, but of
+    each run that with the largest share."""
+    going: dict[tuple[object, ...], list[_Going]] = defaultdict(list)
+    for new in sorted(stays, key=lambda each: each.stay.begin_s):
+        for key, earlier in list(going.items()):
+            there = [old for old in earlier if old.stay.end_s > new.stay.begin_s]
+            if not there:
+                del going[key]
+                continue
+            going[key] = there
+            shared = _shared(new.stay, there[0].stay)
+            for old in there if shared else ():
+                if old.run != new.run:
+                    both_s = min(new.stay.end_s, old.stay.end_s) - new.stay.begin_s
+                    for mine, other in ((new, old), (old, new)):
+                        share = both_s / (mine.stay.end_s - mine.stay.begin_s)
+                        yield mine.run, _Overlap(share, other.run, mine.stay.host, shared)
+        key = (*new.stay.gpus, None, *new.stay.cpus)
+        going[key] = _longest(going[key], new)
+
+
+def _longest(there: Sequence[_Going], new: _Going) -> list[_Going]:
+    """Return the stays on the same CPUs and GPUs without those that two other runs outlast: whoever
+    comes later is with one of these for longer, and those were with them for longer."""
+    kept: list[_Going] = []
+    for each in sorted([*there, new], key=lambda each: -each.stay.end_s):
+        if len({longer.run for longer in kept} - {each.run}) < 2:
+            kept.append(each)
+    return kept
 
 
 def _shared(one: Stay, other: Stay) -> str:
