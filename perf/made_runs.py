@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpcdist.agent.node import AgentFile
 from hpcdist.agent.usage import NodeBegin, Sample, Windows, to_fields
 from hpcdist.base import files
 from hpcdist.base.version import versions
@@ -27,6 +28,7 @@ _STEP_TIME_S = 0.003
 _SAMPLES_PER_STEP = 64
 _SAMPLED_EVERY_S = 2.0
 _SAMPLES = 100
+_RANKS_THAT_DIFFER = 16
 
 
 def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) -> None:
@@ -42,9 +44,7 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
     usage = runs.parent / f"{runs.name}-node-0.jsonl"
     _write_usage(usage, num_cpus=num_ranks)
     spec = _spec(num_ranks)
-    verdict = Verdict(
-        kind="done", state="done", message="done", exit_code_of_run=0, time_s=time.time()
-    )
+    verdict = _done()
     for _ in range(num_runs):
         run = Run.create(runs, "ddp")
         run.make_rank_folders(range(num_ranks))
@@ -57,6 +57,44 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
         run.write_verdict(verdict)
 
 
+def make_large_run(runs: Path, *, num_nodes: int, ranks_per_node: int, num_windows: int) -> Run:
+    """Make a finished run of the job `ddp` on many nodes, with each file that such a run leaves.
+
+    Ranks differ in what they say of themselves, and share the steps of a few.
+    """
+    runs.mkdir(exist_ok=True)
+    num_ranks = num_nodes * ranks_per_node
+    bodies = []
+    for number in range(_RANKS_THAT_DIFFER):
+        path = runs.parent / f"{runs.name}-body-{number}.jsonl"
+        _write_steps(EventWriter(path), number, num_windows=num_windows)
+        bodies.append(path.read_bytes())
+    usage = runs.parent / f"{runs.name}-usage.jsonl"
+    run = Run.create(runs, "ddp")
+    run.make_rank_folders(range(num_ranks))
+    for node in range(num_nodes):
+        address = f"10.0.{node // 256}.{node % 256}"
+        agent = AgentFile(node=node, host=f"host{node}", device="cpu", address=address)
+        agent = msgspec.structs.replace(agent, master_addr="10.0.0.0", interface="ib0")
+        files.write_json(run.agent_file(node), msgspec.to_builtins(agent))
+        usage.unlink(missing_ok=True)
+        _write_usage(usage, num_cpus=ranks_per_node, node=node)
+        os.link(usage, run.usage_file(node))
+        for rank in range(node * ranks_per_node, (node + 1) * ranks_per_node):
+            events = EventWriter(run.event_file(rank))
+            _write_start(events, rank, ranks_per_node, num_nodes=num_nodes)
+            events.close()
+            with run.event_file(rank).open("ab") as file:
+                file.write(bodies[rank * 7919 % _RANKS_THAT_DIFFER])
+            run.log_file(rank).write_text(f"hello from rank {rank}\nbye\n")
+    run.claim_attempt()
+    spec = _spec(ranks_per_node, num_nodes=num_nodes)
+    files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
+    files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
+    run.write_verdict(_done())
+    return run
+
+
 def make_submitted_runs(runs: Path, *, jobs: Sequence[tuple[str, str]], scheduler: str) -> None:
     """Runs of the job `ddp` that a scheduler has, or had, under these names and ids of its own."""
     spec = _spec(1) | {"scheduler": scheduler}
@@ -67,12 +105,16 @@ def make_submitted_runs(runs: Path, *, jobs: Sequence[tuple[str, str]], schedule
         files.write_json(run.submission_file, submission | {"submitted_s": time.time()})
 
 
-def _write_usage(path: Path, *, num_cpus: int) -> None:
+def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
     """What the agent of a node without GPUs samples in some minutes, by its own windows."""
     drawing = random.Random(0)
     events = EventWriter(path)
     begin = NodeBegin(
-        begin_s=0.0, node=0, host="host", cpus=list(range(num_cpus)), num_cpus=num_cpus
+        begin_s=0.0,
+        node=node,
+        host=f"host{node or ''}",
+        cpus=list(range(num_cpus)),
+        num_cpus=num_cpus,
     )
     events.write("node", **to_fields(begin))
     windows = Windows(_SAMPLED_EVERY_S)
@@ -91,9 +133,15 @@ def _write_usage(path: Path, *, num_cpus: int) -> None:
     events.close()
 
 
-def _spec(num_ranks: int) -> dict[str, object]:
+def _done() -> Verdict:
+    return Verdict(
+        kind="done", state="done", message="done", exit_code_of_run=0, time_s=time.time()
+    )
+
+
+def _spec(num_ranks: int, *, num_nodes: int = 1) -> dict[str, object]:
     job = load_job("ddp").job
-    resources = msgspec.structs.replace(job.resources, gpus=num_ranks)
+    resources = msgspec.structs.replace(job.resources, nodes=num_nodes, gpus=num_ranks)
     return {
         "version": SPEC_VERSION,
         "job": job_to_dict(msgspec.structs.replace(job, resources=resources)),
@@ -102,28 +150,40 @@ def _spec(num_ranks: int) -> dict[str, object]:
 
 
 def _write_events(path: Path, *, rank: int, num_ranks: int, num_windows: int) -> None:
-    """What a rank of a training records, by the real recorder on a clock of its own."""
-    drawing = random.Random(rank)
-    now_s = 0.0
     events = EventWriter(path)
+    _write_start(events, rank, num_ranks)
+    _write_steps(events, rank, num_windows=num_windows)
+
+
+def _write_start(
+    events: EventWriter, rank: int, ranks_per_node: int, *, num_nodes: int = 1
+) -> None:
+    """Write what a rank says of itself before its first step."""
+    node, local_rank = divmod(rank, ranks_per_node)
     events.write(
         "start",
         schema=SCHEMA_VERSION,
         rank=rank,
-        local_rank=rank,
-        node=0,
-        world_size=num_ranks,
-        local_world_size=num_ranks,
-        num_nodes=1,
+        local_rank=local_rank,
+        node=node,
+        world_size=num_nodes * ranks_per_node,
+        local_world_size=ranks_per_node,
+        num_nodes=num_nodes,
         attempt=0,
         restart_count=0,
-        host="host",
+        host=f"host{node or ''}",
         pid=1,
         device="cpu",
         backend="gloo",
         num_threads=1,
-        cpus=[rank],
+        cpus=[local_rank],
     )
+
+
+def _write_steps(events: EventWriter, seed: int, *, num_windows: int) -> None:
+    """Write what a rank of a training records, by the real recorder on a clock of its own."""
+    drawing = random.Random(seed)
+    now_s = 0.0
     recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
     for epoch in range(num_windows):
         recorder.epoch = epoch

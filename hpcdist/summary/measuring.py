@@ -1,12 +1,16 @@
 """From run directories to measured runs: from the cache, or read in this process, or by workers on
 several CPUs.
 
-A worker reads one run at a time and gives its figures back as bytes, as the cache keeps them.
+A worker reads one run at a time and gives its figures back as bytes, as the cache keeps them. A run
+of thousands of ranks is divided among the workers: each reads some of its ranks.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
+import operator
 import os
 import signal
 import threading
@@ -14,14 +18,14 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
-from hpcdist.summary.figures.rank import measure_rank
+from hpcdist.summary.figures.rank import RankFigures, measure_rank
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
 from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect
@@ -30,7 +34,17 @@ from hpcdist.summary.read.records import Fault
 
 _MOST_WORKERS = 16  # on a login node there are others, and one file system
 _RUNS_AT_ONCE = 8  # given to a worker
+_RANKS_AT_ONCE = 64
 _BYTES_PER_WORKER = 8_000_000  # read in the time in which one starts
+_LARGE_RUN_BYTES = 64_000_000
+"""A run with as many is divided among the workers."""
+_SPANS_OF_RUN = 2_000_000
+_LEAST_SPANS = 200
+"""Ten for each of the twenty blocks over which a run's spread is taken."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -45,23 +59,60 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Measurement)
 
 
-def measure(run: Run) -> Measurement:
-    """Read a run directory, rank by rank."""
+_EventFile: TypeAlias = tuple[int, int, Path]
+"""The number of a rank or node, the attempt, and its file."""
+_MeasuredRanks: TypeAlias = list[tuple[RankFigures, list[Fault]]]
+
+
+def measure(run: Run, *, is_large: bool = False, num_workers: int = 1) -> Measurement:
+    """Read a run directory, rank by rank; the ranks of a large run by several workers, and with no
+    more of each in memory than the figures need."""
     record = collect.read_run(run)
     if isinstance(record, Fault):
         return Measurement(run=None, faults=[record])
     faults = [*record.faults]
     ranks = []
-    for number, attempt, path in run.event_files():
-        rank = collect.read_rank(path, rank=number, attempt=attempt)
-        faults += rank.faults
-        ranks.append(measure_rank(rank))
+    for figures, own_faults in _measure_ranks_of(run, num_workers, is_large=is_large):
+        faults += own_faults
+        ranks.append(figures)
     nodes = []
     for number, attempt, path in run.usage_files():
         node = collect.read_node(path, node=number, attempt=attempt)
         faults += node.faults
         nodes.append(measure_node(node))
     return Measurement(run=measure_run(record, ranks, nodes), faults=faults)
+
+
+def _measure_ranks_of(
+    run: Run, num_workers: int, *, is_large: bool
+) -> Iterator[tuple[RankFigures, list[Fault]]]:
+    """Yield the figures of each rank in each attempt, in order; in the end by this process alone,
+    where workers cannot be had or were killed."""
+    event_files, num_done = run.event_files(), 0
+    places = range(0, len(event_files), _RANKS_AT_ONCE)
+    parts = [event_files[place : place + _RANKS_AT_ONCE] for place in places]
+    most_spans = _most_spans(len(event_files)) if is_large else None
+    measure_some = functools.partial(_measure_ranks, most_spans=most_spans)
+    if is_large and num_workers > 1 and threading.active_count() == 1:
+        with closing(_spread(measure_some, parts, num_workers, at_once=1)) as measured:
+            for some in measured:
+                yield from some
+                num_done += 1
+    for part in parts[num_done:]:
+        yield from measure_some(part)
+
+
+def _measure_ranks(event_files: Sequence[_EventFile], *, most_spans: int | None) -> _MeasuredRanks:
+    measured = []
+    for number, attempt, path in event_files:
+        rank = collect.read_rank(path, rank=number, attempt=attempt)
+        measured.append((measure_rank(rank, most_spans=most_spans), rank.faults))
+    return measured
+
+
+def _most_spans(num_ranks: int) -> int:
+    """Return how many stretches of each rank are kept: those of all ranks are in memory at once."""
+    return max(_LEAST_SPANS, _SPANS_OF_RUN // max(1, num_ranks))
 
 
 def _encode(value: Any) -> bytes | None:
@@ -81,14 +132,30 @@ def _decode(content: bytes | msgspec.Raw | None) -> Measurement | None:
         return None
 
 
-def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Measurement]:
+def measure_all(
+    runs: Sequence[Run], *, num_workers: int, are_large: Sequence[bool] | None = None
+) -> Iterator[bytes | Measurement]:
     """Yield what each of the runs gives, in their order; as bytes where that can be.
 
     With several workers this process is forked, unless it has other threads.
     """
+    large = are_large or [False] * len(runs)
+    for is_large, group in itertools.groupby(zip(runs, large, strict=True), operator.itemgetter(1)):
+        some = [run for run, _ in group]
+        if is_large:
+            for run in some:
+                measurement = measure(run, is_large=True, num_workers=num_workers)
+                yield _encode(measurement) or measurement
+        else:
+            yield from _measure_small(some, num_workers)
+
+
+def _measure_small(runs: Sequence[Run], num_workers: int) -> Iterator[bytes | Measurement]:
     num_done = 0
     if num_workers > 1 and threading.active_count() == 1:
-        with closing(_measure_spread(runs, num_workers)) as measured:
+        paths = [str(run.path) for run in runs]
+        spread = _spread(_measure_path, paths, num_workers, at_once=_RUNS_AT_ONCE)
+        with closing(spread) as measured:
             for run, content in zip(runs, measured, strict=False):
                 yield measure(run) if content is None else content
                 num_done += 1
@@ -97,12 +164,14 @@ def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Me
         yield _encode(measurement) or measurement
 
 
-def _measure_spread(runs: Sequence[Run], num_workers: int) -> Generator[bytes | None, None, None]:
-    """Yield until a worker is killed; nothing where none can be started."""
+def _spread(
+    work: Callable[[T], R], items: Sequence[T], num_workers: int, *, at_once: int
+) -> Generator[R, None, None]:
+    """Yield what workers make of each item, until one is killed; nothing where none can be
+    started."""
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    paths = [str(run.path) for run in runs]
     try:
         executor = ProcessPoolExecutor(
             num_workers,
@@ -113,7 +182,7 @@ def _measure_spread(runs: Sequence[Run], num_workers: int) -> Generator[bytes | 
     except OSError:  # no semaphores: a machine without /dev/shm
         return
     try:
-        yield from executor.map(_measure_path, paths, chunksize=_RUNS_AT_ONCE)
+        yield from executor.map(work, items, chunksize=at_once)
     except (BrokenProcessPool, OSError):
         return
     finally:
@@ -154,7 +223,11 @@ def find_measurements(
         worth = 1 + num_bytes // _BYTES_PER_WORKER
         num_workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS, worth)
     new: list[tuple[Run, Fingerprint, bytes]] = []
-    measured = measure_all([runs[index] for index in missing], num_workers=num_workers)
+    measured = measure_all(
+        [runs[index] for index in missing],
+        num_workers=num_workers,
+        are_large=[fingerprints[index].event_bytes >= _LARGE_RUN_BYTES for index in missing],
+    )
     for index, content in zip(missing, measured, strict=True):
         measurement = content if isinstance(content, Measurement) else _decode(content)
         measurements[index] = _share(measurement, shared)

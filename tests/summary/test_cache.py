@@ -66,6 +66,16 @@ def test_figures_are_the_same_with_workers_and_with_the_cache(varied, tmp_path, 
     assert kept(cache) == ["odd", "one", "two"]
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_large_run_gives_the_same_figures_though_its_ranks_are_divided_among_workers(
+    varied, monkeypatch, num_workers
+):
+    plain = figures(varied)
+    monkeypatch.setattr("hpcdist.summary.measuring._LARGE_RUN_BYTES", 0)
+    monkeypatch.setattr("hpcdist.summary.measuring._RANKS_AT_ONCE", 1)
+    assert figures(varied, num_workers=num_workers) == plain
+
+
 def kept(folder):
     found = [unsealed(path.read_bytes()) for path in folder.glob("*.msgpack")]
     return sorted(name for one in found for name in one["runs"])

@@ -77,8 +77,9 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Results by the keys of benchmarks; None where nothing was measured."""
 
 
-def measure_rank(record: RankRecord) -> RankFigures:
-    """Compute the figures of one rank in one attempt."""
+def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFigures:
+    """Compute the figures of one rank in one attempt; of more than so many spans, neighbours are
+    joined."""
     measured = timing.drop_warm_up(record.windows)
     totals = StepTotals()
     totals.add(measured)
@@ -95,7 +96,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         attempt=record.attempt,
         start=record.starts[-1] if record.starts else Start(),
         group=record.groups[-1] if record.groups else None,
-        spans=timing.to_spans(measured),
+        spans=timing.to_spans(measured, most=most_spans),
         totals=totals,
         warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
         tests=[
