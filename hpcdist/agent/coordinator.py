@@ -25,6 +25,7 @@ from hpcdist.agent.agreement import (
 from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
@@ -38,7 +39,7 @@ _GONE_S = 5.0
 _RESUME_S = 5.0
 """After a suspension, how long the others may take to hear that nobody is to blame for it."""
 
-_DUMP_S = 2.0
+_DUMP_S = 5.0
 """Time that agents have to collect stacks from ranks that hang."""
 
 STOP_TOGETHER_S = 60.0
@@ -358,7 +359,7 @@ class Coordinator:
         if told.is_explained():
             self._end_ranks()
         elif reports:
-            self._decide(hang_verdict(reports))
+            self._decide(hang_verdict(reports, told.world_size, told.ends))
         else:
             mute = sorted(self._members() - told.dumped or self._members())
             nodes = listed(mute, "node")
@@ -432,33 +433,3 @@ class Coordinator:
     def _broadcast(self, message: ToAgent) -> None:
         for node in sorted(self._members()):
             self.send(node, message)
-
-
-def hang_verdict(reports: list[HangReport]) -> Verdict:
-    """Return the verdict on the rank that makes the others wait: one that does not answer or is not
-    waiting itself comes before one that is; then the one with the fewest steps; then the one that
-    was silent longest."""
-    first, *others = sorted(
-        reports,
-        key=lambda report: (
-            report.is_waiting,
-            -1 if report.end.step is None else report.end.step,
-            -report.silent_s,
-            report.end.rank,
-        ),
-    )
-    where = f"in {first.where}" if first.where else "and does not answer"
-    if first.state == "T":
-        where = "and is stopped (SIGSTOP?)"
-    sentence = (
-        f"{failure.place(first.end)} hangs{failure.at_step(first.end)}: no step for "
-        f"{first.silent_s:.0f} s, {where}"
-    )
-    if first.is_waiting:
-        sentence += "; all ranks wait for each other, see logs/*.stacks"
-    return failure.verdict_on(
-        first.end,
-        kind="hang",
-        sentence=sentence,
-        victims=[report.end.rank for report in others],
-    )

@@ -34,6 +34,8 @@ from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
 _STACKS_WAIT_S = 0.5
+_ANSWERS_WAIT_S = 2.0
+"""A rank that does not answer for so long lets no other thread run."""
 _PAUSE_SETTLES_S = 0.01
 """After the order to pause, when every rank that had not seen it has told its boundary."""
 
@@ -70,6 +72,7 @@ class LocalRanks:
         self._is_ready = False
         self._attempt = 0
         self._dumped_at = self._paused_at = math.inf
+        self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._was_silent = False
@@ -115,6 +118,9 @@ class LocalRanks:
                     self._tell(messages.Gone(attempt=order.attempt))
             case messages.Dump():
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
+                for local_rank in self._watch.pids:
+                    self._board.desk(local_rank).ask()
+                self._asked_at = time.monotonic()
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
             case messages.Pause():
                 self._board.pause()
@@ -136,7 +142,9 @@ class LocalRanks:
     def on_time(self) -> None:
         """Answer the orders whose effect had to be waited for."""
         now = time.monotonic()
-        if now >= self._dumped_at:
+        if now >= self._dumped_at and not self._has_answers(now):
+            self._dumped_at = now + _STACKS_WAIT_S / 5
+        elif now >= self._dumped_at:
             self._dumped_at = math.inf
             self._keep_stacks()
             reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
@@ -145,6 +153,12 @@ class LocalRanks:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
             self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
+
+    def _has_answers(self, now: float) -> bool:
+        """Return True where all living ranks have told their collectives, or will not."""
+        desks = map(self._board.desk, self._watch.pids)
+        is_late = now >= self._asked_at + _ANSWERS_WAIT_S
+        return is_late or all(desk.answer() is not None for desk in desks)
 
     def look(self, *, enforces_limits: bool) -> None:
         """Keep the memory limit, and tell once of a rank that has been silent for too long."""

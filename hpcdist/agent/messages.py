@@ -25,6 +25,7 @@ import msgspec
 
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
+from hpcdist.rank.collectives import Collectives
 from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 _Received = TypeVar("_Received")
@@ -54,10 +55,14 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
     """Since its last step."""
     where: str | None = None
     """Innermost line of its main thread; None where it did not answer."""
+    calls: str | None = None
+    """Function of a library that this line has called."""
     is_waiting: bool = False
     """It waits for other ranks, in a collective or in the backward pass."""
     state: str = "?"
     """State letter of the process: T is stopped."""
+    collectives: Collectives | None = None
+    """None where it did not answer."""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):

@@ -15,6 +15,7 @@ from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId, identify
+from hpcdist.rank.collectives import recorder_environment
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
@@ -295,7 +296,8 @@ def rank_environment(
     (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
 
     TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
-    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0.
+    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0. torch's flight recorder is on, so
+    that the verdict on a hang can name the collective operation; what the user has set stays.
     """
     variables = {
         "RANK": str(place.rank),
@@ -315,6 +317,7 @@ def rank_environment(
         "TORCHELASTIC_RESTART_COUNT": str(place.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **recorder_environment(os.environ),
     }
     if interface is not None:
         variables |= {name: os.environ.get(name, interface) for name in _INTERFACE_VARIABLES}

@@ -72,9 +72,10 @@ def _make() -> int:
         return os.dup(file.fileno())
 
 
-def whereabouts(text: str) -> tuple[str | None, bool]:
-    """Return where the main thread is by the newest dump in a stacks file (its innermost line
-    outside installed libraries, or of all), and whether it waits for other ranks there."""
+def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
+    """Return where the main thread is by the newest dump (its innermost line outside installed
+    libraries, or of all), the library's function that it called there, and whether it waits for
+    other ranks in it."""
     frames: list[tuple[str, str, str]] = []
     for line in text.splitlines():
         # The innermost frame stands first; the newest thread does, too, and the main thread last.
@@ -83,14 +84,17 @@ def whereabouts(text: str) -> tuple[str | None, bool]:
         elif match := _FRAME.match(line):
             frames.append((match["file"], match["line"], match["function"]))
     if not frames:
-        return None, False
+        return None, None, False
     own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
-    file, number, function = (own or frames)[0]
+    innermost = (own or frames)[0]
+    file, number, function = innermost
+    below = frames.index(innermost) - 1
+    calls = f"{frames[below][2]} of {Path(frames[below][0]).name}" if below >= 0 else None
     # It waits where only installed libraries' frames are below one that waits for others.
     files = (frame[0] for frame in frames)
     decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
     is_waiting = _is_in(decisive, _WAITING)
-    return f"{Path(file).name}:{number} ({function})", is_waiting
+    return f"{Path(file).name}:{number} ({function})", calls, is_waiting
 
 
 def _is_in(file: str, places: Iterable[str]) -> bool:

@@ -8,6 +8,8 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
@@ -16,6 +18,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.collectives import Collectives
 from hpcdist.runs.run import Run
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
@@ -115,11 +118,22 @@ class RankWatch:
     def hang_report(self, local_rank: int, pid: int) -> HangReport:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
-        where, is_waiting = whereabouts(self.stacks.read(local_rank))
+        where, calls, is_waiting = whereabouts(self.stacks.read(local_rank))
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),
             where=where,
+            calls=calls,
             is_waiting=is_waiting,
             state=state_letter(pid),
+            collectives=self._collectives(local_rank),
         )
+
+    def _collectives(self, local_rank: int) -> Collectives | None:
+        answer = self.board.desk(local_rank).answer()
+        if answer is None:
+            return None
+        try:
+            return msgspec.json.decode(answer, type=Collectives)
+        except msgspec.MsgspecError:  # the program can write there, too
+            return None

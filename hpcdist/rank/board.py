@@ -19,6 +19,8 @@ import time
 
 import msgspec
 
+from hpcdist.rank.inquiry import Desk, Inquiry
+
 _SLOT_WORDS = 8
 """Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
 different cores do not slow each other."""
@@ -56,15 +58,21 @@ class ProgressBoard:
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
+        self._inquiry = Inquiry(num_ranks)
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""
         for index in range(len(self._words)):
             self._words[index] = 0
+        self._inquiry.clear()
 
     def slot(self, local_rank: int) -> ProgressSlot:
         """Return the writing end of one rank."""
-        return ProgressSlot(self._slots[local_rank], self._order)
+        return ProgressSlot(self._slots[local_rank], self._order, self.desk(local_rank))
+
+    def desk(self, local_rank: int) -> Desk:
+        """Return the place where one rank is asked, whatever its main thread does."""
+        return self._inquiry.desk(local_rank)
 
     def pause(self) -> None:
         """Have every rank wait at its next boundary for the one at which all stop."""
@@ -93,7 +101,8 @@ class ProgressBoard:
 class ProgressSlot:
     """The part of the board where one rank stores its progress, and learns that it is to stop."""
 
-    def __init__(self, words: memoryview[int], order: memoryview[int]) -> None:
+    def __init__(self, words: memoryview[int], order: memoryview[int], desk: Desk) -> None:
+        self.desk = desk
         self._words = words
         self._order = order
         self._boundary = 0

@@ -11,10 +11,10 @@ from hpcdist.agent.coordinator import (
     STOP_TOGETHER_S,
     Coordinator,
     Stage,
-    hang_verdict,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import Meeting
+from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.runs.verdict import RankEnd
 
 
@@ -391,7 +391,7 @@ def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
     cluster.run()
     cluster.tell(0, messages.Silent(attempt=0, rank=0))
     cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
-    cluster.wait(3)
+    cluster.wait(6)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 0)
 
@@ -400,7 +400,7 @@ def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
     cluster = Cluster()
     cluster.run()
     cluster.tell(0, messages.Silent(attempt=0, rank=0))
-    cluster.wait(3)
+    cluster.wait(6)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("hang", "failed")
     assert "the agents of nodes 0 and 1 did not say where" in cluster.verdict.message
@@ -433,7 +433,7 @@ def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
     ],
 )
 def test_the_rank_that_makes_the_others_wait(reports, first, words):
-    verdict = hang_verdict(reports)
+    verdict = hang_verdict(reports, 2, {})
     assert verdict.rank == first
     assert verdict.victims == [1 - first]
     assert words in verdict.message

@@ -30,6 +30,11 @@ _PEER_IS_GONE = re.compile(
 """Messages of gloo, NCCL and the store where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
 TCPStore of torch 2.6 to 2.15)."""
 
+_SIZES_DIFFER = re.compile(
+    r"preamble\.length|received data size doesn't match|collective mismatch", re.IGNORECASE
+)
+"""Messages of gloo to a rank that got more from a peer than it has room for."""
+
 _OWN_ERRORS = f"{HpcdistError.__module__}."
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TRACEBACK = "Traceback (most recent call last):"
@@ -83,6 +88,10 @@ def is_victim(end: RankEnd) -> bool:
         return False
     if end.stopped:
         return True
+    return not _SIZES_DIFFER.search(end.message or "") and _tells_of_a_lost_peer(end)
+
+
+def _tells_of_a_lost_peer(end: RankEnd) -> bool:
     if end.signal == "SIGABRT":  # NCCL's watchdog raises nothing: it logs why, and aborts
         return bool(_PEER_IS_GONE.search(end.message or ""))
     if end.exception is None:
@@ -328,9 +337,9 @@ def _cause(end: RankEnd) -> str:
     if end.signal == "SIGKILL":
         return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
     if end.signal is not None:
-        return f"killed by {end.signal}"
+        return f"killed by {end.signal}{_mismatch(end)}"
     if end.exception is not None:
-        return _exception(end)
+        return _exception(end) + _mismatch(end)
     if end.exit_code == 0:
         return "left with exit code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
@@ -338,6 +347,16 @@ def _cause(end: RankEnd) -> str:
     else:
         said = f": {_one_line(end.message)}" if end.message else ""
     return f"left with exit code {end.exit_code}{said}"
+
+
+def _mismatch(end: RankEnd) -> str:
+    """Return in words that a rank got more from another than it has room for, where it says so."""
+    if not _SIZES_DIFFER.search(end.message or ""):
+        return ""
+    return (
+        "; the ranks put tensors of different sizes or types into one collective operation, or "
+        "began different ones"
+    )
 
 
 def _shortage(end: RankEnd) -> str:

@@ -1,0 +1,223 @@
+"""From the ranks' accounts of their collective operations to the one in which a run stands still.
+
+Every rank of a process group counts the operations that it begins there, and all must begin the
+same ones in the same order. So the first number that some have begun and not finished, and others
+have not begun, or began as something else, is where the run hangs; who is missing there and waits
+nowhere else is the rank to look at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from hpcdist.base.text import listed, number_of
+from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+
+_OF_ONE_SIZE = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "barrier")
+"""Operations into which every rank puts tensors of one size; gathers and scatters may differ."""
+_MOST_SHOWN = 3
+
+
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that some ranks of a group have begun, and that does not end."""
+
+    group: str
+    num_members: int
+    waiting: list[int]
+    """Ranks that have begun it, as most of them did."""
+    operation: Operation
+    """The operation, as the first of these began it."""
+    missing: list[int] = []
+    """Ranks that have begun fewer operations in this group."""
+    others: dict[int, Operation] = {}
+    """Ranks that began something else in its place."""
+    mute: list[int] = []
+    """Ranks that said nothing: they may have begun it."""
+
+    @property
+    def is_explained(self) -> bool:
+        return bool(self.missing or self.others or self.mute)
+
+
+def find_standstills(
+    accounts: Mapping[int, Collectives], ranks: Collection[int], mute: Collection[int] = ()
+) -> list[Standstill]:
+    """Return where the ranks of a run wait for each other, the origin first.
+
+    `accounts` are those of the living ranks that gave one, `mute` are living ranks that gave none,
+    and `ranks` all of the run.
+    """
+    names = {group.name for account in accounts.values() for group in account.groups}
+    found = [
+        standstill
+        for name in sorted(names)
+        if (standstill := _standstill(name, accounts, ranks, mute)) is not None
+    ]
+    waiting = {rank for standstill in found for rank in standstill.waiting}
+
+    def order(standstill: Standstill) -> tuple[bool, bool, float]:
+        is_origin = not standstill.others and set(standstill.missing) <= waiting
+        return (not standstill.is_explained, is_origin, standstill.operation.begun_s)
+
+    return sorted(found, key=order)
+
+
+def _standstill(
+    name: str,
+    accounts: Mapping[int, Collectives],
+    ranks: Collection[int],
+    mute: Collection[int],
+) -> Standstill | None:
+    records = {
+        rank: group
+        for rank, account in accounts.items()
+        for group in account.groups
+        if group.name == name
+    }
+    pending = [number for group in records.values() for number in _pending(group)]
+    if not pending:
+        return None
+    number = min(pending)
+    begun = {
+        rank: operation
+        for rank, group in records.items()
+        for operation in group.operations
+        if operation.number == number
+    }
+    first = min(rank for rank, operation in begun.items() if not operation.is_done)
+    usual = _usual(begun, first)
+    others = {rank: one for rank, one in begun.items() if not _fits(one, usual)}
+    members = next((group.ranks for group in records.values() if group.ranks), None)
+    expected = sorted(ranks) if members is None else members
+    return Standstill(
+        group=name,
+        num_members=len(expected),
+        waiting=sorted(r for r, one in begun.items() if r not in others and not one.is_done),
+        operation=usual,
+        missing=[
+            rank
+            for rank in expected
+            if rank not in mute and _last_number(accounts.get(rank), name) < number
+        ],
+        others=others,
+        mute=sorted(set(expected) & set(mute)),
+    )
+
+
+def _pending(group: GroupRecord) -> list[int]:
+    return [one.number for one in group.operations if not one.is_done]
+
+
+def _last_number(account: Collectives | None, name: str) -> int:
+    groups = account.groups if account is not None else []
+    return max((group.last_number for group in groups if group.name == name), default=0)
+
+
+def _usual(begun: Mapping[int, Operation], first: int) -> Operation:
+    """Return the operation that most ranks began; of two equally many began, that of `first`."""
+    kinds = sorted(begun, key=lambda rank: (rank != first, rank))
+    return max(
+        (begun[rank] for rank in kinds),
+        key=lambda one: sum(_fits(other, one) for other in begun.values()),
+    )
+
+
+def _fits(one: Operation, other: Operation) -> bool:
+    """Return True where two ranks' operations are one; a root gives what others do not."""
+    if one.name != other.name:
+        return False
+    if one.name not in _OF_ONE_SIZE or not one.sizes or not other.sizes:
+        return True
+    return (one.sizes, one.dtypes) == (other.sizes, other.dtypes)
+
+
+# Sentences.
+
+
+def to_blame(standstills: Sequence[Standstill]) -> int | None:
+    """Return the rank that the others wait for; None where that cannot be told."""
+    for standstill in standstills[:1]:
+        waiting = {rank for other in standstills for rank in other.waiting}
+        free = [rank for rank in standstill.missing if rank not in waiting]
+        if free:
+            return free[0]
+        if standstill.others:
+            return min(standstill.others)
+        if standstill.mute and not standstill.missing:
+            return standstill.mute[0]
+    return None
+
+
+def describe(standstills: Sequence[Standstill], lines: Mapping[int, str]) -> str | None:
+    """Return how the ranks stand to each other in words; None where nothing is known.
+
+    `lines` are those of the program where ranks are, by rank.
+    """
+    if not standstills:
+        return None
+    first, blamed = standstills[0], to_blame(standstills)
+    told = [_Words(standstill, lines) for standstill in standstills]
+    if first.others:
+        return told[0].mismatch()
+    if blamed is not None and blamed in first.mute:
+        return told[0].wait_in()
+    if blamed is None and len(standstills) > 1:
+        waits = ", and ".join(words.wait_in() for words in told[:_MOST_SHOWN])
+        return f"the ranks use process groups in different orders: {waits}"
+    return told[0].never_reached()
+
+
+class _Words:
+    """The sentences on one standstill."""
+
+    def __init__(self, standstill: Standstill, lines: Mapping[int, str]) -> None:
+        self._standstill = standstill
+        self._lines = lines
+
+    def never_reached(self) -> str:
+        standstill = self._standstill
+        if not standstill.missing:
+            members = number_of(standstill.num_members, "rank")
+            return f"all {members} have begun {self._operation()}, which does not end"
+        return f"{listed(standstill.missing)} never reached {self._operation()}, {self._waiting()}"
+
+    def mismatch(self) -> str:
+        others = self._standstill.others
+        first = min(others)
+        instead = f"{_signature(others[first])} in its place{self._at([first])}"
+        return f"{self.wait_in()}, and {listed(sorted(others))} began {instead}"
+
+    def wait_in(self) -> str:
+        standstill = self._standstill
+        wait = "waits" if len(standstill.waiting) == 1 else "wait"
+        return f"{listed(standstill.waiting)} {wait} in {self._operation()} since {self._clock()}"
+
+    def _waiting(self) -> str:
+        waiting = self._standstill.waiting
+        wait = "waits" if len(waiting) == 1 else "wait"
+        return f"in which {listed(waiting)} {wait} since {self._clock()}"
+
+    def _operation(self) -> str:
+        standstill = self._standstill
+        operation = standstill.operation
+        group = "" if standstill.group == "0" else f" of process group {standstill.group}"
+        place = self._at(standstill.waiting)
+        return f"{_signature(operation)}, number {operation.number}{group}{place}"
+
+    def _at(self, ranks: Sequence[int]) -> str:
+        line = next((self._lines[rank] for rank in ranks if rank in self._lines), None)
+        return f" (at {line})" if line else ""
+
+    def _clock(self) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self._standstill.operation.begun_s))
+
+
+def _signature(operation: Operation) -> str:
+    tensors = ", ".join(
+        f"{dtype.lower()}[{'x'.join(map(str, sizes))}]"
+        for sizes, dtype in zip(operation.sizes, operation.dtypes, strict=False)
+    )
+    return f"{operation.name}({tensors})" if tensors else operation.name

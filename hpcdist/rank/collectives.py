@@ -1,0 +1,152 @@
+"""The collective operations that a rank has begun, as torch's flight recorder has them.
+
+The recorder keeps the newest operations of gloo and NCCL with their shapes. It is read within the
+rank, as JSON: nobody unpickles what another process wrote. Its lines of the program are left out:
+torch imports its compiler to tell them, and the stacks of the ranks have them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+
+from hpcdist.rank.inquiry import MOST_ANSWER_BYTES
+
+_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
+ones warn of it."""
+_RENAMED_IN = (2, 8)
+_RECORDED_OPERATIONS = 2000
+
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+_NEWEST = 16
+_OLDEST_PENDING = 4
+_NS = 1e-9
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective operation as one rank began it."""
+
+    number: int
+    """Place among the operations of its group, from 1; every rank of the group counts alike."""
+    name: str
+    """all_reduce and its like, as the backend calls it."""
+    sizes: list[list[int]] = []
+    dtypes: list[str] = []
+    begun_s: float = 0.0
+    """Unix time, by its host's clock."""
+    is_done: bool = False
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's newest operations in one process group, oldest first."""
+
+    name: str
+    ranks: list[int] | None = None
+    """Global ranks of its members; None for all."""
+    operations: list[Operation] = []
+
+    @property
+    def last_number(self) -> int:
+        return max((operation.number for operation in self.operations), default=0)
+
+
+class Collectives(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's account of its collective operations."""
+
+    groups: list[GroupRecord] = []
+    is_recorded: bool = True
+    """False: no recorder runs, or this torch has none for its backend."""
+
+
+_UNRECORDED = Collectives(is_recorded=False)
+
+
+def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that turns the recorder on; nothing where the user has set it."""
+    if any(name in before for name in _VARIABLES):
+        return {}
+    try:
+        major, minor = version("torch").split(".")[:2]
+        is_renamed = (int(major), int(minor)) >= _RENAMED_IN
+    except (PackageNotFoundError, ValueError):
+        is_renamed = True
+    return {_VARIABLES[0 if is_renamed else 1]: str(_RECORDED_OPERATIONS)}
+
+
+def own_collectives() -> bytes:
+    """Return this process' account as JSON, without its oldest operations where it is too long."""
+    account = _own_account()
+    for newest in (_NEWEST, 4, 1):
+        text = msgspec.json.encode(_shortened(account, newest))
+        if len(text) <= MOST_ANSWER_BYTES:
+            return text
+    return msgspec.json.encode(_UNRECORDED)
+
+
+def _own_account() -> Collectives:
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump: Any = next((getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)), None)
+    if dump is None:
+        return _UNRECORDED
+    trace = msgspec.json.decode(dump(True, False))  # of all operations, also those that are done
+    return collectives_of(trace, _members()) if trace.get("entries") else _UNRECORDED
+
+
+def _members() -> dict[str, list[int] | None]:
+    """Return the global ranks of each group that this process knows, by name."""
+    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        world = distributed._world  # noqa: SLF001 - there is no public list of groups
+        size = distributed.get_world_size()
+        groups = [(world.pg_names[group], ranks) for group, ranks in world.pg_group_ranks.items()]
+    except Exception:  # noqa: BLE001 - another version of torch
+        return {}
+    return {name: None if len(ranks) == size else sorted(ranks) for name, ranks in groups}
+
+
+def collectives_of(
+    trace: Mapping[str, Any], members: Mapping[str, list[int] | None]
+) -> Collectives:
+    """Return the account that the recorder's JSON gives. What is sent from one rank to another is
+    left out: each rank counts that by itself."""
+    groups: dict[str, list[Operation]] = {}
+    for entry in sorted(trace["entries"], key=lambda entry: int(entry["record_id"])):
+        if not entry.get("is_p2p"):
+            groups.setdefault(str(entry["process_group"][0]), []).append(_operation(entry))
+    return Collectives(
+        groups=[
+            GroupRecord(name=name, ranks=members.get(name), operations=operations)
+            for name, operations in groups.items()
+        ]
+    )
+
+
+def _operation(entry: Mapping[str, Any]) -> Operation:
+    backend, _, name = str(entry["profiling_name"]).partition(":")
+    return Operation(
+        number=int(entry["collective_seq_id"]),
+        name=name or backend,
+        sizes=[[int(size) for size in sizes] for sizes in entry.get("input_sizes") or ()],
+        dtypes=[str(dtype) for dtype in entry.get("input_dtypes") or ()],
+        begun_s=float(entry.get("time_created_ns") or 0) * _NS,
+        is_done=bool(entry.get("retired")) or entry.get("state") == "completed",
+    )
+
+
+def _shortened(account: Collectives, newest: int) -> Collectives:
+    groups = [
+        msgspec.structs.replace(group, operations=list(_kept(group.operations, newest)))
+        for group in account.groups
+    ]
+    return msgspec.structs.replace(account, groups=groups)
+
+
+def _kept(operations: list[Operation], newest: int) -> Iterator[Operation]:
+    pending = [operation for operation in operations[:-newest] if not operation.is_done]
+    yield from pending[:_OLDEST_PENDING]
+    yield from operations[-newest:]

@@ -1,0 +1,258 @@
+"""The verdict on a hang names the collective operation, and the rank that never reached it."""
+
+import time
+
+import msgspec
+import pytest
+
+from hpcdist.agent.messages import HangReport
+from hpcdist.agent.outcome.collectives import find_standstills, to_blame
+from hpcdist.agent.outcome.hang import hang_verdict
+from hpcdist.rank.collectives import (
+    Collectives,
+    GroupRecord,
+    Operation,
+    collectives_of,
+    recorder_environment,
+)
+from hpcdist.rank.inquiry import Inquiry
+from hpcdist.runs.verdict import RankEnd
+
+CASES = """
+import ctypes, os, signal, sys, time
+import torch, torch.distributed as dist
+
+case = sys.argv[1:][int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
+rank = int(os.environ["RANK"])
+print("case", case, flush=True)
+
+def rest():
+    time.sleep(1000)
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        if rank == 1 and i == 2:
+            rest()
+        return torch.ones(4)
+
+dist.init_process_group("gloo")
+x = torch.ones(10)
+dist.all_reduce(x)
+if case == "skipped":
+    if rank == 0:
+        rest()
+    dist.all_reduce(x)
+elif case == "order of groups":
+    a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (a, b) if rank == 0 else (b, a):
+        if rank < 2:
+            dist.all_reduce(x, group=group)
+elif case == "data loader":
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=1):
+        dist.all_reduce(batch)
+elif case == "C code":
+    if rank == 2:
+        here, _ = os.pipe()
+        ctypes.PyDLL(None).read(here, ctypes.create_string_buffer(1), 1)
+    dist.barrier()
+elif case == "stopped":
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+elif case == "caught":
+    try:
+        if rank == 1:
+            raise ValueError("bad batch")
+        dist.all_reduce(x)
+    except ValueError:
+        pass
+    dist.barrier()
+elif case == "sharded":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    model = fully_shard(torch.nn.Linear(4, 4), mesh=init_device_mesh("cpu", (3,)))
+    if rank == 2:
+        rest()
+    model(torch.ones(2, 4)).sum().backward()
+elif case == "shapes":
+    dist.all_reduce(torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32))
+rest()
+"""
+
+VERDICTS = {
+    "skipped": (0, ["rank 0 never reached all_reduce(float[10]), number 2 (at cases.py:", "wait"]),
+    "order of groups": (None, ["process groups in different orders", "of process group"]),
+    "data loader": (
+        1,
+        ["in __next__ of dataloader.py; rank 1 never reached all_reduce(float"],
+    ),
+    "C code": (2, ["C code that holds Python's lock", "ranks 0 and 1 wait in barrier"]),
+    "stopped": (2, ["and is stopped (SIGSTOP?); ranks 0 and 1 wait in barrier"]),
+    "caught": (1, ["wait in all_reduce(float[10])", "and rank 1 began barrier in its place"]),
+    "sharded": (2, ["rank 2 never reached all_gather"]),
+    "shapes": (None, ["tensors of different sizes or types"]),
+}
+
+
+def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, write_script):
+    launched = launch(
+        write_script(CASES, "cases.py"),
+        *VERDICTS,
+        gpus=3,
+        max_restarts=len(VERDICTS) - 1,
+        hang_timeout_s=2,
+    )
+    final = launched.verdict()
+    for attempt, (case, (blamed, words)) in enumerate(VERDICTS.items()):
+        assert launched.log(0, attempt).startswith(f"case {case}")
+        verdict = launched.run.read_attempt_verdict(attempt) or final
+        assert verdict.kind == ("signal" if case == "shapes" else "hang"), (case, verdict.message)
+        assert all(word in verdict.message for word in words), (case, verdict.message)
+        assert blamed in {None, verdict.rank}, (case, verdict.message)
+
+
+def operation(number, *, done=True, name="all_reduce", sizes=((4,),), at=0.0):
+    return Operation(
+        number=number,
+        name=name,
+        sizes=[list(size) for size in sizes],
+        dtypes=["Float"] * len(sizes),
+        begun_s=at,
+        is_done=done,
+    )
+
+
+def account(*operations, group="0", ranks=None):
+    return Collectives(groups=[GroupRecord(name=group, ranks=ranks, operations=list(operations))])
+
+
+DONE, WAITS = operation(1), operation(2, done=False)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "blamed"),
+    [
+        ({0: account(DONE, WAITS), 1: account(DONE)}, 1),
+        ({0: account(DONE, WAITS), 1: account()}, 1),
+        ({0: account(DONE), 1: account(DONE)}, None),
+        ({0: account(DONE, WAITS), 1: account(DONE, WAITS)}, None),
+        # 1 and 2 began the same: 0 is the odd one
+        (
+            {
+                0: account(DONE, operation(2, done=False, name="barrier")),
+                1: account(DONE, WAITS),
+                2: account(DONE, WAITS),
+            },
+            0,
+        ),
+        # a root of a broadcast goes on at once, and hangs in what comes next
+        (
+            {
+                0: account(DONE, operation(2, name="broadcast"), operation(3, done=False)),
+                1: account(DONE, operation(2, name="broadcast", done=False)),
+                2: account(DONE),
+            },
+            2,
+        ),
+        # what a rank gathers may be of another size
+        (
+            {
+                0: account(operation(1, name="all_gather", sizes=[(3,)], done=False)),
+                1: account(operation(1, name="all_gather", sizes=[(4,)], done=False)),
+                2: account(),
+            },
+            2,
+        ),
+        (
+            {
+                0: account(operation(1, sizes=[(3,)], done=False)),
+                1: account(operation(1, done=False)),
+            },
+            1,
+        ),
+    ],
+)
+def test_the_rank_that_never_reached_an_operation_is_to_blame(accounts, blamed):
+    assert to_blame(find_standstills(accounts, accounts)) == blamed
+
+
+def test_a_rank_that_waits_elsewhere_for_another_one_is_not_to_blame():
+    """0 waits for 1 in the first group, and 1 for 2 in the second, where nobody is."""
+    accounts = {
+        0: account(operation(5, done=False), group="a", ranks=[0, 1]),
+        1: account(operation(3, done=False), group="b", ranks=[1, 2]),
+        2: account(),
+    }
+    assert to_blame(find_standstills(accounts, accounts)) == 2
+
+
+def report(rank, **fields):
+    end = RankEnd(rank=rank, local_rank=rank, node=0, host="h", time_s=1.0)
+    return HangReport(end=end, **{"silent_s": 5.0, "where": "a.py:1 (f)"} | fields)
+
+
+def test_a_rank_that_has_ended_is_named_where_the_others_wait_for_it():
+    begun = operation(2, done=False, at=time.mktime((2026, 1, 2, 10, 42, 7, 0, 0, -1)))
+    reports = [report(0, collectives=account(DONE, begun), is_waiting=True)]
+    ends = {1: RankEnd(rank=1, local_rank=1, node=0, host="h", time_s=1.0, exit_code=0, step=3)}
+    verdict = hang_verdict(reports, 2, ends)
+    assert (verdict.rank, verdict.victims) == (1, [0])
+    assert verdict.message == (
+        "rank 1 (node 0, host h) has ended after step 3; rank 1 never reached "
+        "all_reduce(float[4]), number 2 (at a.py:1 (f)), in which rank 0 waits since 10:42:07; "
+        "rank 0 ended because of it"
+    )
+
+
+def test_without_a_recorder_the_stacks_alone_decide():
+    silent = Collectives(is_recorded=False)
+    reports = [report(0, is_waiting=True, collectives=silent), report(1, collectives=silent)]
+    verdict = hang_verdict(reports, 2, {})
+    assert verdict.rank == 1
+    assert "never reached" not in verdict.message
+
+
+def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
+    entry = {
+        "record_id": 7,
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 4,
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[2, 3]],
+        "input_dtypes": ["BFloat16"],
+        "state": "started",
+        "retired": False,
+        "is_p2p": False,
+        "time_created_ns": 2_000_000_000,
+    }
+    sent = entry | {"is_p2p": True, "profiling_name": "nccl:send 0->1"}
+    done = entry | {"record_id": 6, "collective_seq_id": 3, "state": "completed"}
+    found = collectives_of({"entries": [entry, sent, done]}, {"0": [0, 1]})
+    assert [group.name for group in found.groups] == ["0"]
+    assert [(one.number, one.name, one.is_done) for one in found.groups[0].operations] == [
+        (3, "all_reduce", True),
+        (4, "all_reduce", False),
+    ]
+    assert found.groups[0].operations[1].begun_s == 2.0
+
+
+@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+def test_a_recorder_that_the_user_has_set_stays(name):
+    assert recorder_environment({name: "0"}) == {}
+    assert len(recorder_environment({})) == 1
+
+
+def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
+    inquiry = Inquiry(2)
+    inquiry.desk(0).attend(lambda: b"x" * (1 << 20))
+    inquiry.desk(1).attend(lambda: msgspec.json.decode(b"{"))
+    for local_rank in (0, 1):
+        inquiry.desk(local_rank).ask()
+    deadline = time.monotonic() + 60
+    while inquiry.desk(0).answer() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(inquiry.desk(0).answer()) == (1 << 18) - 8
+    inquiry.clear()
+    assert (inquiry.desk(0).answer(), inquiry.desk(1).answer()) == (None, None)
