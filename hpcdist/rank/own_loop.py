@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,9 @@ _profiler: StepProfiler | None = None
 _num_steps = 0
 """Finished steps, those before a checkpoint included."""
 _is_deaf = False
+_flops: tuple[float, str] | None = None
+"""Operations per sample, and the precision."""
+_PRECISIONS = ("fp32", "tf32", "bf16-mixed", "bf16-true", "fp16-mixed")
 
 
 def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
@@ -102,6 +106,21 @@ def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
         _timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
 
 
+def flops(*, per_sample: float, precision: str = "fp32") -> None:
+    """Tell the floating-point operations of both passes for one sample; a product and a sum are
+    two. The summary then has FLOP/s, and their share of what the devices can do in `precision`.
+
+    Raises ValueError for no positive number, and for another precision than fp32, tf32, bf16-mixed,
+    bf16-true and fp16-mixed.
+    """
+    global _flops  # noqa: PLW0603 - as above
+    if not 0 < float(per_sample) < math.inf:
+        raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
+    if precision not in _PRECISIONS:
+        raise ValueError(f"{precision!r} is no precision; known are {', '.join(_PRECISIONS)}")
+    _flops = (float(per_sample), precision)
+
+
 def should_stop() -> bool:
     """Return True where a checkpoint must be saved now, before `sys.exit(record.EXIT_STOPPED)`.
 
@@ -154,8 +173,8 @@ def evaluate(
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _timer, _model, _profiler  # noqa: PLW0603 - as above
-    _timer = _model = _profiler = None
+    global _timer, _model, _profiler, _flops  # noqa: PLW0603 - as above
+    _timer = _model = _profiler = _flops = None
 
 
 def finish() -> None:
@@ -166,9 +185,14 @@ def finish() -> None:
         if _profiler is not None:
             _profiler.finish()
         _timer.finish()
-        if _model is not None and (context := rank.current()) is not None:
+        context = rank.current()
+        if _model is not None and context is not None:
             from hpcdist.rank.communication import write_ddp_communication
 
             write_ddp_communication(_model, context.events)
+        if _flops is not None and context is not None and "torch" in sys.modules:
+            from hpcdist.rank.flops import write_flops
+
+            write_flops(context, per_sample=_flops[0], precision=_flops[1])
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

@@ -24,6 +24,7 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import StepProfiler, make_profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
@@ -31,7 +32,6 @@ from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
 from hpcdist.training.checks import strategy_of
 from hpcdist.training.evaluation import Scoring
-from hpcdist.training.flops import count_flops, measure_cpu_peak
 from hpcdist.training.memory import MemoryLog
 from hpcdist.training.model.building import build_noted, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
@@ -251,17 +251,9 @@ class TrainingRank:
         self.memory.end(step=self.progress.position.step)
 
     def write_flops(self) -> None:
-        """Record what the model takes, and what this rank's CPUs could do; off the clock."""
-        if self._flops is None:
-            return
-        dtype = self.precision.autocast or self.precision.weights
-        on_cpu = self.device.type == "cpu"
-        self.context.events.write(
-            "flops",
-            per_sample=self._flops,
-            precision=self.precision.name,
-            peak_per_s=measure_cpu_peak(dtype) if on_cpu else None,
-        )
+        """Record what the model takes, if it was counted."""
+        if self._flops is not None:
+            write_flops(self.context, per_sample=self._flops, precision=self.precision.name)
 
     def stop(self, save: Callable[[], None]) -> None:
         """End before the end, with the position saved, unless that was done at this very step."""

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.training.flops import count_flops, measure_cpu_peak
+from hpcdist.rank.flops import count_flops, measure_cpu_peak
 
 
 def test_a_layer_takes_two_operations_per_weight_forward_and_twice_that_backward():

@@ -7,6 +7,8 @@ import time
 import torch
 from torch import Tensor, nn
 
+from hpcdist.rank.context import RankContext
+
 _SIZE = 512
 _PRODUCTS = 8
 
@@ -37,6 +39,28 @@ def count_flops(model: nn.Module, images: Tensor) -> float | None:
     finally:
         model.train(was_training)
     return counter.get_total_flops() / len(images) or None
+
+
+PRODUCTS_IN = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16-mixed": torch.bfloat16,
+    "bf16-true": torch.bfloat16,
+    "fp16-mixed": torch.float16,
+}
+"""Names of precisions -> the format in which matrices are multiplied."""
+
+
+def write_flops(context: RankContext, *, per_sample: float, precision: str) -> None:
+    """Record what a model takes for one sample, and what this rank's CPUs could do; off the
+    clock."""
+    on_cpu = torch.device(context.device).type == "cpu"
+    context.events.write(
+        "flops",
+        per_sample=per_sample,
+        precision=precision,
+        peak_per_s=measure_cpu_peak(PRODUCTS_IN[precision]) if on_cpu else None,
+    )
 
 
 def measure_cpu_peak(dtype: torch.dtype) -> float:
