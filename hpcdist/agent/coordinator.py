@@ -279,6 +279,9 @@ class Coordinator:
 
     def _on_ended(self, end: RankEnd) -> None:
         self._told.ends[end.rank] = end
+        if self.stage is Stage.ENDING and self.deadline is not None:
+            # Its agent closes one rank's files after the other, on whatever file system.
+            self.deadline = max(self.deadline, self.now() + _GONE_S)
         if self.stage is not Stage.RUNNING:
             return
         if self._is_awaited(end):

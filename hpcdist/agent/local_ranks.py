@@ -146,9 +146,9 @@ class LocalRanks:
             self._dumped_at = now + _STACKS_WAIT_S / 5
         elif now >= self._dumped_at:
             self._dumped_at = math.inf
-            self._keep_stacks()
             reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
             self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
+            self._keep_stacks()  # the file system may take longer than the answer may
         if now >= self._paused_at:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()

@@ -64,6 +64,7 @@ def run_conditions(
             condition = answers.get(run.id, Condition(state="lost"))
             if condition.state not in ("pending", "running"):
                 # A verdict that was written while the scheduler was asked has the last word.
+                run.look_anew()
                 verdict = run.read_verdict()
                 condition = condition if verdict is None else Condition(state=verdict.state)
             conditions[run.id] = condition

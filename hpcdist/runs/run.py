@@ -301,6 +301,13 @@ class Run:
         content = files.to_json(msgspec.to_builtins(verdict))
         return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
+    def look_anew(self) -> None:
+        """Have verdicts that other hosts have just written found, in the place of what a client of
+        a shared file system remembers: it was told before that there is none."""
+        files.refresh(self.path)
+        if (newest := self.newest_attempt()) >= 0:
+            files.refresh(self._attempt_file(newest, "verdict.json").parent)
+
     def describe_damage(self) -> str | None:
         """Say which of these files are there and cannot be read, and why; None where all can."""
         read = {

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import is_own
 from hpcdist.base.polling import poll
@@ -186,6 +187,7 @@ def load_sealed_task(folder: Path, seal: str) -> object:
     named = utils.JobPaths(folder, job_id=JobEnvironment().job_id).submitted_pickle
 
     def find() -> Path | None:
+        files.refresh(folder)  # the submitter names it at this moment, on another host
         return next((path for path in (named, unnamed) if path.exists()), None)
 
     try:

@@ -175,6 +175,26 @@ def test_agents_leave_where_one_that_could_not_join_gave_the_run_its_verdict():
     assert not cluster.verdicts  # there is one
 
 
+def test_an_agent_that_ends_its_ranks_slowly_is_not_lost():
+    cluster = Cluster(nodes=2, ranks=3, restarts=1)
+    cluster.run()
+    cluster.end(end(0, exit_code=1, exception="ValueError", message="x"))
+    cluster.wait(SETTLE_S)
+    cluster.end(*[killed(rank) for rank in (1, 2)])
+    cluster.gone(0)
+
+    for rank in (3, 4, 5):  # closing their files takes longer than the whole time for the end
+        cluster.wait(4.0)
+        cluster.end(killed(rank, 1))
+    cluster.wait(4.0)
+    cluster.gone(1)
+
+    assert cluster.coordinator.restarts == 1
+    assert cluster.failed_attempts[0].exception == "ValueError"
+    cluster.coordinator.on_store(20001, None)
+    assert cluster.stage is Stage.RUNNING
+
+
 def test_nodes_that_do_not_join_in_time_are_named():
     cluster = Cluster(nodes=4)
     cluster.join(0, 2)
