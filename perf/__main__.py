@@ -13,7 +13,7 @@ _BENCHMARKS = (
     *("cli", "start", "recovery", "train", "lightning", "recording", "figures", "summary"),
     *("fsdp", "allreduce", "dataload", "scale", "metadata"),
 )
-_ON_SLURM = ("submit", "status", "slurm_start")
+_ON_SLURM = ("submit", "status", "slurm_start", "slurm_scale")
 
 
 def main() -> int:

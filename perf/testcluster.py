@@ -96,8 +96,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def booted() -> Iterator[Site]:
-    """Boot a cluster; ends the program, with success and a reason, where the machine cannot."""
+def booted(**settings: int) -> Iterator[Site]:
+    """Boot a cluster, with settings of its specification, such as `num_nodes`; ends the program,
+    with success and a reason, where the machine cannot."""
     sys.path[:0] = [str(_TESTS / "slurm"), str(_TESTS / "support")]
     try:
         from slurm_cluster.cluster import Cluster
@@ -109,7 +110,7 @@ def booted() -> Iterator[Site]:
         print(f"skipped: {lacking}")
         sys.exit(0)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        cluster = Cluster()
+        cluster = Cluster(**settings)
         cluster.start()
         try:
             folder = Path(name) / "work"
