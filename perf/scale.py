@@ -98,14 +98,10 @@ def make_run(folder: Path, *, nodes: int, ranks: int, steps_s: float) -> Run:
 
 
 @contextlib.contextmanager
-def launched(
-    folder: Path, run: Run, *, nodes: int, ranks: int
-) -> Iterator[tuple[int, list[Worker]]]:
-    """Start node 0's agent, and the processes of the others; yields its pid, and theirs."""
-    environment = user_environment()
-    started: list[subprocess.Popen[Any]] = []
-    try:
-        share = -(-(nodes - 1) // _WORKERS)
+def members(run: Run, *, nodes: int, ranks: int) -> Iterator[list[Worker]]:
+    """Start the processes of all agents but node 0's."""
+    share = -(-(nodes - 1) // _WORKERS)
+    with contextlib.ExitStack() as started:
         workers = []
         for first in range(1, nodes, share):
             own = range(first, min(nodes, first + share))
@@ -115,21 +111,30 @@ def launched(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env=user_environment(),
             )
-            started.append(process)
+            started.callback(end, process)
             workers.append(Worker(process, own))
-        with (folder / "agent.log").open("wb") as log:
-            command = [sys.executable, "-c", _AGENT, str(run.path)]
-            agent = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        started.append(agent)
+        yield workers
+
+
+@contextlib.contextmanager
+def node_0(folder: Path, run: Run) -> Iterator[int]:
+    """Start its agent; yields the pid, once others can join."""
+    with (folder / "agent.log").open("wb") as log:
+        command = [sys.executable, "-c", _AGENT, str(run.path)]
+        agent = subprocess.Popen(command, env=user_environment(), stdout=log, stderr=log)
+    try:
         wait_for(run.meeting_file.exists, "the agent of node 0 does not listen")
-        yield agent.pid, workers
+        yield agent.pid
     finally:
-        for process in started:
-            for pid in [*descendants(process.pid), process.pid] if process.poll() is None else ():
-                send_signal(pid, 9)
-            process.wait()
+        end(agent)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    for pid in [*descendants(process.pid), process.pid] if process.poll() is None else ():
+        send_signal(pid, 9)
+    process.wait()
 
 
 def wait_for(condition: Any, what: str) -> float:
@@ -154,45 +159,55 @@ def status_kb(pid: int, field: str) -> int:
     return 0
 
 
-def measure(nodes: int, ranks: int, *, rest_s: float, how: str) -> dict[str, float]:
+def measure(nodes: int, ranks: int, *, rest_s: float, how: str, late_s: float) -> dict[str, float]:
     """One run to its verdict, from which a rank fails, or an agent is lost, on the last node."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         run = make_run(folder, nodes=nodes, ranks=ranks, steps_s=10 * LIMIT_S)
-        with launched(folder, run, nodes=nodes, ranks=ranks) as (agent, workers):
-            found: dict[str, float] = {}
-            cpu_before_s = cpu_s(agent)
-            joins = ask(workers, "join")
-            arrived_s = min(one["begin_s"] for one in joins)
-            found["start_s"] = max(one["start_s"][1] for one in joins) - arrived_s
-            found["agent_start_cpu_s"] = cpu_s(agent) - cpu_before_s
-            steps = [folder / f"began-{rank}" for rank in range(ranks)]
-            stepping_s = wait_for(lambda: all(map(Path.exists, steps)), "ranks do not step")
-            found["ranks_s"] = stepping_s - arrived_s
-            before_s, at_s = cpu_s(agent), time.monotonic()
-            time.sleep(rest_s)
-            found["rest_cpu"] = 100 * (cpu_s(agent) - before_s) / (time.monotonic() - at_s)
-            found["descriptors"] = len(os.listdir(f"/proc/{agent}/fd"))
-            ends = ask(workers, how, workers[-1].nodes[-1])
-            failed_s = ends[-1]["begin_s"]
-            found["known_s"] = max(one["end_s"][1] for one in ends) - failed_s
-            found["rss_mb"] = status_kb(agent, "VmHWM") / 1000
-            found["verdict_s"] = wait_for(run.verdict_file.exists, "no verdict") - failed_s
-            if run.read_verdict() is None:
-                raise BenchmarkError("the verdict cannot be read")
-            ask(workers, "wait")
-            amounts = ask(workers, "bytes")
-            for key in ("received", "sent"):
-                whole = sum(one[key] for one in amounts)
-                found[f"{key}_kb"] = whole / (nodes - 1) / 1000
-            found["files"] = sum(1 for path in run.path.rglob("*") if path.is_file())
+        workers = stack.enter_context(members(run, nodes=nodes, ranks=ranks))
+        if late_s:
+            order(workers, "join")
+            time.sleep(late_s)
+        agent = stack.enter_context(node_0(folder, run))
+        found: dict[str, float] = {}
+        arrived_s, cpu_before_s = time.monotonic(), cpu_s(agent)
+        joins = answers(workers) if late_s else ask(workers, "join")
+        found["start_s"] = max(one["start_s"][1] for one in joins) - arrived_s
+        found["agent_start_cpu_s"] = cpu_s(agent) - cpu_before_s
+        steps = [folder / f"began-{rank}" for rank in range(ranks)]
+        stepping_s = wait_for(lambda: all(map(Path.exists, steps)), "ranks do not step")
+        found["ranks_s"] = stepping_s - arrived_s
+        before_s, at_s = cpu_s(agent), time.monotonic()
+        time.sleep(rest_s)
+        found["rest_cpu"] = 100 * (cpu_s(agent) - before_s) / (time.monotonic() - at_s)
+        found["descriptors"] = len(os.listdir(f"/proc/{agent}/fd"))
+        ends = ask(workers, how, workers[-1].nodes[-1])
+        failed_s = ends[-1]["begin_s"]
+        found["known_s"] = max(one["end_s"][1] for one in ends) - failed_s
+        found["rss_mb"] = status_kb(agent, "VmHWM") / 1000
+        found["verdict_s"] = wait_for(run.verdict_file.exists, "no verdict") - failed_s
+        if run.read_verdict() is None:
+            raise BenchmarkError("the verdict cannot be read")
+        ask(workers, "wait")
+        amounts = ask(workers, "bytes")
+        for key in ("received", "sent"):
+            found[f"{key}_kb"] = sum(one[key] for one in amounts) / (nodes - 1) / 1000
+        found["files"] = sum(1 for path in run.path.rglob("*") if path.is_file())
         return found
 
 
-def ask(workers: Sequence[Worker], *words: object) -> list[dict[str, Any]]:
+def order(workers: Sequence[Worker], *words: object) -> None:
     for worker in workers:
         worker.order(*words)
+
+
+def answers(workers: Sequence[Worker]) -> list[dict[str, Any]]:
     return [worker.answer() for worker in workers]
+
+
+def ask(workers: Sequence[Worker], *words: object) -> list[dict[str, Any]]:
+    order(workers, *words)
+    return answers(workers)
 
 
 def growth(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
@@ -220,12 +235,20 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8, help="per node; default: %(default)s")
     parser.add_argument("--rest", type=float, default=10, help="seconds at rest; %(default)s")
     parser.add_argument("--how", choices=("fail", "lose"), default="fail", help="%(default)s")
+    late = "seconds for which the others wait for node 0; without, they come after it"
+    parser.add_argument("--late", type=float, default=0, help=late)
     options = parser.parse_args()
     print_machine()
     found = {}
     for nodes in options.nodes:
         runs = [
-            measure(nodes, options.ranks, rest_s=options.rest, how=options.how)
+            measure(
+                nodes,
+                options.ranks,
+                rest_s=options.rest,
+                how=options.how,
+                late_s=options.late,
+            )
             for _ in range(options.pairs)
         ]
         found[nodes] = {key: statistics.median(one[key] for one in runs) for key in COLUMNS}
