@@ -158,8 +158,8 @@ class SubmittedRun:
         """Return what one rank printed, over all attempts, as a terminal shows it."""
         from hpcdist.monitor.tail import whole_log
 
-        files = [path for number, _, path in self._run.log_files() if number == rank]
-        return "".join(f"{line}\n" for path in files for line in whole_log(path))
+        logs = [self._run.find_log(rank, attempt) for attempt in sorted({0, *self._run.attempts()})]
+        return "".join(f"{line}\n" for path in filter(None, logs) for line in whole_log(path))
 
 
 def submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,10 +16,18 @@ from hpcdist.cli.options import host_option, run_argument, runs_option, shown_op
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, find_run
 
+_MOST_RANKS = 100
+"""Ranks whose logs are printed unasked."""
+_POLL_OF_MANY_S = 5.0
+"""Between two looks at the logs of thousands of ranks, each of which is opened."""
+
 
 @click.command(cls=HostCommand)
 @run_argument
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
+@click.option(
+    "--all", "shows_all", is_flag=True, help=f"Every rank, also of more than {_MOST_RANKS}."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print every byte as it was printed, one rank by one.")
 @shown_option
@@ -28,12 +37,15 @@ def logs(
     *,
     run_name: str,
     rank: int | None,
+    shows_all: bool,
     follow: bool,
     raw: bool,
     shown: dict[str, int],
     runs: Path,
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
+
+    Of a run on more than 100 ranks: rank 0, and the one that failed first; --all prints every one.
 
     Lines are as a terminal would show them in the end, with their colours. What else acts on a
     terminal, such as its title or the clipboard, is left out; --raw gives all.
@@ -48,33 +60,67 @@ def logs(
 
     if follow and raw:
         raise click.UsageError("--follow and --raw contradict each other")
+    if shows_all and rank is not None:
+        raise click.UsageError("--all and --rank contradict each other")
     run = find_run(runs, run_name)
+    if not follow:
+        bring_home(run, warn=note)
+    ranks = None if shows_all else _shown_ranks(run, rank)
     if follow:
-        _follow(run, rank, shown)
+        _follow(run, ranks, shown)
         return
-    bring_home(run, warn=note)
-    files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
+    files = _log_files(run, ranks)
     if not files:
-        ranks = sorted({number for number, _, _ in run.log_files()})
-        if rank is not None and ranks:
-            raise UserError(
-                f"run {run.id} has no log of rank {rank}",
-                hint=f"its ranks are {ranks[0]} to {ranks[-1]}",
-            )
-        note(f"the ranks of run {run.id} have not printed anything")
-        note(*(f"the job's own log is {path}" for path in run.job_logs()))
-        return
-    if raw:
+        _say_there_is_none(run, rank)
+    elif raw:
         for _, path in files:
             for chunk in whole_bytes(path):
                 sys.stdout.buffer.write(chunk)
-        return
-    with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
-        for number, path in files:
-            screen.lines((number, line) for line in whole_log(path))
+    else:
+        with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
+            for number, path in files:
+                screen.lines((number, line) for line in whole_log(path))
 
 
-def _follow(run: Run, rank: int | None, shown: dict[str, int]) -> None:
+def _say_there_is_none(run: Run, rank: int | None) -> None:
+    ranks = sorted({number for number, _, _ in run.log_files()})
+    if rank is not None and ranks:
+        raise UserError(
+            f"run {run.id} has no log of rank {rank}",
+            hint=f"its ranks are {ranks[0]} to {ranks[-1]}",
+        )
+    note(f"the ranks of run {run.id} have not printed anything")
+    note(*(f"the job's own log is {path}" for path in run.job_logs()))
+
+
+def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
+    """Return the ranks whose logs are printed; None for all. Of thousands, that mostly say the
+    same, nobody wants each, and nobody to wait until as many files are opened."""
+    if rank is not None:
+        return [rank]
+    size = run.read_outline().resources
+    num_ranks = (size.nodes or 1) * (size.gpus or 1)
+    if num_ranks <= _MOST_RANKS:
+        return None
+    verdict = run.read_verdict()
+    failed = verdict.rank if verdict is not None and verdict.state != "done" else None
+    of_failed = f", and of rank {failed}, which failed first" if failed else ""
+    note(
+        f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints that of another, "
+        "and --all each"
+    )
+    return [0, failed] if failed else [0]
+
+
+def _log_files(run: Run, ranks: Sequence[int] | None) -> list[tuple[int, Path]]:
+    if ranks is None:
+        return [(number, path) for number, _, path in run.log_files()]
+    attempts = sorted({0, *run.attempts()})
+    found = [(rank, run.find_log(rank, attempt)) for rank in ranks for attempt in attempts]
+    return [(rank, path) for rank, path in found if path is not None]
+
+
+def _follow(run: Run, ranks: Sequence[int] | None, shown: dict[str, int]) -> None:
     from hpcdist.monitor.ends import EndWatch
     from hpcdist.monitor.follow import POLL_S, end_sentence, show_lost_agents, show_new
     from hpcdist.monitor.nodes import Beginning
@@ -82,9 +128,10 @@ def _follow(run: Run, rank: int | None, shown: dict[str, int]) -> None:
     from hpcdist.monitor.tail import LogTail
 
     end = EndWatch([run])
-    tail = LogTail(run, lambda number: rank in {None, number}, shown=shown)
+    tail = LogTail(run, ranks, shown=shown)
     beginning = Beginning(run)
-    with closing(Screen(prefixed=rank is None, with_progress=False)) as screen:
+    is_one = ranks is not None and len(ranks) == 1
+    with closing(Screen(prefixed=not is_one, with_progress=False)) as screen:
 
         def show() -> None:
             before = tail.num_given
@@ -95,7 +142,9 @@ def _follow(run: Run, rank: int | None, shown: dict[str, int]) -> None:
             if screen.has_log or tail.num_given > before:
                 served.tell({"shown": tail.given})  # a laptop goes on from here
 
-        verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
+        size = run.read_outline().resources
+        is_large = ranks is None and (size.nodes or 1) * (size.gpus or 1) > _MOST_RANKS
+        verdict = end.wait(check=show, interval_s=_POLL_OF_MANY_S if is_large else POLL_S)[run.id]
         screen.close()
         screen.lines(tail.lines(finish=True))
         if verdict.kind == "agent_lost":

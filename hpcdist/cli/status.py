@@ -131,13 +131,20 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
 def _print_place(run: Run, condition: Condition) -> None:
     """Print why the run waits, or its nodes and the way by which they reach the first one."""
-    from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes, waiting_sentence
+    from hpcdist.monitor.nodes import (
+        MOST_SHOWN,
+        master_sentence,
+        node_lines,
+        seen_nodes,
+        waiting_sentence,
+    )
 
     _print_line("pending", waiting_sentence(condition))
     if condition.state not in OPEN_STATES and run.read_verdict() is None:
         _print_line("job's log", next((str(path) for path in run.job_logs()), None))
-    nodes = seen_nodes(run)
-    for name, line in zip_longest(["nodes"], node_lines(nodes), fillvalue=""):
+    nodes, num_nodes = seen_nodes(run, most=MOST_SHOWN), len(run.agent_files())
+    lines = node_lines(nodes, num_nodes=num_nodes)
+    for name, line in zip_longest(["nodes"], lines, fillvalue=""):
         _print_line(name, line or None)
     _print_line("node 0 at", master_sentence(nodes))
 

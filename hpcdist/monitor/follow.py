@@ -26,6 +26,7 @@ POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
 
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
+_MOST_AGENTS = 8
 _CRASHED_THREAD = "Current thread "
 _CRASH_LINES = 10
 _ENDED = {"preempted": "ended early"}
@@ -48,7 +49,7 @@ def follow(
     size = run.read_outline().resources
     world_size = (size.nodes or 1) * (size.gpus or 1)
     ranks = range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
-    logs = LogTail(run, lambda rank: rank in ranks, shown=shown)
+    logs = LogTail(run, ranks, shown=shown)
     progress = LiveProgress(run) if screen.is_live else None
     beginning = Beginning(run)
     most_restarts = run.read_outline().launch.max_restarts
@@ -126,10 +127,13 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
 
 
 def show_lost_agents(run: Run, screen: Screen) -> None:
-    """Show the last words of the agents, and of the job around them: no rank could say why it
-    ended."""
-    for path in [*run.agent_logs(), *run.job_logs()]:
+    """Show the last words of the agents, of many those of the first nodes, and of the job around
+    them: no rank could say why it ended."""
+    logs = run.agent_logs()
+    for path in [*logs[:_MOST_AGENTS], *run.job_logs()]:
         _show_tail(run, path, screen)
+    if len(logs) > _MOST_AGENTS:
+        screen.say(f"the logs of all {len(logs):,} agents are in {run.logs_folder}")
 
 
 def _show_unseen(run: Run, verdict: Verdict, ranks: range, screen: Screen) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -14,7 +14,8 @@ from hpcdist.runs.run import Run
 from hpcdist.schedulers import runs_here
 from hpcdist.schedulers.base import Condition
 
-_SHOWN = 8
+MOST_SHOWN = 8
+"""Nodes that are named of many."""
 _A_DAY_S = 20 * 3600
 
 
@@ -37,23 +38,28 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The interface of that way, which gloo and NCCL use."""
 
 
-def seen_nodes(run: Run) -> list[NodeSeen]:
-    """Return the nodes whose agents have started, in their order."""
-    nodes = []
-    for path in run.agent_files():
-        with suppress(msgspec.ValidationError):  # torn, or gone
-            nodes.append(files.convert(files.read_json(path), NodeSeen))
+def seen_nodes(run: Run, *, most: int | None = None) -> list[NodeSeen]:
+    """Return the nodes whose agents have started, in their order; of more than `most`, the first
+    ones."""
+    nodes = filter(None, map(_read_node, run.agent_files()[:most]))
     return sorted(nodes, key=lambda seen: seen.node)
 
 
-def node_lines(nodes: Sequence[NodeSeen]) -> list[str]:
+def _read_node(path: Path) -> NodeSeen | None:
+    try:
+        return files.convert(files.read_json(path), NodeSeen)
+    except msgspec.ValidationError:  # torn, or gone
+        return None
+
+
+def node_lines(nodes: Sequence[NodeSeen], *, num_nodes: int) -> list[str]:
     """Return a line per node, and of many nodes the first ones."""
     lines = []
-    for seen in nodes[:_SHOWN]:
+    for seen in nodes[:MOST_SHOWN]:
         way = ", ".join(text for text in (seen.address, seen.interface) if text)
         lines.append(f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}")
-    more = len(nodes) - len(lines)
-    return [*lines, f"and {more} more"] if more else lines
+    more = num_nodes - len(lines)
+    return [*lines, f"and {more:,} more"] if lines and more > 0 else lines
 
 
 def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:
@@ -73,20 +79,36 @@ class Beginning:
         self._run = run
         self._num_nodes = run.read_outline().resources.nodes or 1
         self._last_reason: str | None = None
+        self._reached: dict[Path, NodeSeen] = {}
+        """The nodes that have reached node 0."""
         self._is_over = runs_here(run.read_scheduler())  # its nodes are this machine
 
     def show(self, screen: Screen, condition: Condition) -> None:
         """Say what has become known since the last call."""
         if self._is_over:
             return
-        nodes = [seen for seen in seen_nodes(self._run) if seen.master_addr is not None]
-        if len(nodes) >= self._num_nodes:
+        if self._have_all_reached():
             self._is_over = True
-            listed = "; ".join(node_lines(nodes))
+            nodes = sorted(self._reached.values(), key=lambda seen: seen.node)
+            listed = "; ".join(node_lines(nodes, num_nodes=len(nodes)))
             screen.say(f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}")
         elif (waiting := waiting_sentence(condition)) not in {None, self._last_reason}:
             self._last_reason = waiting
             screen.say(f"pending: {waiting}")
+
+    def _have_all_reached(self) -> bool:
+        """Read what agents have written that were not there yet, up to the first that still is not:
+        a thousand files are not read at each look."""
+        paths = self._run.agent_files()
+        if len(paths) < self._num_nodes:
+            return False
+        for path in paths:
+            if path not in self._reached:
+                seen = _read_node(path)
+                if seen is None or seen.master_addr is None:
+                    return False
+                self._reached[path] = seen
+        return True
 
 
 def waiting_sentence(condition: Condition) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +59,27 @@ class LogTail:
     def __init__(
         self,
         run: Run,
-        wanted: Callable[[int], bool] = lambda _: True,
+        ranks: Collection[int] | None = None,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         shown: Mapping[str, int] | None = None,
     ) -> None:
-        """`shown` has, by the names of logs, how many lines of each are not to be given again."""
+        """Without `ranks`, the logs of all. `shown` has, by their names, how many lines of each are
+        not to be given again."""
         self._run = run
         self._shown = shown or {}
         self.given: dict[str, int] = {}
         """Lines that each log has given so far, those that were shown before included."""
         self.num_given = 0
         """Lines that were given since the beginning, pieces of unfinished ones too."""
-        self._wanted = wanted
+        self._ranks = ranks
         self._clock_s = clock_s
         self._logs: dict[Path, _Log] = {}
 
     def lines(self, *, finish: bool = False) -> Iterator[tuple[int, str]]:
         """Give (rank, line) of what was written since the last call; a rank's log is finished, too,
         once its next attempt has one."""
-        for rank, attempt, path in self._run.log_files():
-            if self._wanted(rank) and path not in self._logs:
-                self._logs[path] = _Log(path, rank=rank, attempt=attempt)
+        self._find_new()
         newest = dict(sorted((log.rank, log.attempt) for log in self._logs.values()))
         for log in self._logs.values():
             for line in log.lines(finish=finish or log.attempt < newest[log.rank]):
@@ -87,6 +87,21 @@ class LogTail:
                 if self.given[log.name] > self._shown.get(log.name, 0):
                     self.num_given += 1
                     yield log.rank, line
+
+    def _find_new(self) -> None:
+        """Find logs that have appeared; those of some ranks by their names, as the folders of
+        thousands of ranks are slow to list."""
+        known = {(log.rank, log.attempt) for log in self._logs.values()}
+        if self._ranks is None:
+            found = self._run.log_files()
+        else:
+            attempts = {0, *self._run.attempts()}
+            new = sorted({*itertools.product(self._ranks, attempts)} - known)
+            places = [(*place, self._run.find_log(*place)) for place in new]
+            found = [(rank, attempt, path) for rank, attempt, path in places if path is not None]
+        for rank, attempt, path in found:
+            if (rank, attempt) not in known:
+                self._logs[path] = _Log(path, rank=rank, attempt=attempt)
 
     def open_lines(self) -> list[tuple[int, str]]:
         """Return (rank, text) of the lines that are not finished, such as progress bars."""

@@ -240,6 +240,13 @@ class Run:
         """Return (rank, attempt, path) of every rank's log, sorted."""
         return list_numbered(self.logs_folder, rank_files.LOG_FILE)
 
+    def find_log(self, rank: int, attempt: int) -> Path | None:
+        """Return the log of a rank in an attempt where there is one, without listing those of
+        others."""
+        path = self.log_file(rank, attempt)
+        older = self.logs_folder / path.name  # as versions had it that made no inner folders
+        return next((each for each in dict.fromkeys((path, older)) if each.exists()), None)
+
     # Small files.
 
     def read_spec(self) -> RunSpec | None:

@@ -4,10 +4,15 @@ import io
 import json
 import os
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
+from hpcdist.base import files
+from hpcdist.cli.main import hpcdist
 from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.follow import end_sentence, follow
+from hpcdist.monitor.nodes import Beginning
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.states import run_states
@@ -15,6 +20,7 @@ from hpcdist.monitor.tail import OVERDUE_S, LogTail, whole_log
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
@@ -36,13 +42,17 @@ def make_run(tmp_path, *, nodes=1, gpus=1, **spec):
 
 
 def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
-    tail = LogTail(run, lambda rank: rank != 1)
+    tail = LogTail(run, (0, 2, 700))
+    for _ in range(2):
+        run.claim_attempt()
     run.log_file(0).write_text("first\n")
     run.log_file(1).write_text("unwanted\n")
     assert list(tail.lines()) == [(0, "first")]
     run.log_file(0, attempt=1).write_text("second\n")
     run.log_file(2, attempt=1).write_text("third\n")
     assert sorted(tail.lines()) == [(0, "second"), (2, "third")]
+    (run.logs_folder / "rank-00700.log").write_text("in the one folder of an older version\n")
+    assert list(tail.lines()) == [(700, "in the one folder of an older version")]
 
 
 def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
@@ -281,3 +291,86 @@ def test_a_run_whose_job_is_damaged_can_be_followed(run, job):
     log = io.StringIO()
     follow(run, Screen(log=log))
     assert log.getvalue() == "[rank 0] said\n"
+
+
+# Runs on thousands of ranks.
+
+
+@pytest.fixture
+def large_run(tmp_path):
+    """A failed run on 1,024 nodes of 8, whose logs and agents' files are there."""
+    run = make_run(tmp_path, nodes=1024, gpus=8)
+    run.claim_attempt()
+    for rank in (0, 7, 4321):
+        run.make_rank_folders([rank])
+        run.log_file(rank).write_text(f"hello from {rank}\n")
+    for node in range(1024):
+        seen = {"node": node, "host": f"host{node}", "master_addr": "10.0.0.1"}
+        run.agent_file(node).write_text(json.dumps(seen))
+    return run
+
+
+def hpcdist_output(*args):
+    result = CliRunner().invoke(hpcdist, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout, result.stderr
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Names of the files that were opened to be read."""
+    names = []
+    opens = files.open_regular
+
+    def open_regular(path, **options):
+        names.append(os.path.basename(path))
+        return opens(path, **options)
+
+    monkeypatch.setattr("hpcdist.base.files.open_regular", open_regular)
+    monkeypatch.setattr("hpcdist.monitor.tail.open_regular", open_regular)
+    return names
+
+
+def test_logs_of_a_large_run_are_those_of_rank_0_and_of_the_one_that_failed_first(
+    large_run, opened
+):
+    failed = msgspec.structs.replace(DONE, kind="exit", state="failed", rank=4321)
+    large_run.write_verdict(failed)
+    place = ("--runs", large_run.path.parent)
+    out, err = hpcdist_output("logs", "last", *place)
+    assert out == "[rank 0] hello from 0\n[rank 4321] hello from 4321\n"
+    assert "rank 0 of 8,192, and of rank 4321, which failed first" in err
+    assert [name for name in opened if name.endswith(".log")] == [
+        "rank-00000.log",
+        "rank-04321.log",
+    ]
+    assert hpcdist_output("logs", "last", "--rank", 7, *place)[0] == "hello from 7\n"
+    out, err = hpcdist_output("logs", "last", "--all", *place)
+    assert out.count("hello from") == 3
+    assert not err
+
+
+def test_status_of_a_large_run_opens_the_files_of_the_nodes_that_it_names(large_run, opened):
+    large_run.write_verdict(DONE)
+    out, _ = hpcdist_output("status", "last", "--runs", large_run.path.parent)
+    assert "node 7: host7" in out
+    assert "and 1,016 more" in out
+    assert "10.0.0.1 by" in out
+    assert len([name for name in opened if name.startswith("agent-")]) == 8
+
+
+def test_the_start_of_a_large_run_is_said_without_reading_all_agents_files_again_and_again(
+    large_run, opened, capsys
+):
+    large_run.submission_file.write_text('{"scheduler": "slurm", "job_id": "1"}')
+    late = large_run.agent_file(1000)
+    late.write_text('{"node": 1000, "host": "late"}')
+    beginning, screen = Beginning(large_run), Screen()
+    for _ in range(50):
+        beginning.show(screen, Condition(state="running"))
+    assert len(opened) < 1200
+    late.write_text('{"node": 1000, "host": "late", "master_addr": "10.0.0.1"}')
+    beginning.show(screen, Condition(state="running"))
+    said = capsys.readouterr().err
+    assert "started on node 0: host0; " in said
+    assert "and 1,016 more; MASTER_ADDR 10.0.0.1" in said
