@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -24,6 +25,19 @@ from hpcdist.runs.run import Run
 _TRAINER_HANG_TIMEOUT_S = 600.0
 STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
+_MOST_BETWEEN_LOOKS_S = 10.0
+_LOOK_SHARE = 0.1
+"""Of the silence that is too long: a rank's log is looked at so often, as file servers are slow."""
+
+
+@dataclass
+class _Log:
+    """The log of a rank as it was last looked at; times are of the monotonic clock."""
+
+    changed_s: float
+    look_at_s: float = -math.inf
+    seen: tuple[int, int] | None = None
+    """Size and time of change, by whatever clock."""
 
 
 @dataclass
@@ -40,6 +54,8 @@ class RankWatch:
     """Pids of the ranks that have been forked, by local rank."""
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
+    _logs: dict[int, _Log] = field(default_factory=dict)
+    """Of ranks that show by what they print that they live, by local rank."""
     _looked_s: float = field(default_factory=time.monotonic)
     _resumed_s: float = 0.0
 
@@ -49,6 +65,7 @@ class RankWatch:
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()
         self._over_memory.clear()
+        self._logs.clear()
 
     def remove(self, local_rank: int) -> RankOrder | None:
         """Watch a rank no more that has ended; return its order, None where it has none."""
@@ -61,14 +78,18 @@ class RankWatch:
         if now - self._looked_s > STANDSTILL_S:
             self.forgive()
         self._looked_s = now
-        timeout_s = self.job.launch.hang_timeout_s
-        if timeout_s is None:
-            timeout_s = 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
+        timeout_s = self._timeout_s()
         if not timeout_s or not self.pids:
             return None
         silent = {local_rank: self._silent_s(local_rank) for local_rank in self.pids}
         longest = max(silent, key=lambda local_rank: silent[local_rank])
         return self.orders[longest].rank if silent[longest] >= timeout_s else None
+
+    def _timeout_s(self) -> float:
+        """Return the silence that is too long; 0 where none is."""
+        if self.job.launch.hang_timeout_s is not None:
+            return self.job.launch.hang_timeout_s
+        return 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
 
     def keep_memory_limit(self) -> None:
         """Kill the rank with most memory where all together exceed `resources.mem_gb`."""
@@ -109,11 +130,23 @@ class RankWatch:
             return 0.0
         silent_s = time.monotonic() - max(alive_s, self._resumed_s)
         if isinstance(self.job, OwnCodeJob):  # what it prints is a sign of life, too
-            order = self.orders[local_rank]
-            with contextlib.suppress(OSError):  # somebody removed its log
-                written_s = self.run.log_file(order.rank, order.attempt).stat().st_mtime
-                silent_s = min(silent_s, time.time() - written_s)
+            silent_s = min(silent_s, self._unchanged_s(local_rank))
         return silent_s
+
+    def _unchanged_s(self, local_rank: int) -> float:
+        """Return for how long a rank's log has been seen to stay as it is.
+
+        The clock of its file server is not asked: one that is behind would make all ranks silent.
+        """
+        order, now_s = self.orders[local_rank], time.monotonic()
+        log = self._logs.setdefault(local_rank, _Log(changed_s=now_s))
+        if now_s >= log.look_at_s:
+            log.look_at_s = now_s + min(_MOST_BETWEEN_LOOKS_S, self._timeout_s() * _LOOK_SHARE)
+            with contextlib.suppress(OSError):  # somebody removed it
+                stat = self.run.log_file(order.rank, order.attempt).stat()
+                if log.seen != (seen := (stat.st_size, stat.st_mtime_ns)):
+                    log.seen, log.changed_s = seen, now_s
+        return now_s - log.changed_s
 
     def hang_report(self, local_rank: int, pid: int) -> HangReport:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""

@@ -12,6 +12,8 @@ import os
 import re
 import secrets
 import stat
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from io import FileIO
 from itertools import islice
@@ -246,6 +248,24 @@ def is_there(path: Path) -> bool:
     """Return whether there is something at a path now, also where another host has just made it."""
     refresh(path.parent)
     return os.path.lexists(path)
+
+
+def now_by(folder: Path) -> float:
+    """Return the Unix time by the clock that gives the files in a folder their times.
+
+    That of a file server may differ from this host's. A file is made there for a moment; where none
+    can be made, the time is this host's.
+    """
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=".clock-", dir=folder)
+    except OSError:
+        return time.time()
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def list_names(folder: str | Path) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from hpcdist.base import files
 from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.text import show_age
@@ -108,7 +109,7 @@ def find_garbage(
 def _unfinished_run(folder: Path) -> Candidate:
     """Return what a submission left that was killed before it wrote spec.json."""
     found = _candidate("unfinished run", folder.name, folder)
-    age_s = time.time() - folder.lstat().st_mtime
+    age_s = files.now_by(folder.parent) - folder.lstat().st_mtime
     odd = next((place for place in found.tree.entries if not is_of_unfinished(place)), None)
     why = found.kept_because
     if age_s < _SUBMITTING_S:

@@ -94,15 +94,15 @@ class _Rank:
 
     def read(self, stat: os.stat_result) -> None:
         """Take in what is new in its file, whose status was just asked for."""
-        if (
-            self.heard_s == -math.inf
-        ):  # the clocks of this machine and of the file system may differ
-            self.heard_s = time.monotonic() - max(0.0, time.time() - stat.st_mtime)
-        has_begun = self.world_size is not None
+        is_first, newest_s = self.heard_s == -math.inf, stat.st_mtime
         for event in self._tail.events(stat.st_size):
             self._take(event)
-            if has_begun:
-                self.heard_s = time.monotonic()
+            newest_s = max(newest_s, _number(event, "time_s"))
+            self.heard_s = time.monotonic()
+        if is_first:
+            # The clocks of this machine, the rank's and the file server's may differ: a rank is
+            # quiet by both of the others'.
+            self.heard_s = time.monotonic() - max(0.0, time.time() - newest_s)
 
     def _take(self, event: Mapping[str, Any]) -> None:
         match event["event"]:

@@ -214,17 +214,16 @@ def list_stored(runs: Path) -> list[Path]:
 
 def list_unfinished(runs: Path) -> list[Path]:
     """Return the copies that were begun a day ago or before, and never finished."""
-    return [
-        path
-        for path in _folders(runs, _UNFINISHED)
-        if time.time() - path.lstat().st_mtime > _ABANDONED_S
-    ]
+    if not (found := _folders(runs, _UNFINISHED)):
+        return []
+    oldest = files.now_by(runs) - _ABANDONED_S
+    return [path for path in found if path.lstat().st_mtime < oldest]
 
 
 def age_s(folder: Path) -> float:
     """Return the seconds since a submission used the snapshot."""
     try:
-        return time.time() - manifest_file(folder).stat().st_mtime
+        return files.now_by(folder.parent) - manifest_file(folder).stat().st_mtime
     except FileNotFoundError:
         return 0.0
 

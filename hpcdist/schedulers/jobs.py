@@ -150,7 +150,7 @@ def job_key(submission: Submission) -> tuple[str, str]:
 def is_new(run: Run, limit_s: float) -> bool:
     """Return whether something was written into the run directory itself that short ago."""
     try:
-        return time.time() - run.path.stat().st_mtime < limit_s
+        return files.now_by(run.path.parent) - run.path.stat().st_mtime < limit_s
     except OSError:  # deleted a moment ago
         return False
 

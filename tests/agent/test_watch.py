@@ -1,5 +1,6 @@
 """What an agent makes of the silence of its ranks."""
 
+import os
 import time
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 from hpcdist.agent import watch
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
-from hpcdist.job.spec import JobSpec, Launch
+from hpcdist.job.spec import JobSpec, Launch, ScriptJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
 
@@ -24,9 +25,12 @@ def clock(monkeypatch):
     return clock
 
 
-def watched(tmp_path):
+SOON = Launch(hang_timeout_s=60)
+
+
+def watched(tmp_path, job=None):
     """The watch over a rank that has begun, with 60 s to give a sign of life."""
-    job = JobSpec(name="train", workload="check", launch=Launch(hang_timeout_s=60))
+    job = job or JobSpec(name="train", workload="check", launch=SOON)
     board = ProgressBoard(1)
     found = RankWatch(Run(tmp_path / "run"), job, board, Stacks(1))
     found.begin([SimpleNamespace(local_rank=0, rank=5, attempt=0)])
@@ -52,5 +56,24 @@ def test_a_rank_without_a_sign_of_life_is_silent(tmp_path, clock):
 def test_the_time_for_which_an_agent_was_suspended_is_no_silence_of_its_ranks(tmp_path, clock):
     found = watched(tmp_path)
     assert pass_time(found, clock, 3600, every_s=3600) == [None]
+    said = pass_time(found, clock, 70, every_s=0.5)
+    assert (said[0], said[-1]) == (None, 5)
+
+
+@pytest.mark.parametrize("ahead_s", [-1200, 0, 1200])
+def test_what_a_rank_prints_is_a_sign_of_life_whatever_clock_the_file_server_has(
+    tmp_path, clock, ahead_s
+):
+    found = watched(tmp_path, ScriptJob(name="t", workload="script", script="t.py", launch=SOON))
+    log = found.run.log_file(5, 0)
+    log.parent.mkdir(parents=True)
+    said = []
+    for line in range(10):
+        with log.open("a") as file:
+            print(line, file=file)
+        stamp = time.time() + clock.ahead_s + ahead_s
+        os.utime(log, (stamp, stamp))
+        said += pass_time(found, clock, 30, every_s=0.5)
+    assert set(said) == {None}
     said = pass_time(found, clock, 70, every_s=0.5)
     assert (said[0], said[-1]) == (None, 5)

@@ -223,6 +223,19 @@ def test_snapshots_that_are_exchanged_for_a_link_lose_nothing(runs, reachable, k
     assert [path.read_text() for path in other.glob("*.py")] == ["precious"]
 
 
+def test_a_snapshot_is_as_old_as_its_file_server_says_whatever_clock_this_host_has(
+    runs, monkeypatch
+):
+    stored = stored_snapshot(runs / ".snapshots")
+    os.utime(stored.with_name(stored.name + ".json"))  # a submission uses it now
+    (runs / "t-20260101-000000-aaaa").mkdir()
+    own = time.time()
+    monkeypatch.setattr(time, "time", lambda: own + 4000)
+    kept = {one.what: one.kept_because for one in candidates(runs)}
+    assert kept["snapshot"] == "a submission used it within the last hour"
+    assert "its submission may go on" in kept["unfinished run"]
+
+
 def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
     tmp_path, monkeypatch
 ):

@@ -1,5 +1,6 @@
 """Runs that go on: what their ranks recorded, read only once."""
 
+import json
 import os
 import signal
 import socket
@@ -119,8 +120,21 @@ def test_a_rank_whose_process_is_stopped_is_named_with_the_remedy(going):
 
 
 def age(path, seconds):
+    """Make the file older, and what is in it."""
     stat = path.stat()
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    aged = [event | {"time_s": event["time_s"] - seconds} for event in events]
+    path.write_text("".join(json.dumps(event) + "\n" for event in aged))
     os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
+
+
+def test_a_file_server_whose_clock_is_behind_makes_no_rank_quiet(going):
+    made = going(world_size=1)
+    made.start(0)
+    made.window(0, 10)
+    stat = made.run.event_file(0).stat()
+    os.utime(made.run.event_file(0), (stat.st_atime - DAY_S, stat.st_mtime - DAY_S))
+    assert RunningRun(made.run).look().troubles == []
 
 
 def test_a_restart_begins_with_the_new_attempt(going):
