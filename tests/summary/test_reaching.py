@@ -206,27 +206,31 @@ def add_training(events):
     return add
 
 
-def test_a_loss_of_training_is_a_goal_as_the_mean_of_the_last_five_windows(make_run, add_training):
+def test_a_loss_of_training_is_a_goal_as_the_mean_of_the_last_tenth_of_the_steps(
+    make_run, add_training
+):
     run = make_run("one")
-    add_training(run, [2.0, 2.0, 2.0, 2.0, 2.0, 0.5, 1.5, 1.0, 1.0, 1.0])
+    add_training(run, [2.0] * 25 + [0.5, 1.5, 1.0, 0.5])
+    # One window of 0.5 of 26 is no loss of 0.5: the mean of three is.
     found = reached(run, goal=Goal("train_loss", 1.0))
-    # One window of 0.5 is no loss of 0.5: the mean of the last five is.
-    assert (found.goal, found.is_reached, found.time_s, found.step) == (
-        "train_loss",
-        True,
-        100,
-        100,
-    )
-    assert (found.samples, found.best) == (1000.0, 1.0)
-    assert reached(run, goal=Goal("train_loss", 0.5)).is_reached is False
+    assert (found.goal, found.is_reached) == ("train_loss", True)
+    assert (found.time_s, found.step, found.samples) == (280.0, 280, 2800.0)
+    assert found.best == 1.0
+    assert reached(run, goal=Goal("train_loss", 0.9)).is_reached is False
+
+
+def test_the_first_windows_are_each_a_tenth_of_the_steps(make_run, add_training):
+    run = make_run("one")
+    add_training(run, [2.0, 1.0, 0.5])
+    assert reached(run, goal=Goal("train_loss", 1.0)).time_s == 20
 
 
 def test_a_loss_of_training_counts_as_it_was_done_again_after_a_restart(make_run, add_training):
     run = make_run("again")
     add_training(run, [2.0, 0.5])
     add_training(run, [2.0, 1.0, 0.0], clock_s=1100.0, first_step=10, attempt=1)
-    found = reached(run, goal=Goal("train_loss", 1.25))
-    assert (found.step, found.time_s, found.best) == (40, 130.0, 1.25)
+    found = reached(run, goal=Goal("train_loss", 1.0))
+    assert (found.step, found.time_s, found.best) == (30, 120.0, 0.0)
 
 
 def test_runs_of_older_versions_have_the_loss_of_their_last_batches(make_run, events):

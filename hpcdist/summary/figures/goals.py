@@ -18,9 +18,9 @@ from hpcdist.summary.values import TimeToAccuracy
 if TYPE_CHECKING:
     from hpcdist.summary.figures.run import MeasuredRun
 
-AVERAGED_WINDOWS = 5
-"""Windows of steps over which a loss of training is averaged: a single one may be low by chance.
-Windows grow with the time, and so does what is averaged: 5 % of the time so far, after a while."""
+_AVERAGED = 0.1
+"""Share of the steps so far over which a loss of training is averaged: a single window of steps may
+have a low one by chance."""
 
 _STEPS_OF_TARGET = 1_000
 """A target that nobody gave is rounded down to a tenth of a percent."""
@@ -63,13 +63,17 @@ def _is_better(value: float, other: float, quantity: Quantity) -> bool:
 def list_train_losses(attempts: Iterable[Attempt]) -> list[Tested]:
     """Return each loss of training that was lower than all before it, as `list_bests` does."""
     bests: list[Tested] = []
-    last: deque[tuple[int, float]] = deque(maxlen=AVERAGED_WINDOWS)
+    last: deque[tuple[int, float]] = deque()
+    num_steps = 0
     for attempt in attempts:
         for window, end_s in attempt.windows():
             if window.train_loss is None or not window.steps:
                 continue
             last.append((window.steps, window.train_loss))
-            loss = sum(steps * loss for steps, loss in last) / sum(steps for steps, _ in last)
+            num_steps += window.steps
+            while num_steps - last[0][0] >= _AVERAGED * window.step:
+                num_steps -= last.popleft()[0]
+            loss = sum(steps * loss for steps, loss in last) / num_steps
             if not bests or loss < (bests[-1].train_loss or math.inf):
                 time_s = max(0.0, attempt.after_start_s(end_s))
                 bests.append(Tested(time_s, window.step, window.epoch, train_loss=loss))
