@@ -355,3 +355,11 @@ def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     ]
     assert min(min(bar) for bar in bars) == pytest.approx(-20)
     assert max(max(bar) for bar in bars) == pytest.approx(120)
+
+
+def test_the_picture_calls_computing_both_where_nothing_tells_it_from_communication(add_run):
+    fsdp = {"strategy": "fsdp"}
+    alone = add_run(*[ALONE] * 2, **fsdp)
+    (only,) = losses(alone)
+    (legend,) = draw_sizes([([1], only)], ["1 x 2"], unit="ranks").legends
+    assert legend.get_texts()[0].get_text() == "computing and communication"

@@ -30,8 +30,8 @@ _MOST_LINEAR = 16
 """Largest size, as a multiple of the smallest, with which small ones do not lie on each other."""
 _LOW = 0.1
 """Below this share of a linear axis there is no room for a label between point and axis."""
-_BELOW, _ABOVE = (6, -12), (6, 4)
-"""Offsets of a label, in points."""
+_BELOW, _ABOVE, _BEFORE = (6, -12), (6, 4), (-6, 4)
+"""Offsets of a label, in points; one that stands before its point ends there."""
 
 
 _Points = Sequence[tuple[int, Measure]]
@@ -75,7 +75,7 @@ def _draw(axes: Axes, points: _Points, to_come: Mapping[int, Measure], unit: flo
     _draw_measured(axes, on_line, LINES[0] | {"label": "measured"}, shift)
     if on_more_nodes:
         style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
-        _draw_measured(axes, on_more_nodes, style, shift)
+        _draw_measured(axes, on_more_nodes, style, _BEFORE)
     if to_come:
         _draw_forecast(axes, to_come, unit)
     axes.margins(x=0.25, y=0.12)
@@ -101,7 +101,13 @@ def _draw_measured(
     tip_points(axes, sizes, means, texts, ())
     for size, measured in points:
         text = f"{measured.mean:.3g}" if measured.mean < 1_000 else f"{measured.mean:,.0f}"
-        axes.annotate(text, (size, measured.mean), xytext=shift, textcoords="offset points")
+        axes.annotate(
+            text,
+            (size, measured.mean),
+            xytext=shift,
+            textcoords="offset points",
+            ha="right" if shift is _BEFORE else "left",
+        )
 
 
 def _draw_forecast(axes: Axes, to_come: Mapping[int, Measure], unit: float) -> None:

@@ -25,8 +25,11 @@ _KEPT: dict[str, Any] = {"color": "#009E73"}
 MOST_RUNS = 24
 _VISIBLE = 0.005
 """Smaller shares are 0 % in a table, and thinner than a line."""
+_MIXED = "computing and communication"
 _ROOM = 1.3
 """Length of an axis of speed-ups, as a multiple of the largest: for the figures behind the bars."""
+_WIDE_TEXT, _MORE_ROOM = 12, 1.25
+"""Characters of a figure that needs more of it, and by how much."""
 _HEIGHT = 0.66
 _LABELLED = 0.08
 """A narrower bar has no room for its figure."""
@@ -66,8 +69,10 @@ def draw_sizes(
         # Without another size, what is in no phase is neither computing for certain nor lost.
         kept = size.efficiency if size.against else size.shares[COMPUTING]
         lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
-        name = "not lost" if size.against else "forward and backward"
-        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *_lost_parts(lost)], numbers))
+        is_mixed = size.computing_has_communication
+        name = "not lost" if size.against else _MIXED if is_mixed else "forward and backward"
+        parts = _lost_parts(lost, is_mixed=is_mixed)
+        bars.append(Bar(bar, [(name, 100 * kept, _KEPT), *parts], numbers))
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
     figure = _draw_bars(bars, x=f"share of all the time (%): {ideal}", y=f"nodes x {unit}")
@@ -135,10 +140,14 @@ def _stack(axes: Axes, place: int, bar: Bar, unit: str) -> None:
         right, left = right + max(0.0, width), left + min(0.0, width)
 
 
-def _lost_parts(lost: Mapping[str, float]) -> list[Part]:
-    """Return the shares that can be seen, in percent; those below zero won time."""
+def _lost_parts(lost: Mapping[str, float], *, is_mixed: bool) -> list[Part]:
+    """Return the shares that can be seen, in percent; those below zero won time. `is_mixed`: that
+    of computing has communication in it."""
     visible = [name for name in SHARES if abs(lost[name]) >= _VISIBLE]
-    return [(LOOKS[name].label, 100 * lost[name], LOOKS[name].style) for name in visible]
+    labels = {name: LOOKS[name].label for name in visible}
+    if is_mixed:
+        labels[COMPUTING] = f"slower {_MIXED}"
+    return [(labels[name], 100 * lost[name], LOOKS[name].style) for name in visible]
 
 
 def draw_comparison(comparison: Comparison, numbers: Mapping[str, int] | None = None) -> Figure:
@@ -182,6 +191,7 @@ def _draw_speedups(axes: Any, comparison: Comparison, runs: Sequence[Sequence[in
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
         high = speedup.interval.high if speedup.interval else speedup.mean
+        behind = high if variant.is_without_its_gpus else max(high, variant.ideal)
         error = None if speedup.interval is None else error_bars([speedup])
         bars = axes.barh(
             place, speedup.mean, height=_HEIGHT, **_KEPT, xerr=error, ecolor=ink, capsize=4
@@ -190,14 +200,14 @@ def _draw_speedups(axes: Any, comparison: Comparison, runs: Sequence[Sequence[in
         tip(bars[0], f"{label(variant.name)}: {text} times as fast", runs[place])
         axes.annotate(  # behind the bar, its error and its ideal
             text,
-            (high, place),
+            (behind, place),
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
         )
-        ends.append(high)
+        is_wide = len(text) > _WIDE_TEXT
+        ends.append(behind * (_MORE_ROOM if is_wide else 1))
     if ideals:
-        ends += [ideal for ideal, _ in ideals]
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=500, color=ink, label="ideal")
     axes.set_xlim(0, _ROOM * max(ends))
     has_intervals = any(each.speedup and each.speedup.interval for each in comparison.variants)
@@ -211,4 +221,7 @@ def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
         return [("not lost", 100.0, _KEPT)]
     if variant.lost is None or variant.overall is None:
         return []
-    return [("not lost", 100 * variant.overall, _KEPT), *_lost_parts(variant.lost)]
+    return [
+        ("not lost", 100 * variant.overall, _KEPT),
+        *_lost_parts(variant.lost, is_mixed=variant.computing_has_communication),
+    ]
