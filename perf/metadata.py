@@ -2,8 +2,7 @@
 
 On a shared file system each of them may be a question to one server, which all jobs share. They are
 counted before a rank's first step, those of waiting for node 0 apart, and after it for as long as
-the ranks step; those that end a run are left out. Ranks import no torch: what torch reads lies
-elsewhere.
+the ranks step, and as the run ends. Ranks import no torch: what torch reads lies elsewhere.
 """
 
 from __future__ import annotations
@@ -180,6 +179,7 @@ def show(trace: Trace, *, nodes: int, ranks: int, paths: bool) -> None:
     for title, is_in, share in (
         ("before the first step", lambda s: s < trace.began_s, 1.0),
         ("per 10 s of steps", lambda s: trace.began_s <= s < trace.over_s, 10 / length_s),
+        ("at the end", lambda s: s >= trace.over_s, 1.0),
     ):
         print(f"\n{title:<26}{'':>7}" + "".join(f"{column:>8}" for column in (*COLUMNS, "all")))
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -25,12 +25,15 @@ from pathlib import Path
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.follower import join_meeting
+from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
+from hpcdist.job.spec import Launch
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import RankEnd
 
 JOIN_LIMIT_S = 300.0
+AGENT_TIMEOUT_S = Launch().agent_timeout_s
 _BYTES_ACKED = 120
 """Offset of tcpi_bytes_acked in struct tcp_info of linux/tcp.h; tcpi_bytes_received follows."""
 
@@ -53,6 +56,7 @@ class LightMember:
                 source=None,
                 timeout_s=JOIN_LIMIT_S,
                 give_up=lambda: False,
+                beats=True,
             )
         except Exception as error:  # noqa: BLE001 - told as the answer
             failed.append(f"node {self.node}: {error}")
@@ -113,6 +117,7 @@ class Members:
         self.selector = selectors.DefaultSelector()
         self.heard = {}  # kind of message -> when each node heard it last
         self.closed = set()
+        self.beat_at, self.num_beats = time.monotonic(), 0
 
     def join(self, run):
         failed = []
@@ -135,9 +140,20 @@ class Members:
         while self.heard.get(kind, {}).keys() | self.closed < {one.node for one in self.members}:
             self.turn()
 
-    def turn(self, timeout_s=None):
-        for key, _ in self.selector.select(timeout_s):
+    def turn(self):
+        for key, _ in self.ready():
             self.receive(key.data)
+
+    def ready(self):
+        """What is ready in time for the next beat; then every agent sends its own."""
+        found = self.selector.select(max(0.0, self.beat_at - time.monotonic()))
+        if time.monotonic() >= self.beat_at:
+            self.beat_at += beat_every_s(AGENT_TIMEOUT_S)
+            self.num_beats += 1
+            for one in self.members:
+                if one.channel is not None and one.node not in self.closed:
+                    one.channel.send(messages.Beat(turns=self.num_beats, num_ranks=one.ranks))
+        return found
 
     def receive(self, one):
         try:
@@ -201,7 +217,7 @@ def main():
     members.selector.register(orders, selectors.EVENT_READ)
     buffer = b""
     while True:
-        for key, _ in members.selector.select():
+        for key, _ in members.ready():
             if key.fileobj != orders:
                 members.receive(key.data)
                 continue
