@@ -219,6 +219,14 @@ def test_the_page_links_traces_that_are_there_from_where_it_lies(make_run, event
     ]
 
 
+def test_a_run_that_was_cancelled_is_not_called_failed(make_run):
+    cancelled = Verdict(
+        kind="cancelled", state="cancelled", message="cancelled", exit_code_of_run=130
+    )
+    assert "1 of 1 did not end well" in page_of([make_run("one", verdict=cancelled)])
+    assert "1 of 1 failed" in page_of([make_run("two", verdict=FAILED)])
+
+
 def test_no_line_ends_within_the_name_of_an_option(make_run, events):
     run = make_run("one")
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])

@@ -242,3 +242,13 @@ def test_strategies_without_a_gpu_alone_are_compared_by_themselves(measured_run)
 def rows_of(summary):
     (section,) = make_sections(summary)
     return section.rows
+
+
+def test_a_size_that_was_run_once_beside_repeats_has_an_interval_of_its_own_kind(measured_run):
+    runs = [measured_run(f"one-{rate}", rate) for rate in (99.0, 101.0)]
+    runs.append(measured_run("two", 180.0, gpus=2))
+    once = "samples/s of a size that was run once: over equal parts of its run"
+    for some, is_said in ((runs, True), (runs[1:], False)):
+        (section,) = make_sections(summarize(some, {}))
+        (table,) = size_tables(section.rows)
+        assert (once in table.footnote) is is_said

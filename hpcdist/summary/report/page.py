@@ -188,6 +188,8 @@ class PageSection(NamedTuple):
     runs: list[PageRun]
     """Failed runs come first."""
     num_failed: int
+    how_failed: str
+    """The verb that says of these what they did."""
 
 
 def _section(section: Section, drawings: Sequence[Drawing], folder: Path) -> PageSection:
@@ -221,7 +223,12 @@ def _section(section: Section, drawings: Sequence[Drawing], folder: Path) -> Pag
         topics=topics,
         runs=[_run(row, folder, is_open=row.number in open_numbers) for row in rows],
         num_failed=num_failed,
+        how_failed="failed" if all(map(_is_failed_or_well, rows)) else "did not end well",
     )
+
+
+def _is_failed_or_well(row: Row) -> bool:
+    return row.run.state == "failed" or not _is_failed(row.run)
 
 
 def _take_main(tables: Mapping[Topic, list[Table[Any]]], leading: Row | None) -> Table[Any] | None:

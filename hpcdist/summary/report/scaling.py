@@ -98,6 +98,9 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
         notes.append(_SCALING_NOTES[size.scaling].format(unit=unit))
     if note := interval_note(run.of_size.speedup for run in firsts if run.of_size):
         notes.append(note)
+    spreads = {of_size(run).samples_per_s.over for run in firsts}
+    if {"runs", "windows"} <= spreads:
+        notes.append("samples/s of a size that was run once: over equal parts of its run")
     forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
     if forecast:
         notes.append(forecast_sentence(forecast, firsts[0]))

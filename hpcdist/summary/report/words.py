@@ -11,6 +11,9 @@ WORDS = {
     "twice the GPUs take half the time.",
     "exposed communication (exposed comm.)": "The time that ranks wait for communication which no "
     "computing hides.",
+    "overlapped communication": "Communication that computing hides. DDP times it itself in some "
+    "of its steps; of FSDP only record.profile_steps=5 tells it: else what is waited for is known, "
+    "and what is hidden is not.",
     "computing and communication together": "Nothing told the two apart: a loop that marks its "
     "passes only, or FSDP that cannot be watched. record.profile_steps=5 does.",
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",

@@ -70,7 +70,9 @@ def _draw(axes: Axes, points: _Points, to_come: Mapping[int, Measure], unit: flo
     axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
     on_more_nodes = [point for point in points if point not in on_line]
     is_linear = drawn[-1] <= _MOST_LINEAR * drawn[0] and not to_come
-    is_low = is_linear and min(measured.mean for _, measured in points) < _LOW * ideal[-1]
+    highs = [measured.interval.high for _, measured in points if measured.interval]
+    tallest = max([*ideal, *highs])
+    is_low = is_linear and min(measured.mean for _, measured in points) < _LOW * tallest
     shift = _ABOVE if is_low else _BELOW  # of all alike, so that none comes between two others
     _draw_measured(axes, on_line, LINES[0] | {"label": "measured"}, shift)
     if on_more_nodes:
