@@ -47,7 +47,7 @@ from hpcdist.machine.containers import (
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, read_run
 from hpcdist.schedulers import load_requeuer, load_scheduler
-from hpcdist.schedulers.base import JobPlace
+from hpcdist.schedulers.base import JobPlace, former_lives
 from hpcdist.schedulers.jobs import note_own_job
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 
@@ -293,7 +293,7 @@ class _Outside:
 
     def _begin_attempt(self) -> int:
         job, _, _ = self._run.read_launch()
-        life = self._requeuer.life() if self._requeuer is not None else 0
+        life = self._requeuer.life() if self._requeuer is not None else former_lives()
         self._taken = lives.begin_attempt(self._run, job, life=life)
         return self._taken
 

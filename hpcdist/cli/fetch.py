@@ -37,7 +37,7 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
     errors: list[SchedulerError] = []
     for run in named_runs(runs, run_names):
         try:
-            fetched = _fetch(run, is_named=bool(run_names), with_checkpoints=checkpoints)
+            fetched = fetch_run(run, is_named=bool(run_names), with_checkpoints=checkpoints)
         except SchedulerError as error:
             errors.append(error)
             continue
@@ -51,12 +51,12 @@ def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json:
         raise errors[0]
 
 
-def _fetch(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, Any] | None:
+def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, Any] | None:
     """Bring a run home, and say so; None where there is nothing to bring.
 
     Raises SchedulerError where it cannot be brought.
     """
-    from hpcdist.runs.fetching import fetch as fetch_run
+    from hpcdist.runs import fetching
     from hpcdist.schedulers import load_scheduler
 
     if (remote := read_remote(run)) is not None:
@@ -68,7 +68,7 @@ def _fetch(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, Any
             if is_named:
                 say(f"run {run.id} is here: there is nothing to bring")
             return None
-        fetched = fetch_run(run, source, with_checkpoints=with_checkpoints)
+        fetched = fetching.fetch(run, source, with_checkpoints=with_checkpoints)
     except OSError as error:
         is_damaged = isinstance(error, files.DamagedFileError)
         raise SchedulerError(

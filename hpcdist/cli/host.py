@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -271,6 +271,7 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
             groups.setdefault(where, []).extend(ids)
     if len(groups) > 1 and ctx.params.get("as_json"):
         raise click.UsageError("these runs are at several places: with --json, name those of one")
+    _forget_ends(verb, found)
     codes = []
     for where, ids in groups.items():
         if where is None:
@@ -279,6 +280,14 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
         else:
             codes.append(_run_at(ctx, where, _argv(ctx, names, ids)))
     return max(codes)
+
+
+def _forget_ends(verb: Sequence[str], found: Mapping[str, Sequence[Run]]) -> None:
+    """Have runs that are going to be resumed at a host be asked for anew."""
+    from hpcdist.runs.remote import forget_end
+
+    for run in chain.from_iterable(found.values()) if verb == ["resume"] else ():
+        forget_end(run)
 
 
 def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:

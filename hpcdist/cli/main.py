@@ -26,6 +26,7 @@ VERBS = {
     "watch": "Watch runs wait, run and end, in a view that refreshes itself.",
     "logs": "Print what the ranks of a run print.",
     "cancel": "End runs.",
+    "resume": "Take up a run again that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "fetch": "Bring home what runs elsewhere have published: events, logs, verdicts.",
     "data": "Make, check and show data sets.",

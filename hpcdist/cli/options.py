@@ -324,25 +324,41 @@ def sweep_points(options: JobOptions) -> list[Point]:
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:
     from hpcdist.job import Flag, parse_flag
-    from hpcdist.job.check import parse_minutes
 
     flags = {
         _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
         for option, text in _typed(options, _JOB_FLAGS).items()
     }
     if (time_limit := options.time_limit) is not None:
-        if re.fullmatch(r"\s*\d+:\d+\s*", time_limit):  # bsub's hours are sbatch's minutes
-            first, second = time_limit.strip().split(":")
-            raise click.UsageError(
-                f"--time {time_limit} may mean hours and minutes, or minutes and seconds: "
-                f"write {first}:{second}:00, or 0:{first}:{second}"
-            )
-        minutes = parse_minutes(time_limit, origin="--time")
-        flags["resources.time_limit_min"] = Flag(name="--time", value=minutes)
+        flags[_TIME_LIMIT] = _time_flag(time_limit)
     if options.requeue is not None:
         name = "--requeue" if options.requeue else "--no-requeue"
         flags["launch.requeue"] = Flag(name=name, value=options.requeue)
     return flags
+
+
+_TIME_LIMIT = "resources.time_limit_min"
+
+
+def _time_flag(time_limit: str) -> Flag:
+    from hpcdist.job import Flag
+    from hpcdist.job.check import parse_minutes
+
+    if re.fullmatch(r"\s*\d+:\d+\s*", time_limit):  # bsub's hours are sbatch's minutes
+        first, second = time_limit.strip().split(":")
+        raise click.UsageError(
+            f"--time {time_limit} may mean hours and minutes, or minutes and seconds: "
+            f"write {first}:{second}:00, or 0:{first}:{second}"
+        )
+    return Flag(name="--time", value=parse_minutes(time_limit, origin="--time"))
+
+
+def flags_of(time_limit: str | None, overrides: Sequence[str]) -> dict[str, Flag]:
+    """Return the keys that --time and --set give."""
+    from hpcdist.job.load import parse_override
+
+    flags = {} if time_limit is None else {_TIME_LIMIT: _time_flag(time_limit)}
+    return flags | dict(parse_override(text) for text in overrides)
 
 
 def cluster_from_options(

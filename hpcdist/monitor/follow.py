@@ -122,7 +122,11 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
     why += " ".join(verdict.message.split())
     if verdict.state == "failed" and verdict.kind != "agent_lost":
+        if verdict.restarts >= most_restarts:
+            return f"{why}; hpcdist resume has started it again"
         return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
+    if verdict.state == "cancelled":
+        return f"{why}; hpcdist resume has started it again"
     return f"{why}; starting again when the scheduler says so"
 
 

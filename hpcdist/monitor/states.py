@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.training.checkpoint.files import list_checkpoints
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
@@ -133,29 +133,22 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     )
 
 
+def _has_checkpoint(run: Run) -> bool:
+    try:
+        return bool(list_checkpoints(run.checkpoints_folder))
+    except OSError:  # a record of a run elsewhere has none
+        return False
+
+
 def continuation(run: Run, verdict: Verdict) -> str | None:
-    """Return the command that goes on from where a run has stopped whose nodes cannot submit it
-    again; None for others, which their scheduler starts again, or whose end is an end."""
+    """Return the command that goes on from where a run has stopped; None where it is done or still
+    goes on, or has saved nothing, as far as can be seen here."""
     name = run.read_scheduler()
-    if verdict.exit_code_of_run != EXIT_STOPPED or name not in SCHEDULERS:
+    if verdict.state in ("done", *OPEN_STATES) or name not in SCHEDULERS:
         return None
-    if load_scheduler(name).shares_files:
+    if verdict.exit_code_of_run != EXIT_STOPPED and not _has_checkpoint(run):
         return None
-    spec = run.read_spec() or RunSpec()
-    fetch = f"hpcdist fetch {run.id} --checkpoints"
-    if "checkpoint" not in spec.job or spec.source.job is None:  # code of the user's own
-        return fetch
-    point = (spec.sweep and spec.sweep.point) or {}
-    values = dict(one.partition("=")[::2] for one in spec.source.overrides)
-    values |= {key: str(value) for key, value in point.items() if key not in _PLACES}
-    values |= {"resources.nodes": str(spec.outline.resources.nodes)}
-    values |= {"resources.gpus": str(spec.outline.resources.gpus)}
-    values["checkpoint.resume"] = str(run.path)
-    words = ["hpcdist", "submit", spec.source.job]
-    words += ["--cluster", spec.cluster.name] if spec.cluster.name else []
-    words += [word for pair in values.items() for word in ("--set", "=".join(pair))]
-    return f"{fetch} && {shlex.join(words)}"
-
-
-_PLACES = ("cluster", "nodes", "gpus")
-"""Keys of a sweep's point that are told by themselves."""
+    job = (run.read_spec() or RunSpec()).job
+    if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
+        return f"hpcdist fetch {run.id} --checkpoints"
+    return f"hpcdist resume {run.id}"

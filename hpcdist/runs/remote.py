@@ -84,6 +84,14 @@ def host_of_run(run: Run) -> str | None:
     return None if remote is None else remote.host
 
 
+def forget_end(run: Run) -> None:
+    """Have a run at a host be asked for anew: it goes on."""
+    if (remote := read_remote(run)) is not None:
+        run.verdict_file.unlink(missing_ok=True)
+        open_again = msgspec.structs.replace(remote, is_whole=False, condition=None)
+        write_remote(run.path, open_again)
+
+
 def remember_host(name: str) -> None:
     """Note that the user has named a host: a record of a run may lead there from now on."""
     known = _known_hosts()

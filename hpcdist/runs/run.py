@@ -150,10 +150,14 @@ class Run:
         try:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
-            files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
+            self.write_reserve()
         except OSError as error:
             delete_folder(self.path)
             raise cannot_write(self.path.parent, error) from None
+
+    def write_reserve(self) -> None:
+        """Reserve the disk space that the verdict takes."""
+        files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
 
     # Paths that depend on a rank or a node.
 

@@ -92,6 +92,10 @@ class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Where its files are stored."""
     source: str | None = None
     """The work tree."""
+    cwd: str | None = None
+    """The working directory in `folder`; None: an older version did not say."""
+    python_path: str | None = None
+    """PYTHONPATH of the run, where the snapshot changes it."""
 
 
 class UsedContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +209,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Environment of the submission, without secrets."""
     sweep: SweepPlace | None = None
     """None: the run is by itself."""
+    job_name: str | None = None
+    """The scheduler's name for the job of a run that was resumed; None: as it was planned."""
 
     @property
     def outline(self) -> JobOutline:
@@ -224,7 +230,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self) -> dict[str, Any]:
         """Return the content of spec.json."""
         value: dict[str, Any] = msgspec.to_builtins(self)
-        for key in ("sweep", "container"):
+        for key in ("sweep", "container", "job_name"):
             if value[key] is None:
                 del value[key]
         return value

@@ -22,7 +22,7 @@ _PLACE = re.compile(r"[\[_](\d+)\]?$")
 def adopt(folder: Path, place: int, job_id: str) -> str:
     """Return the id of the job that has the run at this place of its submission: this job's, where
     no other one has adopted it."""
-    files.write_once(_claim_file(folder, place), job_id)
+    files.write_once(claim_file(folder, place), job_id)
     return owner_of(folder, place) or job_id
 
 
@@ -41,7 +41,7 @@ def end_unless_adopted(folder: Path, place: int, job_id: str) -> None:
 def owner_of(folder: Path, place: int) -> str | None:
     """Return the id of the job that has adopted a run; None where none has yet."""
     try:
-        content = files.read_bytes(_claim_file(folder, place), most_bytes=_MOST_BYTES)
+        content = files.read_bytes(claim_file(folder, place), most_bytes=_MOST_BYTES)
     except OSError:
         return None
     job_id = content.decode(errors="replace")
@@ -51,14 +51,15 @@ def owner_of(folder: Path, place: int) -> str | None:
 def leave_to_another(folder: Path, place: int, job_id: str) -> None:
     """Take the claim of this job back, before another one is submitted in its place."""
     if owner_of(folder, place) == job_id:
-        files.remove_once_written(_claim_file(folder, place))
+        files.remove_once_written(claim_file(folder, place))
+
+
+def claim_file(folder: Path, place: int) -> Path:
+    """Return the file that names the job which has adopted a run."""
+    return folder / f"task-{place}.job"
 
 
 def place_of(job_id: str) -> int:
     """Return the place in its array of a job 123_4 or 123[4]; 0 for one that is in none."""
     found = _PLACE.search(job_id)
     return int(found[1]) if found else 0
-
-
-def _claim_file(folder: Path, place: int) -> Path:
-    return folder / f"task-{place}.job"

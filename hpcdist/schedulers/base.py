@@ -7,6 +7,7 @@ defaults, for a scheduler without a queue, books, steps or requeues.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from abc import ABC, abstractmethod
@@ -30,6 +31,8 @@ from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.requeue import Decision
 
 _DETECTION_TIMEOUT_S = 10.0
+FORMER_LIVES_VARIABLE = "HPCDIST_JOB_FORMER_LIVES"
+"""Number of the lives of a run in its former jobs, before it was resumed."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -201,6 +204,11 @@ def skipped(name: str, detail: str) -> Finding:
     return Finding(name=name, state="skip", detail=detail)
 
 
+def former_lives() -> int:
+    """Return how often the run was started by jobs before this one: 0 unless it was resumed."""
+    return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
+
+
 Task: TypeAlias = Callable[[], Any]
 """A callable that every node of a job executes; it can be pickled."""
 
@@ -352,8 +360,9 @@ class Scheduler(ABC):
         return None
 
     def life(self) -> int:
-        """Return how often the scheduler had started this job before: 0 in its first life."""
-        return 0
+        """Return how often the run had been started before, also by its former jobs: 0 in its first
+        life."""
+        return former_lives()
 
     def decide(self, verdict: Verdict) -> Decision:
         """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the

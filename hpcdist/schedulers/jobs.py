@@ -21,7 +21,7 @@ from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
-from hpcdist.runs.spec import Submission, SweepPlace
+from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import UnixTime, cancelled_verdict
 from hpcdist.schedulers.adoption import leave_to_another, owner_of, place_of
 from hpcdist.schedulers.base import Condition, Target
@@ -102,7 +102,10 @@ class JobIndex(Generic[_Job]):
 
 def _planned_name(run: Run) -> tuple[str, str]:
     """Return the name of the run's job, and its number in an array, as they were planned."""
-    place = run.read_sweep_place() or SweepPlace()
+    spec = run.read_spec() or RunSpec()
+    if spec.job_name is not None:  # it was resumed
+        return spec.job_name, ""
+    place = spec.sweep or SweepPlace()
     return place.job_name or run.id, "" if place.task is None else str(place.task)
 
 

@@ -253,8 +253,11 @@ def plan_run(
     cluster: LoadedProfile = NO_PROFILE,
     snapshot: SnapshotRequest | None = None,
     allocation: Allocation | None = None,
+    workspace: Workspace | None = None,
 ) -> PlannedRun:
     """Check the job and plan how it would run on the cluster, or at once in an allocation.
+
+    `workspace` is where its files are; None: where this process is, or in a new snapshot.
 
     `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default. A
     step in an allocation cannot be requeued: one that is told to stop ends with what it has saved.
@@ -272,14 +275,14 @@ def plan_run(
             plan = chosen.plan(loaded.job, cluster.profile)
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
-    # What starts while its user looks on needs none: there is no queue to wait in.
-    by_default = allocation is None and not chosen.runs_here
-    workspace = plan_workspace(
-        loaded.job,
-        snapshot or SnapshotRequest(),
-        by_default=by_default,
-        only_there=None if chosen.shares_files else chosen.title,
-    )
+    if workspace is None:
+        workspace = plan_workspace(
+            loaded.job,
+            snapshot or SnapshotRequest(),
+            # What starts while its user looks on needs none: there is no queue to wait in.
+            by_default=allocation is None and not chosen.runs_here,
+            only_there=None if chosen.shares_files else chosen.title,
+        )
     return PlannedRun(
         loaded=loaded,
         scheduler=chosen,

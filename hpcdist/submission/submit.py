@@ -290,7 +290,7 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
         msgspec.structs.replace(
             spec,
             id=run.id,
-            created_s=time.time(),
+            created_s=spec.created_s or time.time(),
             scheduler=planned.scheduler.name,
             cluster=UsedCluster(name=cluster.name, profile=profile),
             job=shown_job,

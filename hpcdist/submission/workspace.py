@@ -87,10 +87,13 @@ class Workspace:
         """Return the snapshot as it stands in spec.json."""
         if self.snapshot is None:
             return None
+        cwd, variables = self.place(runs)
         return UsedSnapshot(
             id=self.snapshot.id,
             folder=str(self.snapshot.folder(runs)),
             source=self.snapshot.root,
+            cwd=cwd,
+            python_path=variables.get("PYTHONPATH"),
         )
 
     def store(self, runs: Path) -> Workspace:
@@ -114,6 +117,39 @@ class Workspace:
                 )
                 workspace = replace(self, snapshot=snapshot)
         return workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormerWorkspace(Workspace):
+    """The files of a run that was submitted before, for its next job: nothing is copied again."""
+
+    used: UsedSnapshot | None = None
+    """None: the job ran in `submit_dir` itself."""
+
+    def job_in(self, runs: Path, job: JobSpec) -> JobSpec:  # noqa: ARG002 - it is there already
+        return job
+
+    def place(self, runs: Path) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - as it was
+        variables = {SUBMIT_DIR_VARIABLE: self.submit_dir}
+        if self.used is None:
+            return self.submit_dir, variables
+        if self.used.python_path is not None:
+            variables["PYTHONPATH"] = self.used.python_path
+        return self.used.cwd or self._cwd_in(str(self.used.folder), self.used.source), variables
+
+    def _cwd_in(self, folder: str, source: str | None) -> str:
+        within = os.path.relpath(self.submit_dir, source) if source else ".."
+        return folder if within.startswith("..") else os.path.normpath(os.path.join(folder, within))
+
+    def own_folders(self, runs: Path) -> list[str]:  # noqa: ARG002 - as it was
+        folder = None if self.used is None else self.used.folder
+        return [] if folder is None else [os.path.dirname(folder), folder]
+
+    def used_snapshot(self, runs: Path) -> UsedSnapshot | None:  # noqa: ARG002 - as it was
+        return self.used
+
+    def store(self, runs: Path) -> Workspace:  # noqa: ARG002 - it is there already
+        return self
 
 
 def plan_workspace(

@@ -65,10 +65,12 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
     assert 0 < verdict["step"] < 4 * (400 // (16 * 2))
     hpcdist.write("released", "")
     one_node = ("submit", "job.yaml", "--local", "--nodes", "1", "--gpus", "2")
-    assert hpcdist(*one_node, "--set", f"checkpoint.resume={run}").returncode == 0
-    resumed = weights(hpcdist.runs[1])
+    assert f"go on with: hpcdist resume {run.name}" in said
+    resumed = hpcdist("resume", run.name, "--local")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"goes on from its checkpoint of step {verdict['step']}" in resumed.stderr
     assert hpcdist(*one_node, "--set", "data.workers=0").returncode == 0
-    whole = weights(hpcdist.runs[2])
+    resumed, whole = map(weights, hpcdist.runs)
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
 
 

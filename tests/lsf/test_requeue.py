@@ -88,6 +88,18 @@ def test_what_is_not_to_be_requeued_ends_with_75(user):
     job = user.cluster.job(job_id(run))
     assert (job.attempts, job.rerunnable) == (1, False)
 
+    with user.cluster.refusing("bsub", "Closed. Job not submitted."):
+        assert user("resume", run.id).returncode == 3
+    assert run.read_verdict().exit_code_of_run == 75
+    resumed = user("resume", run.id, "--set", "launch.requeue=true")
+    assert resumed.returncode == 0, resumed.stderr
+    await_counting(user, run, 1)
+    again = user.cluster.job(job_id(run))
+    assert (again.name, again.rerunnable) == (f"{run.id}.2", True)
+    user.cluster.reach_limit(again.id)  # and it may be requeued as before
+    end_counting(user, run, 2)
+    assert [run.read_beginning(number).life for number in range(3)] == [0, 2, 3]
+
 
 DEAF = """\
 import signal, time

@@ -52,6 +52,19 @@ def test_a_run_goes_on_as_another_job_before_its_limit_and_what_waits_for_it_wai
     user.wait_for_state(after, "done")
 
 
+def test_a_run_that_was_cancelled_is_resumed(user):
+    run = user.submit(*TWO)
+    user.wait_for_start(run)
+    user("cancel", run.id)
+    first = run.read_job_id()
+    user("resume", run.id)
+    assert run.read_job_id() != first
+    user.wait_for_start(run, life=1)
+    user.open_gate()
+    user.wait_for_state(run, "done")
+    assert run.read_attempt_verdict(0).state == "cancelled"
+
+
 def test_a_run_in_an_image_goes_on_as_another_job_too(
     user,
     image,  # noqa: F811 - pytest's way

@@ -348,7 +348,9 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
     run = Run.create(runs, "x")
     write_spec(run, planned)
     spec = run.read_spec()
-    assert spec.snapshot == UsedSnapshot(id=folder.name, folder=str(folder), source=str(tree))
+    assert spec.snapshot == UsedSnapshot(
+        id=folder.name, folder=str(folder), source=str(tree), cwd=str(folder)
+    )
     assert spec.job["script"] == str(folder / "train.py")
     assert spec.cwd == str(tree)
 

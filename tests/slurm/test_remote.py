@@ -89,7 +89,8 @@ def laptop(tmp_path, login):
 
 def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     laptop.write("hpcdist.yaml", "clusters: {far: {scheduler: slurm, host: login}}\n")
-    laptop.write("program", "#!/bin/bash\ncat data.txt ignored/big; echo $1; sleep ${2:-0}\n")
+    program = "#!/bin/bash\ncat data.txt ignored/big; echo $1; [ -e {} ] || sleep ${{2:-0}}\n"
+    laptop.write("program", program.format(laptop.there.parent / "go"))
     laptop.write("data.txt", "sent along\n")
     laptop.write(".gitignore", "ignored\nruns\n")
     there = laptop.there.parent / "ignored"
@@ -121,6 +122,12 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
         (first, "done"),
         (second, "cancelled"),
     ]
+    (laptop.there.parent / "go").touch()
+    out, err = laptop("resume", second, "--wait")
+    assert out.splitlines() == ["[rank 0] sent along", "[rank 0] lies there", "[rank 0] two"]
+    assert f"run {second}: done" in err
+    (found,) = json.loads(laptop("summary", second, "--json")[0])
+    assert found["state"] == "done"
     assert "done" in laptop("runs", "--host", "login")[0]
     assert f"rsync -a login:{laptop.there / first} ." in laptop("fetch", first)[1]
     assert laptop("fetch")[1] == ""

@@ -137,6 +137,26 @@ def test_without_requeue_a_warned_run_ends_with_75(user):
     for rank in range(2):
         assert log(run, rank) == f"stopped {verdict.step}\n"
 
+    first = run.read_job_id()
+    status = user("status", run.id)
+    assert f"hpcdist resume {run.id}" in status.stdout
+    refused = user("resume", run.id, "--partition", "nosuch")
+    assert refused.returncode == 3, refused.stderr
+    assert run.read_verdict() == verdict
+    assert run.read_job_id() == first
+    done = user("resume", run.id, "--time", "0:10:00")
+    assert done.returncode == 0, done.stderr
+    running = user("resume", run.id)
+    assert running.returncode == 2, running.stderr
+    await_counting(user, run, 1)
+    user.write("gate", "")
+    user.done(run)
+    for rank in range(2):
+        assert log(run, rank).endswith(f"counted from {verdict.step}\n")
+    assert run.read_beginning(1).life == 1
+    assert run.read_job_id() != first
+    assert run.read_spec().job["resources"]["time_limit_min"] == 10
+
 
 ONE_STEP = """\
 import time

@@ -31,7 +31,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Kind, Verdict
-from hpcdist.schedulers.base import Scheduler
+from hpcdist.schedulers.base import Scheduler, former_lives
 from hpcdist.schedulers.requeue import RequeueRefusedError, is_overdue, with_cause
 from hpcdist.training.checkpoint import files as checkpoint_files
 
@@ -67,7 +67,7 @@ class Attempts:
         self._log = log
         self.newest = run.newest_attempt()
         """The newest attempt that it knows: its own, or from before its time."""
-        self.life = requeuer.life() if requeuer is not None else 0
+        self.life = requeuer.life() if requeuer is not None else former_lives()
         """The life of the job that the agent is of."""
 
     def claim(self) -> int:
@@ -148,7 +148,9 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     """
     is_own_code = isinstance(job, OwnCodeJob)
     now = progress(run, job) + (is_own_code and _stopped_well(ended))
-    begun = beginnings(run)
+    # Whoever resumes a run has looked at what came before.
+    former = former_lives()
+    begun = {number: one for number, one in beginnings(run).items() if one.life >= former}
     ends = attempt_verdicts(run, ended)
     in_vain = [
         life for life in lives_in_vain(begun, now) if not _ended_early(run, life, ends, _OF_OTHERS)

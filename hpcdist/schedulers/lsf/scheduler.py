@@ -21,6 +21,7 @@ from hpcdist.schedulers.base import (
     Scheduler,
     Target,
     Task,
+    former_lives,
 )
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
 from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
@@ -122,7 +123,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     def life(self) -> int:
         """Return the count of the run: LSB_RESTART does not say how often, and not every LSF sets
         it."""
-        return int(os.environ.get(LIFE_VARIABLE) or 0)
+        return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
 
     def detect_site(self) -> Site:
         return detect_lsf()

@@ -26,6 +26,7 @@ from hpcdist.schedulers.base import (
     Scheduler,
     Target,
     Task,
+    former_lives,
 )
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
 from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
@@ -159,7 +160,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
 
     def life(self) -> int:
         """Return the count of the run: no variable of PBS's tells, and a new job counts anew."""
-        return int(os.environ.get(LIFE_VARIABLE) or 0)
+        return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
 
     def detect_site(self) -> Site:
         return detect_pbs()

@@ -29,6 +29,7 @@ from hpcdist.schedulers.base import (
     Scheduler,
     Target,
     Task,
+    former_lives,
 )
 from hpcdist.schedulers.jobs import (
     JobIndex,
@@ -239,12 +240,13 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
         return own_job_id()
 
     def life(self) -> int:
-        """Return SLURM_RESTART_COUNT, which Slurm sets from the first requeue on."""
-        return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        """Return the count of the run, by SLURM_RESTART_COUNT, which Slurm sets from the first
+        requeue on."""
+        return former_lives() + _restarts()
 
     def decide(self, verdict: Verdict) -> Decision:
         said = show_job(own_job_id(), timeout_s=_OWN_JOB_TIMEOUT_S)
-        return decide(verdict, said, life=self.life())
+        return decide(verdict, said, life=_restarts())
 
     def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
         run_command(["scontrol", "requeue", own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)
@@ -254,6 +256,10 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
 
 
 scheduler = SlurmScheduler()
+
+
+def _restarts() -> int:
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def _number(text: str | None) -> int | None:

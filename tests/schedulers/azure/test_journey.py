@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tarfile
@@ -244,11 +243,11 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     publish(azure, run, 0, 0, json.dumps(verdict).encode(), path="verdict.json")
     publish(azure, run, 1, 0, b"whole enough", path="checkpoints/step-00000004.pt")
     (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
-    fetch, submit = (shlex.split(one)[1:] for one in found["continue_with"].split("&&"))
-    assert "  go on      hpcdist fetch" in hpcdist("status", run.id).stdout
-    hpcdist(*fetch)
-    hpcdist(*submit)
+    assert found["continue_with"] == f"hpcdist resume {run.id}"
+    done = hpcdist("resume", run.id)
+    assert "goes on from its checkpoint of step 4: as run" in done.stderr
     *_, name = sorted(azure.jobs, key=lambda name: azure.jobs[name]["systemData"]["createdAt"])
+    assert done.stdout.split() == [name]
     job = Run(run.path.parent / name).read_launch()[0]
     assert (job.name, job.train.seed) == ("it's", 3)
     assert job.checkpoint.resume == str(run.path)

@@ -1,0 +1,148 @@
+"""`hpcdist resume`: a run that ended before its work was done goes on from its checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcdist.cli.follow import Interrupts, describe_end, follow_run
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import flags_of, host_option, json_option, run_argument, runs_option
+from hpcdist.cli.printing import note, print_json, say
+from hpcdist.cluster.schedulers import LOCAL
+from hpcdist.runs.run import Run, find_run
+
+if TYPE_CHECKING:
+    from hpcdist.job import Flag
+    from hpcdist.submission.resume import Ended
+
+
+@click.command(cls=HostCommand)
+@run_argument
+@click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
+@click.option(
+    "--local", is_flag=True, help="Follow a run of this machine, which ends with this command."
+)
+@click.option(
+    "--time", "time_limit", metavar="T", help="Time limit: minutes, H:MM:SS or D-HH:MM:SS."
+)
+@click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF, PBS).")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY.PATH=VALUE",
+    multiple=True,
+    help="Set a key of the job: resources.time_limit_min, mem_gb or cpus_per_gpu, any of launch, "
+    "and how often checkpoints are saved.",
+)
+@host_option
+@runs_option
+@json_option
+def resume(
+    *,
+    run_name: str,
+    wait: bool,
+    local: bool,
+    time_limit: str | None,
+    partition: str | None,
+    overrides: tuple[str, ...],
+    runs: Path,
+    as_json: bool,
+) -> int:
+    """Take up a run again that failed, was cancelled, stopped or lost, from its last checkpoint.
+
+    \b
+    hpcdist resume last --wait
+    hpcdist resume RUN --time 12:00:00 --set resources.mem_gb=64
+
+    It goes on in its directory as another job, with the code and the job that it was submitted
+    with. Where it has saved no checkpoint, it begins again. On Azure, another run starts from the
+    checkpoint. What begins while this command follows it with --local ends with it.
+    """
+    from hpcdist.schedulers import load_scheduler
+    from hpcdist.submission.resume import look_at
+
+    run = find_run(runs, run_name)
+    flags = flags_of(time_limit, overrides)
+    ended = look_at(run)
+    scheduler = load_scheduler(str(run.read_scheduler()))
+    if local and scheduler.name != LOCAL:
+        raise click.UsageError(
+            f"--local is for runs of this machine, and {run.id} is of {scheduler.title}: leave it "
+            "out, or use --wait"
+        )
+    interrupts = Interrupts()
+    with interrupts.handled():
+        shown = _shown_logs(run)
+        if scheduler.shares_files:
+            _go_on(run, ended, flags, partition, interrupts)
+        else:
+            run, shown = _start_from(run, flags, partition, interrupts), {}
+        if wait or local:
+            return follow_run(
+                run, scheduler.name, interrupts, as_json=as_json, owned=local, shown=shown
+            )
+    if as_json:
+        print_json(describe_end(run, scheduler.name))
+    else:
+        print(run.id)
+        for verb in ("status", "logs --follow", "cancel"):
+            say(f"  hpcdist {verb} {run.id}")
+    return 0
+
+
+def _go_on(
+    run: Run,
+    ended: Ended,
+    flags: Mapping[str, Flag],
+    partition: str | None,
+    interrupts: Interrupts,
+) -> None:
+    """Start the next life of a run, in its directory."""
+    from hpcdist.submission.resume import plan_resume, resume, sentence
+
+    planned = plan_resume(run, ended, flags, partition=partition)
+    note(*planned.notes)
+    planned.prepare()
+    interrupts.defer()
+    said = resume(run, ended, planned)
+    say(sentence(run, ended))
+    note(*said)
+
+
+def _start_from(
+    run: Run, flags: Mapping[str, Flag], partition: str | None, interrupts: Interrupts
+) -> Run:
+    """Bring home what a run saved elsewhere, and start another run from it; return that one."""
+    from hpcdist.cli.fetch import fetch_run
+    from hpcdist.submission.resume import (
+        look_at,
+        plan_resume,
+        sentence,
+        starting_from,
+        submit_from,
+    )
+
+    fetch_run(run, is_named=True, with_checkpoints=True)
+    ended = look_at(run)
+    planned = plan_resume(run, starting_from(ended, run), flags, partition=partition)
+    note(*planned.notes)
+    interrupts.defer()
+    submitted = submit_from(run, ended, planned, command=sys.argv)
+    say(f"{sentence(run, ended)}: as run {submitted.id}")
+    note(*submitted.messages)
+    return submitted.runs[0]
+
+
+def _shown_logs(run: Run) -> dict[str, int]:
+    """Return how many lines each log has by its name: what was printed before is not shown."""
+    from hpcdist.monitor.tail import LogTail
+
+    logs = LogTail(run, None)
+    for _ in logs.lines(finish=True):
+        pass
+    return logs.given

@@ -1,0 +1,277 @@
+"""Resuming: a run that ended before its work was done goes on from its checkpoint, as another job.
+
+The job starts another life of the same run, in the same directory: logs, events and attempts go on
+in it, a script of one's own finds what it saved, and the summary sees one run. Where nodes do not
+see that directory (Azure), another run starts from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import (
+    JobError,
+    RunDirectoryError,
+    SchedulerError,
+    SubmissionUnclearError,
+    UserError,
+)
+from hpcdist.base.secrets import HIDDEN
+from hpcdist.cluster.load import LoadedProfile, load_profile
+from hpcdist.job import Flag, LoadedJob
+from hpcdist.job.load import load_values
+from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
+from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.runs.run import Run, check_own
+from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.adoption import claim_file
+from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
+from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
+from hpcdist.submission.submit import Submission, submit, write_spec
+from hpcdist.submission.workspace import FormerWorkspace
+from hpcdist.training.checkpoint.files import list_checkpoints, step_of
+
+_CHANGEABLE = (
+    *("resources.time_limit_min", "resources.mem_gb", "resources.cpus_per_gpu", "launch."),
+    *("checkpoint.every_epochs", "checkpoint.every_steps", "checkpoint.keep"),
+)
+"""Keys, and beginnings of keys, that the next life may have otherwise."""
+_ASIDE = "launch.before"
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that can be resumed."""
+
+    spec: RunSpec
+    job: JobSpec
+    verdict: Verdict
+    step: int | None
+    """Step of its newest checkpoint; None: it has saved none."""
+
+
+def look_at(run: Run) -> Ended:
+    """Return what a run has come to.
+
+    Raises UserError where it goes on, or is done; SchedulerError where that is not known.
+    """
+    check_own(run.path)
+    condition = run_conditions([run])[run.id]
+    verdict = run.read_verdict() or end_verdict(run, condition)
+    if condition.state == "unknown":
+        raise SchedulerError(
+            f"it is not known whether run {run.id} has ended: {condition.reason}",
+            hint=f"see hpcdist status {run.id}; two jobs of one run would be in each other's way",
+        )
+    if condition.state in OPEN_STATES:
+        raise UserError(
+            f"run {run.id} is {condition.state}: there is nothing to resume",
+            hint=f"follow it with hpcdist logs --follow {run.id}, or end it with hpcdist cancel",
+        )
+    if verdict.state == "done":
+        raise UserError(
+            f"run {run.id} is done: there is nothing to resume",
+            hint=f"to train on from it: hpcdist submit JOB --set checkpoint.resume={run.path}",
+        )
+    try:
+        job, _, spec = run.read_launch()
+    except msgspec.ValidationError as error:
+        raise RunDirectoryError(
+            f"{run.spec_file}: it cannot be read: {error}", hint="submit the job again"
+        ) from None
+    checkpoints = list_checkpoints(run.checkpoints_folder)
+    step = step_of(checkpoints[0]) if checkpoints else None
+    return Ended(spec=spec, job=job, verdict=verdict, step=step)
+
+
+def plan_resume(
+    run: Run, ended: Ended, flags: Mapping[str, Flag], *, partition: str | None = None
+) -> PlannedRun:
+    """Plan the next life of a run; `flags` are keys of its job that are to be otherwise.
+
+    Raises UserError or SchedulerError.
+    """
+    for key, flag in flags.items():
+        if not key.startswith(_CHANGEABLE):
+            raise JobError(
+                f"{flag.name}: {key} stays as it is when a run is resumed",
+                hint="a new run may change it: hpcdist submit JOB --set "
+                f"checkpoint.resume={run.path}",
+            )
+    spec, source = ended.spec, str(run.spec_file)
+    changed = load_values(job_to_dict(ended.job), source=source, flags=flags)
+    loaded = LoadedJob(
+        job=changed.job,
+        source=spec.source.job or source,
+        overrides=[*spec.source.overrides, *changed.overrides],
+        origins=changed.origins,
+    )
+    workspace = _workspace_of(run, spec)
+    if isinstance(changed.job, ScriptJob) and not os.path.exists(changed.job.script):
+        raise _gone(run, "its script", changed.job.script)
+    os.chdir(workspace.place(run.path.parent)[0])  # modules and relative paths are looked for there
+    return plan_run(
+        loaded,
+        scheduler=str(run.read_scheduler()),
+        cluster=_profile_of(spec, partition),
+        workspace=workspace,
+    )
+
+
+def _workspace_of(run: Run, spec: RunSpec) -> FormerWorkspace:
+    """Return where the run's files are; RunDirectoryError where they are gone."""
+    workspace = FormerWorkspace(submit_dir=str(spec.cwd), used=spec.snapshot)
+    cwd, _ = workspace.place(run.path.parent)
+    if not os.path.isdir(cwd):
+        what = "its working directory" if spec.snapshot is None else "the snapshot of its code"
+        raise _gone(run, what, cwd)
+    return workspace
+
+
+def _gone(run: Run, what: str, path: str) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"run {run.id} cannot be resumed: {what} {path} is gone",
+        hint="submit the job again; checkpoint.resume names a run to start from",
+    )
+
+
+def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
+    """Return the profile that a run was planned with; what is secret in it, from hpcdist.yaml."""
+    name, profile = spec.cluster.name, spec.cluster.profile
+    environment = dict(profile.environment)
+    hidden = [key for key, value in environment.items() if value == HIDDEN]
+    if hidden:
+        now = load_profile(name).profile.environment
+        if missing := sorted(set(hidden) - now.keys()):
+            raise UserError(
+                f"the cluster profile {name} has no {missing[0]} in environment any more, which "
+                "the run had, and whose value is kept nowhere else",
+                hint="add it, or go to the folder whose hpcdist.yaml has it",
+            )
+        environment |= {key: now[key] for key in hidden}
+    profile = msgspec.structs.replace(
+        profile,
+        environment=environment,
+        container=Container(),  # the job's is settled
+        partition=partition or profile.partition,
+    )
+    origins = dict.fromkeys(profile.__struct_fields__, "the cluster profile")
+    return LoadedProfile(name=name, profile=profile, origins=origins)
+
+
+# In the same directory.
+
+
+def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
+    """Give the next life of a run to its scheduler; return what that had to say.
+
+    Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError.
+    """
+    begun = [run.read_beginning(number) for number in run.attempts()]
+    lives = 1 + max((one.life for one in begun if one is not None), default=-1)
+    number = 1 + int((ended.spec.job_name or "").rpartition(".")[2] or 1)
+    name = f"{run.id}.{number}"
+    target = planned.target(run)
+    target = msgspec.structs.replace(
+        target,
+        name=name,
+        environment=target.environment | {FORMER_LIVES_VARIABLE: str(lives)},
+    )
+    with _reopened(run, ended.verdict):
+        write_spec(run, planned, msgspec.structs.replace(ended.spec, job_name=name))
+        return planned.hand_over(target, [run])
+
+
+@contextmanager
+def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
+    """Have a run without its end, whose verdict becomes that on its last attempt, and without what
+    its agents and its scheduler left; after an error, it is as it was."""
+    aside = run.path / _ASIDE
+    kept = {
+        path: files.read_bytes(path, most_bytes=files.MOST_JSON_BYTES)
+        for path in (run.spec_file, run.private_file, *_ends(run))
+        if path.exists()
+    }
+    try:
+        run.launch_folder.rename(aside)
+    except OSError:
+        raise UserError(
+            f"run {run.id} is being resumed by another command, or was not to the end: there is "
+            f"{aside}, or no {run.launch_folder}",
+            hint="see hpcdist status; after a crash of the machine, rename the first to the second",
+        ) from None
+    try:
+        run.launch_folder.mkdir(mode=files.PRIVATE_FOLDER)
+        run.write_reserve()
+        attempt = run.newest_attempt()
+        if attempt >= 0 and run.read_attempt_verdict(attempt) is None:
+            run.write_attempt_verdict(msgspec.structs.replace(verdict, attempt=attempt))
+        for path in _ends(run):
+            files.remove_once_written(path)
+        yield
+    except SubmissionUnclearError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    except BaseException:
+        _put_back(run, aside, kept)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _ends(run: Run) -> tuple[Path, ...]:
+    """Return the files that say which job has a run, and how the run ended."""
+    return run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0)
+
+
+def _put_back(run: Run, aside: Path, kept: Mapping[Path, bytes]) -> None:
+    with suppress(OSError):
+        shutil.rmtree(run.launch_folder, ignore_errors=True)
+        aside.rename(run.launch_folder)
+    for path, content in kept.items():
+        with suppress(OSError):
+            files.write_whole(path, content)
+
+
+# As another run.
+
+
+def submit_from(
+    run: Run, ended: Ended, planned: PlannedRun, *, command: Sequence[str]
+) -> Submission:
+    """Submit a run that starts from the checkpoint of another, which must be here."""
+    if "checkpoint" not in job_to_dict(ended.job):
+        raise UserError(
+            f"run {run.id} ran code of your own, which {planned.scheduler.title} starts on new "
+            "disks: hpcdist cannot bring there what it saved",
+            hint=f"hpcdist fetch {run.id} --checkpoints brings it here; then submit a job that "
+            "finds it in a datastore or in the git work tree",
+        )
+    return submit(PlannedSubmission.of_run(planned), runs=run.path.parent, command=command)
+
+
+def starting_from(ended: Ended, run: Run) -> Ended:
+    """Return a run's end with its job changed to start from the run's own checkpoint."""
+    job = ended.job
+    checkpoint = getattr(job, "checkpoint", None)
+    if checkpoint is None or ended.step is None:
+        return ended
+    checkpoint = msgspec.structs.replace(checkpoint, resume=str(run.path))
+    return msgspec.structs.replace(ended, job=msgspec.structs.replace(job, checkpoint=checkpoint))
+
+
+def sentence(run: Run, ended: Ended) -> str:
+    """Say where a run goes on."""
+    if ended.step is not None:
+        return f"run {run.id} goes on from its checkpoint of step {ended.step}"
+    if not hasattr(ended.job, "checkpoint"):
+        return f"run {run.id} starts again; its program goes on from what it has saved itself"
+    if (given := ended.job.checkpoint.resume) is not None:
+        return f"run {run.id} has no checkpoint of its own: it begins again, from {given}"
+    return f"run {run.id} has no checkpoint: it begins again"
