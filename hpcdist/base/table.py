@@ -140,8 +140,9 @@ class Column(Struct, Generic[Row], frozen=True):
 
     @property
     def title(self) -> str:
-        """Header and unit, on several lines."""
-        space = " " if "\n" in self.header else "\n"
+        """Header and unit, on several lines; the unit has one of its own below a header of one
+        line, or of one that ends with a line break."""
+        space = "" if self.header.endswith("\n") else " " if "\n" in self.header else "\n"
         return f"{self.header}{space}({self.unit})" if self.unit else self.header
 
     @property
@@ -215,8 +216,9 @@ class _Lines:
     """The lines of a table on a terminal, none of which breaks a word.
 
     Where a line is too wide, texts are wrapped between words; where that is not enough, the columns
-    that do not fit follow below, beneath the first column once more. rich would lay out and crop
-    every cell by itself, which takes about half a millisecond for each row, and fold words.
+    that do not fit follow below, beside the first columns once more: as many as tell the rows
+    apart. rich would lay out and crop every cell by itself, which takes about half a millisecond
+    for each row, and fold words.
     """
 
     def __init__(self, table: Table[Any]) -> None:
@@ -245,10 +247,10 @@ class _Lines:
         if _whole_width(left.values()) <= max_width:
             yield left
             return
-        first = min(self._least(0), max_width // 2)
-        # A word that is wider than the line stands beside the first column, broken.
-        most = max_width - _GAP - first
-        least = {place: min(self._least(place), most) for place in left} | {0: first}
+        first = self._first(max_width)
+        # A word that is wider than the line stands beside the first columns, broken.
+        most = max_width - _GAP - _whole_width(first.values())
+        least = {place: min(self._least(place), most) for place in left} | first
         while left:
             band: dict[int, int] = {}
             for place in list(left):
@@ -258,8 +260,19 @@ class _Lines:
                 band[place] = least[place]
                 del left[place]
             yield self._widened(band, max_width)
-            if left and _whole_width([first, least[next(iter(left))]]) <= max_width:
-                left = {0: first, **left}
+            if left and _whole_width([*first.values(), least[next(iter(left))]]) <= max_width:
+                left = {**first, **left}
+
+    def _first(self, max_width: int) -> dict[int, int]:
+        """Return the widths of the first columns, as many as tell the rows apart, by their places;
+        of the very first where that takes more than half a line, or all do not."""
+        widths: dict[int, int] = {}
+        for place in range(len(self._columns)):
+            widths[place] = self._least(place)
+            rows = {tuple(row[one].text for one in widths) for row in self._rows}
+            if len(rows) == len(self._rows) and _whole_width(widths.values()) <= max_width // 2:
+                return widths
+        return {0: min(self._least(0), max_width // 2)}
 
     def _least(self, place: int) -> int:
         """Return the width of the longest word of a column of texts; numbers are not wrapped."""

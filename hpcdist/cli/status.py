@@ -146,7 +146,8 @@ def _print_place(run: Run, condition: Condition) -> None:
     lines = node_lines(nodes, num_nodes=num_nodes)
     for name, line in zip_longest(["nodes"], lines, fillvalue=""):
         _print_line(name, line or None)
-    _print_line("node 0 at", master_sentence(nodes))
+    reached = master_sentence(nodes)
+    _print_line("node 0 at", reached and f"{reached}, where the ranks meet (MASTER_ADDR)")
 
 
 def _print_line(name: str, value: str | None) -> None:

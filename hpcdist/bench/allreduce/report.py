@@ -105,8 +105,13 @@ def _size_table(summary: AllreduceSummary, number: int) -> Table[SizeFigures]:
         Column("time", lambda size: size.time_s, each(time), unit=unit, sort=lambda m: m.mean),
         Column("median", lambda size: size.median_time_s, times, unit=unit),
         Column("p95", lambda size: size.p95_time_s, times, unit=unit),
-        Column("algorithm\nbandwidth", lambda size: size.algorithm_bytes_per_s, rates, unit="GB/s"),
-        Column("bus\nbandwidth", lambda size: size.bus_bytes_per_s, rates, unit="GB/s"),
+        Column(
+            "algorithm\nbandwidth\n",
+            lambda size: size.algorithm_bytes_per_s,
+            rates,
+            unit="GB/s",
+        ),
+        Column("bus\nbandwidth\n", lambda size: size.bus_bytes_per_s, rates, unit="GB/s"),
         Column("times", lambda size: size.iterations, count),
     ]
     kind = f" of {shown(summary.dtype)}" if summary.dtype else ""

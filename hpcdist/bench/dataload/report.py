@@ -142,7 +142,7 @@ def _time_table(
         Column("time per batch", lambda cell: cell.time_s, means, unit="ms"),
         Column("images/s", lambda cell: cell.images_per_s, number(0)),
         Column("until first\nbatch", lambda cell: cell.start_time_s, in_ms, unit="ms"),
-        Column("first pass, per\nbatch", lambda cell: cell.first_time_s, in_ms, unit="ms"),
+        Column("first pass,\nper batch\n", lambda cell: cell.first_time_s, in_ms, unit="ms"),
         Column("worker", lambda cell: cell.worker_bytes, number(0, per=_MB), unit="MB"),
     ]
     first = cells[0]
