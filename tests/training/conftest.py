@@ -77,7 +77,7 @@ def import_for_ranks():
 @pytest.fixture(scope="session", autouse=True)
 def imported_before_ranks_are_forked(import_for_ranks):
     """Only the processes that run these tests need it."""
-    import_for_ranks(*_OF_A_TRAINING)
+    import_for_ranks(*_OF_A_TRAINING, "known_before_fork")
 
 
 @pytest.fixture(scope="session")
