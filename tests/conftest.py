@@ -19,7 +19,15 @@ import msgspec
 import pytest
 from another_user import reachable  # noqa: F401 - a fixture of all tests
 from forked_command import command_server
+from simulated_jobs import forking, submit_job  # noqa: F401 - fixtures, too
 from submitting import submit_run
+from zygotes import (  # noqa: F401
+    launch,
+    launch_from,
+    lightning_zygote,
+    torch_zygote,
+    zygote,
+)
 
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, ProgramJob, Record, Resources, ScriptJob
@@ -67,8 +75,14 @@ _LONGEST_FIRST = (
 """Files are dealt out to several processes: the last to begin must not be the longest."""
 
 
-_TOGETHER = ("tests/agent", "tests/bench")
-"""Folders whose files share what takes seconds to start: one process runs all of them."""
+_TOGETHER = {
+    "tests/agent": "agents",
+    "tests/rank": "agents",
+    "tests/summary/test_attribution.py": "agents",
+    "tests/bench": "jobs",
+    "tests/workloads": "jobs",
+}
+"""Files and folders that share what takes seconds to start: one process runs all of a name."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,7 +95,7 @@ def pytest_xdist_make_scheduler(config, log):
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+            return next((name for path, name in _TOGETHER.items() if file.startswith(path)), file)
 
     return Together(config, log)
 
@@ -360,14 +374,14 @@ def script_job(script, *args, nodes=1, gpus=1, no_python=False, **options):
         names = {field.name for field in msgspec.structs.fields(section)}
         return {key: options.pop(key) for key in names & options.keys()}
 
-    resources, record, launch = of(Resources), of(Record), options
+    resources, record = of(Resources), of(Record)
     kind = partial(ProgramJob, program=str(script)) if no_python else ScriptJob
     return kind(
         name=Path(script).stem,
         script=str(script),
         args=[str(arg) for arg in args],
         resources=Resources(nodes=nodes, gpus=gpus, **resources),
-        launch=Launch(**{"device": "cpu"} | launch),
+        launch=Launch(**{"device": "cpu"} | options),
         record=Record(**record),
     )
 

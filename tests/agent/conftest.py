@@ -1,53 +1,13 @@
-"""Agents that are forked from a process that has torch already."""
+"""Scripts by themselves, and trainings that lack memory, forked from a process that has torch."""
 
 import time
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from forked_agents import start_run, start_script
-from forked_agents import zygote as make_zygote
+from zygotes import OF_SCHEDULERS
 
-from hpcdist.job import LoadedJob, load_job
-
-
-@pytest.fixture(scope="session")
-def torch_zygote(lasting_process):
-    with make_zygote(lasting_process) as process:
-        yield process
-
-
-@pytest.fixture
-def zygote(torch_zygote):
-    return torch_zygote
-
-
-OF_SCHEDULERS = {
-    # sbatch --ntasks 2, seen from a step of one task per node
-    "SLURM_JOB_ID": "77",
-    "SLURM_JOB_NAME": "train",
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    # jsrun, with a world of its own
-    "LSB_JOBID": "5",
-    "LSB_DJOB_RANKFILE": "/nonexistent",
-    "JSM_NAMESPACE_RANK": "3",
-    "JSM_NAMESPACE_LOCAL_RANK": "3",
-    "JSM_NAMESPACE_SIZE": "9",
-}
-
-
-@pytest.fixture(scope="session")
-def lightning_zygote(lasting_process):
-    """Has Lightning already, which takes seconds to import, and imported it with these variables
-    set, as on a cluster; its agents and ranks have them too."""
-    packages = ("pytorch_lightning", "lightning", "accelerate")
-    modules = [*filter(find_spec, packages), "sklearn.datasets"]
-    with make_zygote(lasting_process, *modules, environment=OF_SCHEDULERS) as process:
-        yield process
+from hpcdist.job import load_job
 
 
 @pytest.fixture
@@ -67,30 +27,6 @@ def run_script(tmp_path):
         return printed
 
     return start
-
-
-@pytest.fixture
-def launch(zygote, launch_from):
-    """Start a script with agents that have torch already; see `script_job` for the options."""
-    return launch_from(zygote)
-
-
-@pytest.fixture
-def launch_from(tmp_path, script_job, launched_run):
-    """Call it with a process that forks agents; see `launch`."""
-    started = []
-
-    def start(zygote, script, *args, agents=None, scheduler="local", change="", **options):
-        loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
-        found = start_run(
-            zygote, loaded, tmp_path / "runs", agents=agents, scheduler=scheduler, change=change
-        )
-        started.append(launched_run(*found))
-        return started[-1]
-
-    yield lambda zygote: partial(start, zygote)
-    for launched in started:
-        launched.kill_agents()
 
 
 @pytest.fixture

@@ -82,8 +82,10 @@ def fork_script(folder, order):
 
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path.insert(0, _SUPPORT)
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    sys.path.pop(0)
     gc.freeze()  # or each agent's forkserver looks through all that torch has made
     print("ready", torch.__version__, flush=True)
     buffer = b""

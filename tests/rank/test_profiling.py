@@ -53,9 +53,9 @@ for step in range(40):
 
 
 def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
-    submit, write_script
+    launch, write_script
 ):
-    launched = submit(write_script(PROFILED), gpus=2, profile_steps=2)
+    launched = launch(write_script(PROFILED), gpus=2, profile_steps=2)
     assert launched.verdict().kind == "done", launched.log(0)
     (summary,) = summarize([launched.run], {}).runs
     assert summary.communication.by == "profiler"

@@ -25,8 +25,8 @@ record.evaluate(loss=0.5, accuracy=0.9, samples=100)
 """
 
 
-def test_steps_of_a_script_are_in_the_summary(submit, write_script):
-    launched = submit(write_script(LOOP), gpus=2)
+def test_steps_of_a_script_are_in_the_summary(launch, write_script):
+    launched = launch(write_script(LOOP), gpus=2)
     assert launched.verdict().kind == "done"
     (summary,) = summarize([launched.run], {}).runs
     assert summary.together is False
@@ -39,8 +39,8 @@ def test_steps_of_a_script_are_in_the_summary(submit, write_script):
     assert sum(window["steps"] for window in windows) == 50
 
 
-def test_the_verdict_on_a_script_names_the_last_step(submit, write_script):
-    launched = submit(write_script(LOOP), "--fail", gpus=2)
+def test_the_verdict_on_a_script_names_the_last_step(launch, write_script):
+    launched = launch(write_script(LOOP), "--fail", gpus=2)
     verdict = launched.verdict()
     assert (verdict.exception, verdict.step) == ("ValueError", 30)
     assert "after step 30" in verdict.message
@@ -69,8 +69,8 @@ for accuracy in (41.0, 0.5, 55.0):
 """
 
 
-def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(submit, write_script):
-    launched = submit(write_script(PERCENT))
+def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(launch, write_script):
+    launched = launch(write_script(PERCENT))
     assert launched.verdict().kind == "done"
     (summary,) = summarize([launched.run], {}).runs
     assert summary.final.accuracy is None
@@ -81,8 +81,8 @@ def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(submit, write_scr
     assert found == [None, 0.5, None]
 
 
-def test_samples_may_be_counted_by_torch(submit, write_script):
-    launched = submit(write_script(COUNTED))
+def test_samples_may_be_counted_by_torch(launch, write_script):
+    launched = launch(write_script(COUNTED))
     assert launched.verdict().kind == "done"
     counted = {"steps": 0, "evaluate": 0}
     for event in launched.events(0):
@@ -136,8 +136,8 @@ for epoch in range(2):
 """
 
 
-def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(submit, write_script):
-    launched = submit(write_script(WATCHED))
+def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(launch, write_script):
+    launched = launch(write_script(WATCHED))
     assert launched.verdict().kind == "done"
     assert launched.log(0) == ""  # no warning of a loss that has a graph behind it
     (summary,) = summarize([launched.run], {}).runs
@@ -172,9 +172,9 @@ if "--wrap" in sys.argv:
     ],
 )
 def test_ranks_that_train_apart_have_no_shares_of_communication_and_no_speedup(
-    submit, write_script, script, arguments, why
+    launch, write_script, script, arguments, why
 ):
-    launched = submit(write_script(script), *arguments, gpus=2)
+    launched = launch(write_script(script), *arguments, gpus=2)
     assert launched.verdict().kind == "done"
     groups = [event for event in launched.events(1) if event["event"] == "group"]
     assert groups[-1]["size"] == (0 if script is WATCHED else 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attributed
 import pytest
-from forked_agents import start_run, zygote
+from forked_agents import start_run
 
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
@@ -28,21 +28,18 @@ ADVICE_BEGINS = {
 SAVE_NEVER = ("checkpoint.every_epochs=0",)
 
 
-@pytest.fixture(scope="module")
-def forking(lasting_process):
-    """Looks for models where this file does."""
-    modules = ("pytorch_lightning", "torch._dynamo", "hpcdist.training.loop")
-    with zygote(lasting_process, *modules, cwd=FOLDER) as process:
-        yield process
-
-
 @pytest.fixture
-def run_job(tmp_path, launched_run, forking):
-    """Run a job to its end; returns what is `told` of the run."""
+def run_job(tmp_path, launched_run, lightning_zygote):
+    """Run a job to its end, which finds models where this file does; returns what is `told` of the
+    run."""
     started = []
 
     def run(loaded):
-        launched = launched_run(*start_run(forking, loaded, tmp_path / "runs"))
+        launched = launched_run(
+            *start_run(
+                lightning_zygote, loaded, tmp_path / "runs", change="attributed:go_to_its_folder"
+            )
+        )
         started.append(launched)
         assert launched.verdict().state == "done", launched.everything_said()
         return told([launched.run])

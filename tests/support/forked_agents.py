@@ -19,11 +19,10 @@ _ZYGOTE = Path(__file__).parents[1] / "agent" / "zygote.py"
 
 
 @contextlib.contextmanager
-def zygote(lasting_process, *modules, cwd=None, environment=None):
+def zygote(lasting_process, *modules, environment=None):
     """The process, with these modules and variables, too; `lasting_process` is the fixture."""
     process = subprocess.Popen(
         [sys.executable, str(_ZYGOTE), *modules],
-        cwd=cwd,
         env=os.environ | (environment or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
