@@ -98,7 +98,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="per node; default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    with booted(num_nodes=max(options.nodes), memory_mib=4000) as site:
+    with booted(
+        num_nodes=max(options.nodes), num_cpus=max(4, options.ranks), memory_mib=4000
+    ) as site:
         print(f"\n{options.ranks} ranks per node; the middle of {options.pairs}")
         for nodes in options.nodes:
             found = [measure(site, nodes, options.ranks) for _ in range(options.pairs)]
