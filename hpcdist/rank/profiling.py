@@ -6,8 +6,9 @@ of these in one window: the first, which is warm-up and in no figure.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,22 @@ _COMPUTING = "aten::"
 
 Interval = tuple[float, float]
 """Begin and end."""
+
+
+_LOG_LEVEL, _NOTHING = "KINETO_LOG_LEVEL", "6"
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the profiler's library, which starts here, from printing that it starts, and from
+    calling a machine without a GPU an error; a level that the user has set stays."""
+    is_set = _LOG_LEVEL in os.environ
+    os.environ.setdefault(_LOG_LEVEL, _NOTHING)
+    try:
+        yield
+    finally:
+        if not is_set:
+            del os.environ[_LOG_LEVEL]
 
 
 class StepProfiler:
@@ -58,7 +75,8 @@ class StepProfiler:
             if self._context.device.startswith("cuda"):
                 activities.append(ProfilerActivity.CUDA)
             self._profile = profile(activities=activities)
-            self._profile.start()
+            with _silent():
+                self._profile.start()
         elif self._num_seen == _SKIPPED + self._num_wanted:
             self._hook.remove()
             self._timer.wait()

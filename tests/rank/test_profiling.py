@@ -57,6 +57,7 @@ def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
 ):
     launched = launch(write_script(PROFILED), gpus=2, profile_steps=2)
     assert launched.verdict().kind == "done", launched.log(0)
+    assert launched.log(0) == ""
     (summary,) = summarize([launched.run], {}).runs
     assert summary.communication.by == "profiler"
     assert summary.communication.whole_s > 0
