@@ -9,8 +9,8 @@ WORDS = {
     "larger. Ideal: a step takes as long as before.",
     "strong scaling": "A step keeps its number of samples, and more GPUs share them. Ideal: "
     "twice the GPUs take half the time.",
-    "exposed communication (exposed comm.)": "The time that ranks wait for communication which no "
-    "computing hides.",
+    "exposed communication": "The time that ranks wait for communication which no computing hides "
+    "(exposed comm.).",
     "overlapped communication": "Communication that computing hides. DDP times it itself in some "
     "of its steps; of FSDP only record.profile_steps=5 tells it: else what is waited for is known, "
     "and what is hidden is not.",
