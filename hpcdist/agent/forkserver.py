@@ -38,6 +38,7 @@ from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
+from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
     adopt_orphans,
@@ -45,7 +46,6 @@ from hpcdist.machine.process import (
     die_with_parent,
     kill_descendants,
     send_signal,
-    use_all_descriptors,
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS

@@ -26,6 +26,8 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from hpcdist.machine import descriptors
+
 SECRET_BYTES = 32
 CHALLENGE_BYTES = 32
 PROOF_BYTES = 32
@@ -132,6 +134,13 @@ class _Stranger:
         )
 
 
+def _none_left() -> str:
+    return (
+        "its agent has no open file left for another connection: it may have "
+        f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} ({descriptors.ADVICE})"
+    )
+
+
 class Entrance:
     """The port of a meeting: lets in who knows the secret, and keeps few resources for who does
     not."""
@@ -143,13 +152,18 @@ class Entrance:
         *,
         selector: selectors.BaseSelector,
         let_in: Callable[[socket.socket], None],
+        on_exhausted: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        """Accept connections until `close`; `on_time` must be called now and then."""
+        """Accept connections until `close`; `on_time` must be called now and then.
+
+        `on_exhausted` is told where those who belong here take all the descriptors that there are.
+        """
         self._listener = listener
         self._secret = secret
         self._selector = selector
         self._let_in = let_in
+        self._on_exhausted = on_exhausted
         self._log = log
         self._strangers: dict[_Stranger, str] = {}  # oldest first, with their hosts
         self._most_strangers = _MOST_STRANGERS
@@ -189,6 +203,8 @@ class Entrance:
         except OSError as error:  # whoever called has gone already
             if error.errno in _NOTHING_LEFT:
                 self._rest()
+            if error.errno == errno.EMFILE and not self._strangers:
+                self._on_exhausted(_none_left())
             return
         try:
             self._make_room(connection)
@@ -206,6 +222,7 @@ class Entrance:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if newest.fileno() >= most - _RESERVED_DESCRIPTORS:
             if not self._strangers:
+                self._on_exhausted(_none_left())
                 raise StrangerError("too few file descriptors are left (ulimit -n)")
             self._most_strangers = len(self._strangers)
         if len(self._strangers) >= self._most_strangers:

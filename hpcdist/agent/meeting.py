@@ -34,6 +34,7 @@ from hpcdist.agent.messages import (
     Beat,
     Channel,
     ChannelClosedError,
+    Failed,
     Hello,
     Join,
     Refusal,
@@ -119,7 +120,14 @@ class HostedMeeting:
         secret = secrets.token_bytes(SECRET_BYTES)
         if rendezvous is not None:
             secret = bytes.fromhex(rendezvous.secret)
-        self._entrance = Entrance(listener, secret, selector=selector, let_in=self._let_in, log=log)
+        self._entrance = Entrance(
+            listener,
+            secret,
+            selector=selector,
+            let_in=self._let_in,
+            on_exhausted=lambda why: on_message(0, Failed(sentence=why)),
+            log=log,
+        )
         place = MeetingPlace(
             addresses=list(addresses),
             network=network_key(),

@@ -36,9 +36,9 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
@@ -112,6 +112,7 @@ class Member:
         self._claims = self._node.claim_gpus(self._log)
         device, gpus = self._node.find_device()
         self._file.change(device=device, gpus=gpus)
+        self._node.check_descriptors(device)
         try:
             self._lead() if self._node.place.node_rank == 0 else self._join()
         except UNFIT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
+from hpcdist.machine import descriptors
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
 from hpcdist.machine.network import interface_of, offered_addresses
@@ -126,6 +128,17 @@ class OwnNode:
         workload.check_host(device)
         return device, gpus
 
+    def check_descriptors(self, device: str) -> None:
+        """Raise DisagreementError where a process on this node may not have as many open files as
+        it needs."""
+        num_ranks = self.num_nodes * self.job.ranks_per_node
+        is_gloo = self.plan.backend == "gloo" or (device == "cpu" and self.plan.backend == "auto")
+        needs = descriptors.needs_of_ranks(num_ranks, is_gloo=is_gloo)
+        if self.place.node_rank == 0:
+            needs += descriptors.needs_of_node_0(self.num_nodes, num_ranks)
+        if (sentence := descriptors.shortage(needs, descriptors.hard_limit())) is not None:
+            raise DisagreementError(sentence)
+
     def own_addresses(self) -> list[str]:
         """Return the addresses of this host, node 0, that the other nodes may try, best first.
         Raises NoSuchInterfaceError."""
@@ -163,6 +176,8 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By which it reaches node 0."""
     interface: str | None = None
     """On the way to node 0."""
+    open_files: int | None = None
+    """Hard limit of a process there; None: there is none, or it is not known."""
 
 
 class OwnFile:
@@ -172,7 +187,10 @@ class OwnFile:
         self._run = run
         self._node = node
         self.content = AgentFile(
-            node=node.place.node_rank, host=node.place.host, process=identify(os.getpid())
+            node=node.place.node_rank,
+            host=node.place.host,
+            process=identify(os.getpid()),
+            open_files=None if math.isinf(limit := descriptors.hard_limit()) else int(limit),
         )
 
     def change(self, **changes: object) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import socket
 import time
@@ -82,13 +81,6 @@ def kill_descendants() -> None:
         if time.monotonic() - begin_s > (_KILL_LIMIT_S if targets else _CLEANING_S):
             return
         time.sleep(_KILL_POLL_S)
-
-
-def use_all_descriptors() -> None:
-    """Raise this process's limit of open files to what the system allows it."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def is_cleaner(pid: int) -> bool:

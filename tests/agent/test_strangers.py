@@ -174,15 +174,21 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     assert "more connections were turned away" in host.logged[-1]
 
 
-def test_where_the_system_has_no_descriptor_left_the_port_is_left_alone_for_a_while(
-    host, descriptors, monkeypatch
+@pytest.mark.parametrize("num_left", [0, 5])
+def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_named(
+    host, descriptors, monkeypatch, num_left
 ):
     monkeypatch.setattr(handshake, "_REST_S", 0.1)
     attacker = host.connect()
     none_left = next_descriptor()
-    descriptors(none_left)
+    descriptors(none_left + num_left)
     host.turn()
-    assert host.num_sockets == 0  # nothing to be woken up by
+    assert host.num_sockets == (1 if num_left else 0)  # nothing to be woken up by
+    ((node, failed),) = host.heard
+    assert node == 0
+    assert failed.sentence.startswith("its agent has no open file left")
+    assert f"it may have {none_left + num_left} (raise it" in failed.sentence
+    host.heard.clear()
     descriptors(none_left + 100)
     host.turn_until(lambda: host.num_sockets)
     attacker.close()

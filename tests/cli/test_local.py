@@ -2,8 +2,10 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -249,3 +251,24 @@ def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
     assert log.endswith("/logs/rank-00002.log")
     assert "failed: rank 2 " in verdict
     assert "ValueError: no such luck second line; " in verdict
+
+
+def test_a_run_gets_by_with_few_open_files_and_is_refused_where_there_are_too_few(tmp_path):
+    """As 1,000 ranks do with the 1,024 that are usual; each rank has the limit that it needs."""
+    (tmp_path / "limit.sh").write_text("#!/bin/sh\nulimit -Sn\n")
+    (tmp_path / "limit.sh").chmod(0o755)
+    command = [sys.executable, "-m", "hpcdist", "submit", "--no-python", "./limit.sh"]
+    words = shlex.join([*command, "--local", "--nodes=9", "--set", "launch.device=cpu"])
+
+    def submit(soft, hard):
+        limited = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {words}"
+        options = {"cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(["bash", "-c", limited], check=False, **options)
+
+    done = submit(40, 500)
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.glob("runs/limit-*")
+    assert [log.read_text() for log in run.glob("logs/*.log")] == ["228\n"] * 9
+    refused = submit(40, 72)
+    assert refused.returncode == 2
+    assert "needs 73 open files, and the hard limit is 72 (raise it" in refused.stderr
