@@ -2,9 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
-from cluster_user import User, job_id, log
+from cluster_user import User, agent_pid, events, job_id, log
 from counting import COUNT, await_counting, count
 from interruptions import hosts, kill_agent, lose_node, preempt, requeue, warn
 from trainings import CPU, TWO
@@ -109,6 +110,40 @@ def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
     assert (lost.kind, lost.host) == ("agent_lost", name)
     assert f"node 0 (host {name})" in lost.message
     user.cluster.revive_node(name)
+
+
+LATE_ON_NODE_1 = """\
+import os, time
+if os.environ.get("SLURM_PROCID") == "1" and "SLURM_RESTART_COUNT" not in os.environ:
+    time.sleep(600)
+"""
+
+
+def test_a_run_whose_daemons_died_begins_elsewhere_while_its_first_leader_still_waits(user):
+    """That leader would take a node of the later life for its own, by what it left in the run
+    directory."""
+    user.write("sitecustomize.py", LATE_ON_NODE_1)
+    setup = json.dumps([f"export PYTHONPATH={user.folder}:${{PYTHONPATH:-}}"])
+    user.write("hpcdist.yaml", f"clusters: {{lab: {{setup: {setup}}}}}\n")
+    user.write("gate", "")
+    run = user.submit(user.write("count.py", COUNT), *CPU, *TWO)
+    user.cluster.wait_for(run.meeting_file.exists)
+    former, names = agent_pid(run, 0), hosts(user, run)
+    for name in names:
+        user.cluster.kill_daemon(name)
+    for name in names:
+        user.cluster.give_up_node(name)
+    try:
+        user.done(run)
+        user.cluster.wait_for(lambda: not Path(f"/proc/{former}").exists())
+    finally:
+        for name in names:
+            user.cluster.kill_node(name)  # what is left there
+    assert not set(names) & {one["host"] for rank in range(2) for one in starts(run, rank)}
+
+
+def starts(run, rank):
+    return events(run, "start", rank=rank)
 
 
 def test_a_part_of_a_sweep_is_requeued_by_itself(user):

@@ -144,6 +144,11 @@ class Cluster(Shell):
         self._dead_nodes.add(node)
         self._client.order("kill_node", node)
 
+    def kill_daemon(self, node):
+        """Its slurmd dies, and what that has started goes on."""
+        self._dead_nodes.add(node)
+        self._client.order("kill_daemon", node)
+
     def give_up_node(self, node):
         """As an administrator who knows of its loss before Slurm finds out: it is down at once, and
         its jobs have lost it."""

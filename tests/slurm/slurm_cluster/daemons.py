@@ -218,6 +218,13 @@ class Daemons:
         }
         return found.union(*map(processes.descendants, found))
 
+    def kill_daemon(self, node):
+        """Its slurmd alone."""
+        name = f"slurmd.{node}"
+        self._running[name].kill()
+        self._running[name].wait()
+        self.forget(name)
+
     def kill_node(self, node):
         processes.stop_all(lambda: self.node_processes(node))
         processes.kill_all(lambda: self.node_processes(node), self.popens)

@@ -103,6 +103,7 @@ def _daemons(spec, held):
 def _obey(daemons):
     orders = {
         "kill_node": daemons.kill_node,
+        "kill_daemon": daemons.kill_daemon,
         "revive_node": daemons.start_node,
         "start_ended_nodes": daemons.start_ended_nodes,
         "stop_controller": daemons.stop_controller,
