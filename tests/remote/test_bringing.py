@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,33 +17,19 @@ from hpcdist.runs.remote import read_remote
 from hpcdist.runs.run import Run, all_runs
 
 PERF = Path(__file__).parents[2] / "perf"
-LIMIT_S = 60
 ID = "ddp-20261122-230221-przd"
 
 
 @pytest.fixture
-def laptop(tmp_path, monkeypatch):
+def laptop(tmp_path, monkeypatch, call_laptop):
     """Calls the command in a project called work, with the given words for ssh."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    def call(*arguments, ssh, code=0, **variables):
-        environment = os.environ | {"HPCDIST_SSH": ssh, "HOME": str(tmp_path)} | variables
-        for name in ("HPCDIST_RUNS", "XDG_CACHE_HOME"):
-            environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcdist", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # without a terminal
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+    def call(*arguments, ssh, code=0, **options):
+        done = call_laptop(*arguments, ssh=ssh, **options)
         assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
         return done.stdout, done.stderr
 
     return call
@@ -302,7 +286,8 @@ def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
     script.write_text(LIAR.format(protocol=1, rest=HEARS))
     words = ("submit", "ddp", "--host", "login")
     with ThreadPoolExecutor() as threads:
-        calls = [threads.submit(laptop, *words, ssh=f"{sys.executable} {script}") for _ in range(2)]
+        ssh = f"{sys.executable} {script}"
+        calls = [threads.submit(laptop, *words, ssh=ssh, beside_others=True) for _ in range(2)]
     assert all("not submitted twice" not in call.result()[1] for call in calls)
     assert len(set((tmp_path / "work" / "heard").read_text().split())) == 2
 

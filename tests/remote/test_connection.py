@@ -10,8 +10,6 @@ from login_node import LoginNode, missing_programs
 
 from hpcdist.base.version import __version__
 
-LIMIT_S = 60
-
 
 @pytest.fixture(scope="module")
 def login():
@@ -24,24 +22,12 @@ def login():
 
 
 @pytest.fixture
-def call(login, tmp_path, monkeypatch):
+def call(login, tmp_path, monkeypatch, call_laptop):
     """Calls the command on a laptop; returns its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments, ssh=login.ssh, limit_s=LIMIT_S):
-        environment = os.environ | {"HPCDIST_SSH": ssh, "HOME": str(tmp_path)}
-        for name in ("HPCDIST_RUNS", "XDG_CACHE_HOME"):
-            environment.pop(name, None)
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcdist", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
+    def call(*arguments, ssh=login.ssh, **options):
+        done = call_laptop(*arguments, ssh=ssh, **options)
         return done.returncode, done.stdout, done.stderr
 
     return call

@@ -42,9 +42,14 @@ def command_server(lasting_process, *modules):
     process.wait(60)
 
 
-def run_command(server, arguments, *, cwd, environment, limit_s):
+def run_command(server, arguments, *, cwd, environment, limit_s, new_session=False):
     """Run the command as subprocess.run does, which captures its output as text."""
-    request = {"arguments": arguments, "cwd": str(cwd), "environment": dict(environment)}
+    request = {
+        "arguments": arguments,
+        "cwd": str(cwd),
+        "environment": dict(environment),
+        "new_session": new_session,
+    }
     pipes = [os.pipe(), os.pipe()]
     socket.send_fds(server, [json.dumps(request).encode()], [write for _, write in pipes])
     for _, write in pipes:
@@ -131,7 +136,7 @@ def _serve(server, modules):
         server.send(json.dumps(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _run(program, fds, *, arguments, cwd, environment):
+def _run(program, fds, *, arguments, cwd, environment, new_session):
     from hpcdist.cli.main import main
 
     code = 1
@@ -143,6 +148,8 @@ def _run(program, fds, *, arguments, cwd, environment):
         sys.stderr = open(  # noqa: SIM115
             2, "w", buffering=1, errors="backslashreplace", closefd=False
         )
+        if new_session:
+            os.setsid()
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environment)
