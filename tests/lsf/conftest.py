@@ -5,23 +5,40 @@ from cluster_user import User
 from lsf_site.config import SiteConfig
 from lsf_site.site import Site, path_without_slurm
 
+MOST_SITES = 4
+"""Sites of a test process, beside those of the present test: most tests share three."""
+
 
 @pytest.fixture(scope="session")
-def site_of(tmp_path_factory, command_process):
-    """Call it with a SiteConfig; starts a site on the first call, and the same comes after."""
-    programs = path_without_slurm(tmp_path_factory.mktemp("programs"))
+def sites():
+    """All that are there, by their SiteConfig; the one that was used last comes last."""
     sites = {}
-
-    def get(config=SiteConfig()):  # noqa: B008  (frozen)
-        if config not in sites:
-            sites[config] = Site(config, programs=programs)
-            sites[config].command_server = command_process
-            sites[config].start()
-        return sites[config]
-
-    yield get
+    yield sites
     for site in sites.values():
         site.stop()
+
+
+@pytest.fixture
+def site_of(tmp_path_factory, command_process, sites):
+    """Call it with a SiteConfig; starts a site on the first call, and the same comes after. Those
+    that nobody has used for longest end with the test."""
+    programs = path_without_slurm(tmp_path_factory.getbasetemp() / "programs")
+
+    def get(config):
+        site = sites.pop(config, None) or _start(config, programs, command_process)
+        sites[config] = site
+        return site
+
+    yield get
+    for config in list(sites)[:-MOST_SITES]:
+        sites.pop(config).stop()
+
+
+def _start(config, programs, command_process):
+    site = Site(config, programs=programs)
+    site.command_server = command_process
+    site.start()
+    return site
 
 
 @pytest.fixture
