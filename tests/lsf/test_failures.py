@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from cluster_user import agent_pid, job_id, log
+from cluster_user import User, agent_pid, job_id, log
 from counting import await_counting, count
 from trainings import CPU, TWO
 
@@ -84,7 +84,8 @@ def test_a_run_that_loses_a_host_and_then_its_first_goes_on(user):
     assert "hostA" in lost[1].message
 
 
-def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(user):
+def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(lsf_like, tmp_path):
+    user = User(lsf_like(loss_known_s=0.0), tmp_path)
     run = user.submit(user.write("wait.py", WAIT), *CPU, "--no-requeue")
     user.wait_for_line(run, "waits")
     user.cluster.lose_host("hostA")

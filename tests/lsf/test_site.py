@@ -308,16 +308,40 @@ def test_what_ssh_starts_is_left_alone_when_the_job_ends(lsf_like, tmp_path):
     site.wait_for(lambda: not (tmp_path / "started").exists())
 
 
-def test_a_job_whose_first_host_is_lost_is_unknown_or_runs_elsewhere(lsf, tmp_path):
+def test_a_job_whose_first_host_is_lost_is_unknown_or_runs_elsewhere(lsf_like, tmp_path):
+    lsf = lsf_like(loss_known_s=0.3, rerun_after_s=0.3)
     job_id = begin(lsf, tmp_path, WAIT, "-m", "hostA")
     again = begin(lsf, tmp_path, WAIT, "-r", "-m", "hostA hostB")
     lsf.lose_host("hostA")
-    assert lsf.job_state(job_id) == "UNKWN"
+    assert lsf.job_state(job_id) == "RUN"
+    lsf.wait_for_state(job_id, "UNKWN")
+    assert "Job has not started yet" in lsf.run("brequeue", job_id, check=False).stderr
     lsf.wait_for(lambda: lsf.job(again).hosts == ["hostB"])
     (tmp_path / "gate").touch()
     assert lsf.wait_for_end(again) == "DONE"
     lsf.return_host("hostA")
     assert lsf.wait_for_end(job_id) == "EXIT"
+
+
+def test_brequeue_ends_a_job_whose_first_host_is_lost_for_good(lsf, tmp_path):
+    job_id = begin(lsf, tmp_path, WAIT, "-r")
+    lsf.lose_host("hostA")
+    lsf.run("brequeue", job_id)
+    assert lsf.job(job_id).state == "EXIT"
+
+
+def test_a_host_that_was_lost_a_moment_ago_gets_jobs_unless_they_exclude_it(lsf, tmp_path):
+    lsf.lose_host("hostB")
+    assert "hostB              ok" in lsf.run("bhosts", "-w").stdout
+    script = "blaunch hostB true; echo code $?"
+    job_id = lsf.submit(script, "-n", "2", "-R", "span[ptile=1]", "-o", "out", "-N", cwd=tmp_path)
+    lsf.wait_for_end(job_id)
+    said = (tmp_path / "out").read_text()
+    assert said == "blaunch: connect to host hostB: No route to host\ncode 255\n"
+    elsewhere = "select[hname!=hostB && hname!=hostC] span[ptile=1]"
+    job_id = lsf.submit("true", "-n", "2", "-R", elsewhere)
+    lsf.wait_for_end(job_id)
+    assert lsf.job(job_id).hosts == ["hostA", "hostD"]
 
 
 def test_while_the_daemon_does_not_answer_commands_hang(lsf):

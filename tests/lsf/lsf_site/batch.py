@@ -22,7 +22,10 @@ class Batch:
         self.login_environment = login_environment
         self.jobs = []
         self.next_id = 1001
+        self.lost = {}
+        """Hosts that are lost, and since when."""
         self.down = set()
+        """Those of them of which LSF knows."""
         self.tasks = Tasks(self)
         self.popens = {}
         self.by_pid = {}
@@ -43,12 +46,20 @@ class Batch:
     def tick(self):
         """Do what is due; returns the seconds until something may be due again, None for never."""
         now = time.time()
+        self.down |= {host for host, since in self.lost.items() if self._is_known(since, now)}
         for job in [*self.jobs]:
+            self._follow_loss(job, now)
             self._send_due_signals(job, now)
             self._end_at_limit(job, now)
         self._forget(now)
         self._dispatch(now)
         due = [when for job in self.jobs for when in _due(job)]
+        due += [when for job in self.jobs for when in self._due_after_loss(job)]
+        due += [
+            since + self.config.loss_known_s
+            for host, since in self.lost.items()
+            if host not in self.down
+        ]
         due += [job.end_s + self.config.clean_period_s for job in self.jobs if job.has_ended]
         return max(0.0, min(due) - now) if due else None
 
@@ -60,6 +71,29 @@ class Batch:
     def _end_at_limit(self, job, now):
         if job.state == "RUN" and job.limit_s is not None and job.limit_s <= now:
             self.end_at_limit(job)
+
+    def _is_known(self, since, now):
+        return now - since >= self.config.loss_known_s
+
+    def _follow_loss(self, job, now):
+        """Of a job whose first host is lost: RUN, then UNKWN, and then with -r again from the
+        queue."""
+        if job.lost_s is None or not job.has_started:
+            return
+        if job.rerunnable and now - job.lost_s >= self.config.rerun_after_s:
+            self.down.add(job.first_host)
+            self.tasks.end_all(job)
+            self.pend_again(job, "")
+        elif job.state == "RUN" and self._is_known(job.lost_s, now):
+            job.state = "UNKWN"
+            job.tell("Unknown; unable to reach the execution host")
+
+    def _due_after_loss(self, job):
+        if job.lost_s is not None and job.has_started:
+            if job.rerunnable:
+                yield job.lost_s + self.config.rerun_after_s
+            if job.state == "RUN":
+                yield job.lost_s + self.config.loss_known_s
 
     def _forget(self, now):
         kept = now - self.config.clean_period_s
@@ -87,6 +121,9 @@ class Batch:
         places, reason = schedule.place(job.request, queue, free, self.config)
         if places is None:
             return reason
+        if places[0].host in self.lost:  # its daemon does not answer
+            self.down.add(places[0].host)
+            return self._start_or_reason(job, now)
         self._start(job, places)
         return ""
 
@@ -106,6 +143,7 @@ class Batch:
         job.attempts += 1
         job.state = "RUN"
         job.start_s = time.time()
+        job.lost_s = None
         job.exit_code = job.signal = None
         job.term_reason = job.killed_as = job.requeues = ""
         if job.run_limit_min is not None:
@@ -211,8 +249,11 @@ class Batch:
         job.requeues = ""
 
     def requeue(self, job, reason="TERM_REQUEUE_OWNER"):
-        """Ends it as a kill does; then it is pending again."""
-        if job.has_started and job.pid is not None:
+        """Ends it as a kill does; then it is pending again, unless its first host is lost."""
+        if job.lost_s is not None and job.has_started:
+            self.tasks.end_all(job)
+            self._finish(job, "EXIT", reason=reason)
+        elif job.has_started and job.pid is not None:
             self._plan_kill(job, reason)
             job.requeues = reason
         else:
@@ -268,27 +309,26 @@ class Batch:
     # Hosts.
 
     def lose_host(self, host):
-        """As by a power cut."""
-        self.down.add(host)
+        """As by a power cut; of which LSF knows later."""
+        self.lost[host] = time.time()
         on_it = [job for job in self.jobs if job.has_started and job.first_host == host]
         for job in on_it:
-            job.state, job.kills, job.limit_s = "UNKWN", [], None
-            job.tell("Unknown; unable to reach the execution host")
+            job.kills, job.limit_s, job.lost_s = [], None, self.lost[host]
         roots = {job.pid for job in on_it if job.pid} | self.tasks.lose(host)
         below = os.getpid()
         mark = {processes.HOST_MARK: host}
         processes.kill_all(lambda: processes.descendants(roots) | processes.marked(below, **mark))
         for job in on_it:
+            self.by_pid.pop(job.pid, None)
             job.pid = None
-            self.tasks.end_all(job)
-            if job.rerunnable:
-                self.pend_again(job, "")
 
     def return_host(self, host):
         """It has booted: what was on it is known to have ended."""
+        self.lost.pop(host, None)
         self.down.discard(host)
         for job in self.jobs:
-            if job.state in ("UNKWN", "ZOMBI") and job.first_host == host:
+            if job.lost_s is not None and job.has_started and job.first_host == host:
+                self.tasks.end_all(job)
                 job.exit_code = 137
                 self._finish(job, "EXIT", reason="TERM_ZOMBIE")
 
@@ -297,7 +337,7 @@ class Batch:
         self.jobs = []
         self.by_pid = {}
         self.tasks.forget()
-        self.down = set()
+        self.lost, self.down = {}, set()
         own = os.getpid()
         if kills:
             processes.kill_all(lambda: processes.descendants([own]) - {own})

@@ -139,6 +139,11 @@ class SiteConfig:
     """CLEAN_PERIOD: how long an ended job is remembered."""
     requeue_delay_s: float = 0.0
     """How long a requeued job waits at least."""
+    loss_known_s: float = 35.0
+    """How long a lost host is called ok, gets jobs, and what runs on it is RUN."""
+    rerun_after_s: float = 3.0
+    """From the loss of a job's first host until LSF queues the job again, if it was submitted with
+    -r; 135 s on a real site."""
     signals_reach_tasks: bool = False
     """Whether tasks started by blaunch get the signals that their job gets."""
     tasks_end_with_blaunch: bool = False

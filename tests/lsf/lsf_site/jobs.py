@@ -80,6 +80,8 @@ class Job:
     end_s: float | None = None
     limit_s: float | None = None
     """When the run limit is reached."""
+    lost_s: float | None = None
+    """When its first host was lost, of a job that ran there."""
     places: list = field(default_factory=list)
     attempts: int = 0
     pid: int | None = None

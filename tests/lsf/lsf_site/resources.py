@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from lsf_site.errors import not_submitted
 
 _SECTION = re.compile(r"(select|order|rusage|span|same|cu|affinity)\s*\[([^\]]*)\]")
+_EXCLUDED = re.compile(r"\bhname\s*!=\s*([\w.-]+)")
 _SELECTION = re.compile(r"[\w.\-+*/()<>=!&|:\s]*")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTkmgt][Bb]?)?")
 _UNITS_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
@@ -34,6 +35,8 @@ class Request:
     """Of each host."""
     wanted_hosts: tuple = ()
     """-m; empty: any."""
+    excluded_hosts: tuple = ()
+    """select[hname!=...]."""
     exclusive: bool = False
     text: str = ""
     """-R as it was given."""
@@ -88,6 +91,8 @@ def _with_resources(request, text, config):
             request = replace(request, **_span(inner))
         elif name == "rusage":
             request = replace(request, **_rusage(inner, request, config))
+        elif name == "select":
+            request = replace(request, excluded_hosts=tuple(_EXCLUDED.findall(inner)))
     return replace(request, text=text)
 
 

@@ -45,6 +45,7 @@ def free_hosts(config, jobs, down):
 def place(request, queue, free, config):
     """(places, "") or (None, the reason)."""
     allowed = [one for one in free if not queue.hosts or one.host in queue.hosts]
+    allowed = [one for one in allowed if one.host not in request.excluded_hosts]
     if request.wanted_hosts:
         allowed = [one for one in allowed if one.host in request.wanted_hosts]
         allowed.sort(key=lambda one: request.wanted_hosts.index(one.host))

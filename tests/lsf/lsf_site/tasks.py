@@ -32,7 +32,7 @@ class Tasks:
         """One task per host, each with its variables; their ends are told by `ended`."""
         self._launches.append(launch)
         for number, (host, own) in enumerate(zip(hosts, variables, strict=True)):
-            if host in self._batch.down:
+            if host in self._batch.lost:
                 launch.said += f"{call.name}: connect to host {host}: No route to host\n"
                 launch.code = 255
                 continue
