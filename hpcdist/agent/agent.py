@@ -93,7 +93,7 @@ class Agent:
                 self._job,
                 self.verdict,
                 self._requeuer,
-                patience=lives.Patience(self.verdict, self._pause),
+                patience=lives.Patience(self.verdict, self._pause, self._requeuer),
                 has_a_say=self._attempts.has_a_say,
                 begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
             )

@@ -285,7 +285,7 @@ class _Outside:
             job,
             end.verdict,
             self._requeuer,
-            patience=lives.Patience(end.verdict, self._pause),
+            patience=lives.Patience(end.verdict, self._pause, self._requeuer),
             has_a_say=has_a_say,
             begin_attempt=None if end.has_begun else self._begin_attempt,
         )

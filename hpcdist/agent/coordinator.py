@@ -199,11 +199,15 @@ class Coordinator:
                 self._fail("agent_lost", sentence, node)
         self._check_gone()
 
-    def on_unreachable(self, node: int, host: str, sentence: str) -> None:
-        """End the run for a node on which no agent will start. Of an agent that was there, its
-        connection tells."""
+    def on_unreachable(
+        self, node: int, host: str, sentence: str, *, is_host_lost: bool = False
+    ) -> None:
+        """End the run for a node on which no agent will start; another start may do without the
+        host where that is lost. Of an agent that was there, its connection tells."""
         if self.stage is Stage.JOINING and node not in self._facts:
-            self._fail("launch", f"node {node} (host {host}): {sentence}", node)
+            sentence = f"node {node} (host {host}): {sentence}"
+            verdict = failure.without_rank("launch", sentence, node=node, host=host)
+            self._decide(msgspec.structs.replace(verdict, try_elsewhere=is_host_lost))
 
     def on_concluded(self) -> None:
         """Let all go: somebody who could not take part has given the run its verdict."""

@@ -331,7 +331,9 @@ class Leader:
         self._turned_s = now_s
         for note in self._notes.new():
             sentence = f"no agent could be started there: {note.said}"
-            self.coordinator.on_unreachable(note.node, note.host, sentence)
+            self.coordinator.on_unreachable(
+                note.node, note.host, sentence, is_host_lost=note.is_host_lost
+            )
 
     def on_time(self) -> None:
         self.coordinator.on_time()

@@ -139,6 +139,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Log of the rank that failed first, relative to the run directory."""
     remark: str | None = None
     """A fault that did not fail the run."""
+    try_elsewhere: bool = False
+    """A host is to blame on which nothing could be started: the next start may do without it."""
 
 
 def cancelled_verdict() -> Verdict:

@@ -237,6 +237,9 @@ class Scheduler(ABC):
     """Its agents can be started in a container image."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    patience_s: ClassVar[float] = 100.0
+    """Time for which a job asks to be started again, where the scheduler is silent: after a
+    warning, which comes 120 s before the end where the job does not say otherwise."""
     longest_poll_s: ClassVar[float] = 15.0
     """Longest pause between two questions while a run is followed; sites frown upon more."""
 
@@ -372,9 +375,9 @@ class Scheduler(ABC):
         """
         raise NotImplementedError
 
-    def requeue(self, run: Run) -> None:
+    def requeue(self, run: Run) -> str | None:
         """Have the scheduler start this job, which is the run's, again; it may end the caller at
-        once.
+        once. Returns what is different in the next start, in a sentence for people.
 
         Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
         worth while to ask again.

@@ -41,6 +41,11 @@ TASK_VARIABLE = "HPCDIST_JOB_TASK"
 TASKS_PER_NODE_VARIABLE = "HPCDIST_JOB_TASKS_PER_NODE"
 BEGIN_VARIABLE = "HPCDIST_JOB_BEGIN"
 """Unix time at which the job's script began: what it does first may take minutes."""
+FIRST_END_VARIABLE = "HPCDIST_JOB_FIRST_END"
+"""Path of a file that is there once the first host's command has ended: where it is not, that host
+may be gone. It says how the command ended."""
+KILLED, ENDED = "killed", "ended"
+"""By the scheduler, which signalled it; or otherwise."""
 PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
 """Number of the run in its array, where submitit does not know it."""
 
@@ -50,6 +55,8 @@ _PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signa
 """Signals by which LSF suspends or resumes a parallel job -> those that stop any process."""
 _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
 _NO_SUCH_COMMAND = 127  # as a shell says it
+_OF_COMMAND = (1, 2, 126, _NO_SUCH_COMMAND)
+"""Exit codes of an agent that cannot begin, or of a shell that does not find its Python."""
 _POLL_S = 0.05
 _OTHERS_END_S = 60.0
 """Time that the other hosts have to end after the first, before they are ended."""
@@ -156,6 +163,9 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     notes = Path(f"{job_files}.notes")
     notes.unlink(missing_ok=True)
     os.environ[NOTES_VARIABLE] = str(notes)
+    first_end = Path(f"{job_files}.first_end")
+    first_end.unlink(missing_ok=True)
+    os.environ[FIRST_END_VARIABLE] = str(first_end)
     if len(hosts) != options.nodes:
         sentence = (
             f"{job.scheduler} gave the job {len(hosts)} hosts, and {options.nodes} were asked for"
@@ -173,6 +183,8 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     files.write_whole(script, text)
     started = _StartedCommand(options, job, hosts[: options.nodes], script)
     poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
+    with contextlib.suppress(OSError):
+        files.write_whole(first_end, started.first_end())
     started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
     code = started.exit_code()
     try:
@@ -268,6 +280,11 @@ class _Launcher(NamedTuple):
     begin: int
     """Length of the log before; a former start of the job may have written to it."""
 
+    def has_not_reached_it(self) -> bool:
+        """Return whether the launcher itself has failed, and not what it was to start, whose exit
+        codes and those of the host's shell are known: ssh and blaunch end with 255."""
+        return self.process.returncode not in _OF_COMMAND
+
     def describe_end(self) -> str:
         """Return how it ended, with the last line of what was said."""
         words = self.process.args
@@ -314,8 +331,9 @@ class _StartedCommand:
         self._launchers[task] = _Launcher(host, process, log, begin)
         self._there.append(process)
 
-    def _note(self, task: int, host: str, sentence: str) -> None:
-        write_note(Note(node=task // self._options.tasks_per_node, host=host, said=sentence))
+    def _note(self, task: int, host: str, sentence: str, *, is_host_lost: bool = False) -> None:
+        node = task // self._options.tasks_per_node
+        write_note(Note(node=node, host=host, said=sentence, is_host_lost=is_host_lost))
 
     def attend(self, received: list[int]) -> bool:
         """Pass signals on to the copies on this host, and return whether all is over.
@@ -336,7 +354,12 @@ class _StartedCommand:
             if launcher.process.poll() is not None:
                 del self._launchers[task]
             if launcher.process.returncode:
-                self._note(task, launcher.host, launcher.describe_end())
+                self._note(
+                    task,
+                    launcher.host,
+                    launcher.describe_end(),
+                    is_host_lost=launcher.has_not_reached_it(),
+                )
         return False
 
     def _pass_on(self, number: int) -> None:
@@ -352,6 +375,10 @@ class _StartedCommand:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process().children(recursive=True):
                 child.send_signal(_PAUSES[number])
+
+    def first_end(self) -> str:
+        """Return how the first host's command ended, for the other hosts' agents."""
+        return KILLED if self._is_killed else ENDED
 
     def exit_code(self) -> int:
         """Return that of the first host's command, as a shell would tell it; where all have to end

@@ -25,6 +25,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     said: str
     """The last words of what was to start it."""
+    is_host_lost: bool = False
+    """The host could not be reached: on another one it may succeed."""
 
 
 _decoder = msgspec.json.Decoder(Note)

@@ -9,7 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
+from hpcdist.base.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_STOPPED,
+    HpcdistError,
+    SchedulerError,
+)
 from hpcdist.runs.verdict import Verdict
 
 Cause = Literal[
@@ -32,6 +38,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 class RequeueRefusedError(HpcdistError):
     """The scheduler has answered, and will not start the job again: to ask once more is in vain."""
+
+
+class RequeueUnclearError(SchedulerError):
+    """The scheduler has not answered, and may have heard: what it does next tells."""
 
 
 _PREFIXES: dict[Cause | None, str] = {

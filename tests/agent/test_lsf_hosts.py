@@ -200,6 +200,7 @@ def test_a_host_that_cannot_be_reached_is_told(start):
         "node": 1,
         "host": "downB",
         "said": f"'{job.folder / 'launch'}' ended with exit code 255: downB is unreachable",
+        "is_host_lost": True,
     }
     assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
     assert job.end(1) == 1

@@ -8,6 +8,8 @@ from cluster_user import User, agent_pid, job_id, log
 from counting import await_counting, count
 from trainings import CPU, TWO
 
+from hpcdist.monitor.follow import again_sentence
+
 WORK = """\
 import os, time
 import torch.distributed as dist
@@ -66,22 +68,29 @@ def test_an_agent_that_is_killed_is_named_with_its_node(user, node):
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
 
 
-def test_a_run_that_loses_a_host_and_then_its_first_goes_on(user):
-    """The one is told by an agent, which calls brequeue; the other by nobody: LSF has -r."""
+def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(user):
+    """LSF gives it the lost host once more, which it still calls ok; then the request leaves that
+    host out. The first host's loss is LSF's to answer (-r)."""
     site = user.cluster
     run = count(user)
-    assert site.job(job_id(run)).hosts == ["hostA", "hostB"]
-    for attempt, host in enumerate(["hostB", "hostA"], 1):
-        site.lose_host(host)
-        await_counting(user, run, attempt)
+    former = job_id(run)
+    assert site.job(former).hosts == ["hostA", "hostB"]
+    site.lose_host("hostB")
+    await_counting(user, run, 1)
+    assert site.job(job_id(run)).hosts == ["hostA", "hostC"]
+    assert site.job(former).attempts == 2
+    told = again_sentence(run.read_attempt_verdict(1), most_restarts=0)  # by status, as it waits
+    assert "it starts again without hostB, lost at" in told
+    assert told.endswith("when the scheduler says so")
+    site.lose_host("hostA")
+    await_counting(user, run, 2)
     assert site.job(job_id(run)).hosts == ["hostC", "hostD"]
     user.write("gate", "")
     user.done(run)
-    assert run.newest_attempt() == 2
-    lost = [run.read_attempt_verdict(attempt) for attempt in range(2)]
-    assert [one.kind for one in lost] == ["agent_lost", "agent_lost"]
-    assert "hostB" in lost[0].message
-    assert "hostA" in lost[1].message
+    assert run.newest_attempt() == 3
+    lost = [run.read_attempt_verdict(attempt) for attempt in range(3)]
+    assert [one.kind for one in lost] == ["agent_lost", "launch", "agent_lost"]
+    assert ["hostB" in one.message for one in lost] == [True, True, False]
 
 
 def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(lsf_like, tmp_path):

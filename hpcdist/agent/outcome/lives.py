@@ -32,7 +32,12 @@ from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Kind, Verdict
 from hpcdist.schedulers.base import Scheduler, former_lives
-from hpcdist.schedulers.requeue import RequeueRefusedError, is_overdue, with_cause
+from hpcdist.schedulers.requeue import (
+    RequeueRefusedError,
+    RequeueUnclearError,
+    is_overdue,
+    with_cause,
+)
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 _MOST_STALLED = 2
@@ -43,8 +48,6 @@ _OF_OTHERS = frozenset[Kind]({"preempted"})
 _PERHAPS_OWN = frozenset[Kind]({"agent_lost", "launch"})
 """Kinds of ends that others bring about, and those that the job may have brought about itself."""
 
-_WARNED_S = 100.0
-"""After a warning, which comes 120 s before the end where the job does not say otherwise."""
 _TERMINATED_S = 15.0
 """After SIGTERM: well within Slurm's KillWait, 30 s where a site does not say otherwise."""
 _PAUSE_S = 5.0
@@ -267,6 +270,7 @@ class Patience:
         self,
         verdict: Verdict,
         pause: Callable[[float], bool],
+        requeuer: Scheduler | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -274,7 +278,8 @@ class Patience:
         self._pause = pause
         self._now = now
         is_terminated = verdict.signal == "SIGTERM"
-        self._deadline = now() + (_TERMINATED_S if is_terminated else _WARNED_S)
+        warned_s = (requeuer or Scheduler).patience_s
+        self._deadline = now() + (_TERMINATED_S if is_terminated else warned_s)
 
     def retry(self, ask: Callable[[], _T], *, at_once: bool = True) -> _T:
         """Return the answer, once there is one; raise the last SchedulerError or OSError after the
@@ -318,6 +323,7 @@ def conclude(
     may_go_on = (
         verdict.exit_code_of_run == EXIT_STOPPED
         or verdict.kind in {"agent_lost", "preempted"}
+        or verdict.try_elsewhere
         or is_overdue(verdict)
     )
     if requeuer is None or not may_go_on:
@@ -375,27 +381,35 @@ def _requeue(
     patience: Patience,
     has_a_say: Callable[[], bool],
 ) -> None:
-    def requeue_unless_heard() -> None:
+    def requeue_unless_heard() -> str | None:
         """Ask whether the first request was heard after all: a second one would be refused."""
         sequel = requeuer.decide(verdict).sequel
         if sequel == "requeue":
-            requeuer.requeue(run)
-        elif sequel == "final":
+            return requeuer.requeue(run)
+        if sequel == "final":
             raise SchedulerError("the job is being ended")
+        return None
 
     try:
         try:
-            requeuer.requeue(run)
+            difference = requeuer.requeue(run)
         except (SchedulerError, OSError):
-            patience.retry(requeue_unless_heard, at_once=False)
+            difference = patience.retry(requeue_unless_heard, at_once=False)
+        if difference is not None:
+            note_restart(run, _with_words(verdict, difference))
+    except RequeueUnclearError as error:
+        note_restart(run, _with_words(verdict, error.message))
     except (RequeueRefusedError, SchedulerError, OSError) as error:
         if has_a_say():
             run.write_verdict(_not_requeued(verdict, error))
 
 
 def _not_requeued(verdict: Verdict, reason: Exception | str) -> Verdict:
-    message = f"{verdict.message}; it could not be requeued: {reason}"
-    return msgspec.structs.replace(verdict, message=message)
+    return _with_words(verdict, f"it could not be requeued: {reason}")
+
+
+def _with_words(verdict: Verdict, sentence: str) -> Verdict:
+    return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
 
 
 def _stopped_well(verdict: Verdict | None) -> bool:

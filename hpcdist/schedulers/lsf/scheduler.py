@@ -52,6 +52,9 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     has_queue = True
     takes_containers = True
     can_requeue = True
+    # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
+    # ends a job sooner, the verdict on its last attempt is written.
+    patience_s = 540.0
 
     def plan(
         self,

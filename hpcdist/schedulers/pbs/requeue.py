@@ -44,6 +44,8 @@ class PbsRequeuer:
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the time limit, and the loss of a host, by a new job; never a kill."""
+        if verdict.try_elsewhere:  # PBS would give the new job the same hosts
+            return Decision(sequel="final", cause="nothing")
         lost_first = verdict.kind == "agent_lost" and verdict.node == 0
         if verdict.kind == "preempted" or (lost_first and _is_ending()):
             return Decision(sequel="open", cause="kill or requeue")

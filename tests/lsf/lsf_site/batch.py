@@ -117,15 +117,19 @@ class Batch:
             return self._unmet(job, met)
         if job.array_limit and self._num_running(job.id) >= job.array_limit:
             return "The job array has reached its running element limit"
-        free = schedule.free_hosts(self.config, self.jobs, self.down)
-        places, reason = schedule.place(job.request, queue, free, self.config)
+        places, reason = self._place(job, queue)
         if places is None:
             return reason
-        if places[0].host in self.lost:  # its daemon does not answer
-            self.down.add(places[0].host)
-            return self._start_or_reason(job, now)
         self._start(job, places)
         return ""
+
+    def _place(self, job, queue):
+        while True:
+            free = schedule.free_hosts(self.config, self.jobs, self.down)
+            places, reason = schedule.place(job.request, queue, free, self.config)
+            if places is None or places[0].host not in self.lost:
+                return places, reason
+            self.down.add(places[0].host)  # its daemon does not answer
 
     def _unmet(self, job, met):
         if met is None and job.ends_as_orphan:

@@ -331,8 +331,8 @@ class Site:
         self._order("known", job_id)
 
     def lose_host(self, host):
-        """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN, then
-        UNKWN; or it starts it again with -r. A brequeue in between ends the job for good."""
+        """As by a power cut: LSF calls the host ok for a while, and a job that began there RUN,
+        then UNKWN; or it starts it again with -r. A brequeue in between ends it for good."""
         self._order("lose_host", host)
 
     def return_host(self, host):

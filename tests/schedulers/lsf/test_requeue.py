@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 from another_user import NOBODY, needs_root
@@ -24,6 +25,7 @@ def run(tmp_path, monkeypatch):
     """A run whose job, 7, is this process."""
     run = Run(tmp_path / "runs" / NAME)
     (run.path / "submitit").mkdir(parents=True)
+    run.attempts_folder.mkdir()
     (run.path / "script.sh").write_text(SCRIPT)
     submission = {"job_id": "7", "job_name": NAME, "folder": str(run.path)}
     run.submission_file.write_text(json.dumps(submission))
@@ -38,10 +40,11 @@ def impatient(monkeypatch):
     monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr(requeue, "_END_IS_KNOWN_S", 0.0)
     monkeypatch.setattr(requeue, "_POLL_S", 0.01)
+    monkeypatch.setattr(requeue, "_LSF_POLL_S", 0.01)
 
 
-def job(job_id, stat, name=NAME):
-    return {"JOBID": job_id, "JOB_NAME": name, "STAT": stat, "EXEC_HOST": "hostA"}
+def job(job_id, stat, name=NAME, **values):
+    return {"JOBID": job_id, "JOB_NAME": name, "STAT": stat, "EXEC_HOST": "hostA"} | values
 
 
 def list_jobs(commands, *jobs):
@@ -114,20 +117,97 @@ def test_a_new_job_of_which_nobody_tells_is_not_submitted_twice(run, commands):
     assert len(bsub_calls(commands)) == 1
 
 
+@pytest.fixture
+def first_end(run, monkeypatch):
+    """The file that the program on the first host writes when its command has ended."""
+    file = run.path / "submitit" / "7.first_end"
+    monkeypatch.setenv("HPCDIST_JOB_FIRST_END", str(file))
+    monkeypatch.setenv("HPCDIST_JOB_HOSTS", "hostA 1 hostB 1")
+    return file
+
+
+def lost(node, kind="agent_lost", **values):
+    return without_rank(kind, "lost", time_s=time.time(), node=node, **values)
+
+
 @pytest.mark.parametrize(
-    ("node", "stat", "sequel"),
+    ("node", "said", "sequel"),
     [
-        pytest.param(0, "EXIT", "open", id="killed"),
-        pytest.param(0, "UNKWN", "open", id="first-host-lost"),
-        pytest.param(0, "RUN", "requeue", id="agent-of-first-host-lost"),
-        pytest.param(1, "RUN", "requeue", id="other-host-lost"),
+        pytest.param(0, "killed", "open", id="killed"),
+        pytest.param(0, "ended", "requeue", id="agent-of-first-host-lost"),
+        pytest.param(1, None, "requeue", id="other-host-lost"),
     ],
 )
 @pytest.mark.usefixtures("run", "impatient")
-def test_the_loss_of_the_first_host_is_lsfs_to_judge(commands, node, stat, sequel):
-    list_jobs(commands, job("7", stat))
-    verdict = without_rank("agent_lost", "lost", time_s=0.0, node=node)
-    assert LsfRequeuer().decide(verdict).sequel == sequel
+def test_the_first_host_tells_the_others_how_its_agent_ended(node, said, sequel, first_end):
+    if said:
+        first_end.write_text(said)
+    assert LsfRequeuer().decide(lost(node)).sequel == sequel
+
+
+@pytest.mark.parametrize(
+    ("ends_as", "num_submitted"),
+    [
+        pytest.param(job("7", "PEND"), 0, id="lsf-starts-it-again"),
+        pytest.param(job("7", "RUN", EXEC_HOST="hostC:hostD"), 0, id="lsf-has-started-it-again"),
+        pytest.param(job("7", "EXIT", EXIT_REASON="TERM_OWNER: killed"), 0, id="killed-meanwhile"),
+        pytest.param(job("7", "EXIT", EXIT_REASON="TERM_ZOMBI: exited"), 1, id="over"),
+    ],
+)
+@pytest.mark.usefixtures("impatient", "first_end")
+def test_a_job_whose_first_host_is_lost_is_left_to_lsf_until_that_says_it_is_over(
+    run, commands, ends_as, num_submitted
+):
+    answers = [{"RECORDS": [job("7", stat)]} for stat in ("RUN", "UNKWN")]
+    answers.append({"RECORDS": [ends_as]})
+    for number, answer in enumerate(answers):
+        (run.path / f"answer-{number}").write_text(json.dumps(answer))
+    asked = f"{run.path}/asked-$n"
+    count = f"n=0; while [ -e {asked} ]; do n=$((n + 1)); done; : > {asked}"
+    choose = f'cat "{run.path}/answer-$([ $n -gt 2 ] && echo 2 || echo $n)"'
+    commands.add("bjobs", f"{count}; [ $n = 1 ] && exit 255; {choose}")
+    commands.say("brequeue")
+    commands.add("bsub", f"cat > /dev/null; echo '{SUBMITTED}'")
+    requeuer = LsfRequeuer()
+    assert requeuer.decide(lost(0)).sequel == "requeue"
+    requeuer.requeue(run)
+    assert len(bsub_calls(commands)) == num_submitted
+    assert not [call for call in commands.calls if call.startswith("brequeue")]
+
+
+BHOSTS = "HOST_NAME STATUS JL/U MAX NJOBS\n" + "".join(f"host{one} ok - 4 0\n" for one in "ABC")
+
+
+def lose_at_launch(run):
+    run.claim_attempt()
+    run.write_attempt_verdict(lost(1, "launch", host="hostB", try_elsewhere=True))
+
+
+@pytest.mark.usefixtures("first_end")
+def test_a_host_that_is_lost_at_the_launch_is_left_out_of_the_next_request(run, commands):
+    lose_at_launch(run)
+    commands.say("bhosts", BHOSTS)
+    commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
+    assert "it starts again without hostB, lost at" in LsfRequeuer().requeue(run)
+    assert '#BSUB -R "select[hname!=hostB]"\n' in (run.path / "sent").read_text()
+    assert run.read_job_id() == "9"
+
+
+@pytest.mark.parametrize("why", ["no-others", "bsub-refuses"])
+@pytest.mark.usefixtures("first_end")
+def test_where_there_is_no_elsewhere_the_same_hosts_are_tried_later(
+    run, commands, monkeypatch, why
+):
+    waits = []
+    monkeypatch.setattr(requeue, "_wait", lambda _, limit_s: waits.append(limit_s))
+    lose_at_launch(run)
+    hosts = BHOSTS if why == "bsub-refuses" else BHOSTS.replace("hostC ok", "hostC unavail")
+    commands.say("bhosts", hosts)
+    commands.say("bsub", err="Bad resource requirement syntax. Job not submitted.\n", code=255)
+    commands.say("brequeue")
+    assert LsfRequeuer().requeue(run) is None
+    assert waits == [15.0]
+    assert commands.calls[-1] == "brequeue 7"
 
 
 @needs_root
