@@ -8,10 +8,14 @@ class TestRequeuer:
 
     __test__ = False
     can_requeue = True
+    patience_s = 100.0
 
     def __init__(self, run_path):
         self._path = run_path
         self._life = len(list(run_path.glob("requeue-*")))
+
+    def own_job_id(self):
+        return None
 
     def life(self):
         return self._life
