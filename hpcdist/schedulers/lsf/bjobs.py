@@ -26,7 +26,7 @@ from hpcdist.schedulers.lsf.commands import (
     lsf_lines,
 )
 from hpcdist.schedulers.lsf.forms import Form, FormMemory, next_form
-from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
+from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason, refused_hint
 
 _STATES: dict[str, tuple[State, str | None]] = {
     "PEND": ("pending", None),
@@ -62,12 +62,6 @@ _IS_NONE = re.compile(
 """Words for jobs that are not there."""
 _BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
 _INDEX = re.compile(r"\[(\d+)\]\s")
-_REFUSED_HINT = (
-    "nothing was submitted; what was asked for: hpcdist render --explain, what the profile says: "
-    "hpcdist cluster show, what the cluster has: bqueues"
-)
-
-
 _FORMS = FormMemory()
 
 
@@ -167,7 +161,7 @@ def submit_script(
         job_id = array_id(job.job_id)
         return job_id, [f"bsub gave up, but its job {job_id} is there: {error.message}"]
     except CommandFailedError as error:
-        error.hint = _REFUSED_HINT
+        error.hint = refused_hint(error.said, script)
         raise
 
 

@@ -146,6 +146,54 @@ _ENDED: dict[str, tuple[State, str]] = {
 _KEYWORD = re.compile(r"\bTERM_[A-Z_]+")
 
 
+_REFUSED: tuple[tuple[str, str], ...] = (
+    (
+        r"illegal option -- g|-gpu\b|\bGPU\b",
+        (
+            "GPUs are asked for by lsf.gpu or lsf.gpu_rusage of the cluster profile; "
+            "gpu_request: none asks for none"
+        ),
+    ),
+    (
+        r"illegal option -- (\w+)|-(\w+): (?:illegal|unknown|bad) option",
+        "take -{0} out of lsf.options of the cluster profile: this LSF does not know it",
+    ),
+    (r"no such queue|queue has been closed", "name a queue with --partition, or partition"),
+    (r"run ?limit", "ask for less with --time, or for another queue with --partition"),
+    (r"project", "account of the cluster profile is the project: --account"),
+    (
+        r"too many (?:processors|slots|tasks)|(?:TASK|PROC|SLOT)LIMIT",
+        "ask for fewer with --nodes, --gpus or cpus_per_gpu, or for another queue with --partition",
+    ),
+    (r"dependency|no matching job", "see --after: LSF must still know the job"),
+    (r"more than once", "the site takes one -R only: take -R out of directives"),
+)
+"""Pattern of a refusal of bsub -> the key, or option, to change."""
+_REFUSALS = tuple((re.compile(pattern, re.IGNORECASE), words) for pattern, words in _REFUSED)
+_OF_MEMORY = (
+    "lsf.mem_unit of the cluster profile is the site's unit of rusage[mem=...] (KB, MB or GB, "
+    "where it takes no suffix), lsf.mem_per what it is counted per"
+)
+_RESOURCE_SYNTAX = re.compile(
+    r"resource requirement|resreq|rusage|\bmem\b.*\bunit|\bmem=", re.IGNORECASE
+)
+_ASKED = (
+    "nothing was submitted; what was asked for: hpcdist render --explain, what the profile says: "
+    "hpcdist cluster show, what the cluster has: bqueues"
+)
+
+
+def refused_hint(said: str, script: str) -> str:
+    """Return what to change where bsub refuses a script in these words."""
+    for pattern, words in _REFUSALS:
+        if found := pattern.search(said):
+            return f"{words.format(*filter(None, found.groups()))}; {_ASKED}"
+    if _RESOURCE_SYNTAX.search(said):
+        own = f"{_OF_MEMORY}; " if "rusage[" in script and "mem=" in script else ""
+        return f"{own}constraint and directives have the rest of -R; {_ASKED}"
+    return _ASKED
+
+
 def plain_reason(text: str) -> str:
     """Return a sentence for the reasons that bjobs gives, with LSF's own words for it.
 

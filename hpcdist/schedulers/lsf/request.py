@@ -71,6 +71,10 @@ _USES = {
 }
 """Option that is needed -> what for, and how to do without."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_PER = {"task": "slot", "slot": "slot", "host": "host", "job": "job"}
+"""Ends of a resource's amount, as in mem=16GB/host, which win over what the site counts by."""
+_NUM_GPUS = re.compile(r"\bnum=(\d+)(?:/(task|host))?(?=:|$)")
+_AFFINITY = re.compile(r"\baffinity\[(core|thread)\((\d+)\b")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +128,22 @@ def request_of(job: JobSpec, cluster: ClusterProfile) -> Request:
         mem=rusage_value(merged.get("rusage", ""), "mem"),
         limit=None if limit_min is None else lsf_time(limit_min),
     )
+
+
+def notes_on(request: Request) -> list[str]:
+    """Return what a user should know of a request, one sentence each."""
+    found = _AFFINITY.search(request.requirement)
+    number = int(found[2]) if found else 1
+    if found is None or number == 1:
+        return []
+    return [
+        (
+            f"{found[0]}...] of the profile binds each slot to {number_of(number, found[1])}, and "
+            f"hpcdist asks for a slot per CPU: {number_of(request.slots, 'slot')} take "
+            f"{number_of(request.slots * number, found[1])} in all; for {request.slots} in all, "
+            "leave affinity out or lower cpus_per_gpu"
+        )
+    ]
 
 
 def lsf_time(minutes: float) -> str:
@@ -281,17 +301,20 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
 def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
     if request.mem is None:
         return NO_MEMORY_LINE
-    per, unit = cluster.lsf.mem_per, cluster.lsf.mem_unit
+    unit = cluster.lsf.mem_unit
+    text, _, suffix = request.mem.partition("/")
+    per = _PER.get(suffix, cluster.lsf.mem_per)
+    number = {"slot": request.slots, "host": request.nodes, "job": 1}[per]
     asked = f"rusage[mem={request.mem}]"
+    amount = _AMOUNT.fullmatch(text)
     mem_gb = mem_gb_per_node(job, cluster)
     if mem_gb is None:
-        number = {"slot": request.slots, "host": request.nodes, "job": 1}[per]
-        amount = _AMOUNT.fullmatch(request.mem)
         # What is no plain amount stays a product.
         total = f"{float(amount[1]) * number:g} {amount[2]}".rstrip() if amount else None
+        counted = "" if suffix in _PER else f"; lsf.mem_per: {per}"
         return (
-            f"memory {request.mem} per {per} (the profile's directives; lsf.mem_per: {per}): "
-            f"{asked}; {total or f'{number} x {request.mem}'} in all"
+            f"memory {text} per {per} (the profile's directives{counted}): "
+            f"{asked}; {total or f'{number} x {text}'} in all"
         )
     shared = {
         "slot": f" / {number_of(request.slots_per_node, 'slot')}",
@@ -300,10 +323,11 @@ def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
     }
     amount_text = f"{request.mem.removesuffix('MB')} {'MB' if unit == 'suffix' else unit}"
     origin = f"lsf.mem_per: {per}" + ("" if unit == "suffix" else f", lsf.mem_unit: {unit}")
+    # What is asked for is rounded up for each slot, and so is more in all.
+    total_gb = float(amount[1]) / _PER_GB[unit] * number if amount else mem_gb * request.nodes
     return (
         f"memory {mem_gb:g} GB per node (mem_gb, {source(job.resources.mem_gb, cluster.mem_gb)})"
-        f"{shared[per]} = {amount_text} per {per} ({origin}): {asked}; "
-        f"{mem_gb * request.nodes:g} GB in all"
+        f"{shared[per]} = {amount_text} per {per} ({origin}): {asked}; {total_gb:g} GB in all"
     )
 
 
@@ -312,10 +336,25 @@ def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
         return no_gpus_line(job)
     size = product(request.nodes, job.resources.gpus, what="GPU")
     if request.gpu is not None:
-        return f'GPUs: {size} (lsf.gpu, counted per host): -gpu "{request.gpu}"'
+        return f'GPUs: {_counted_gpus(request, size)}: -gpu "{request.gpu}"'
     if request.gpu_rusage is None:
         return f"GPUs: {size}; not asked for, for lsf.gpu is null: the queue must give them"
     return f"GPUs: {size} (lsf.gpu_rusage): rusage[{request.gpu_rusage}]"
+
+
+def _counted_gpus(request: Request, size: str) -> str:
+    """Return how many GPUs -gpu gives; `size` is what the job wants."""
+    found = _NUM_GPUS.search(request.gpu or "")
+    if found is None:
+        return f"{size} (lsf.gpu)"
+    number = int(found[1])
+    if found[2] != "task":
+        return f"{product(request.nodes, number, what='GPU')} (lsf.gpu, counted per host)"
+    gpus = number_of(request.slots * number, "GPU")
+    return (
+        f"{number_of(request.slots, 'slot')} x {number_of(number, 'GPU')} = {gpus} (lsf.gpu, "
+        f"counted per task, which is a slot; the job wants {size})"
+    )
 
 
 # The script.

@@ -29,7 +29,7 @@ from hpcdist.schedulers.lsf.bjobs import ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.doctor import LsfDoctor
 from hpcdist.schedulers.lsf.hosts import own_id
-from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
+from hpcdist.schedulers.lsf.request import explanation, job_script, notes_on, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 from hpcdist.schedulers.lsf.site import (
     ask_hosts,
@@ -63,11 +63,11 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
         *,
         busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
     ) -> Plan:
-        request_of(job, cluster)
+        request = request_of(job, cluster)
         check_queue(job, cluster, ask_queue(cluster.partition), ask_hosts())
         limit_min = time_limit_min(job, cluster)
         launch = lay_out(job, cluster, warning_signals=_WARNINGS, limit_min=limit_min)
-        return Plan(launch=launch, cluster=cluster)
+        return Plan(launch=launch, notes=notes_on(request), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
         return explanation(job, plan.cluster)

@@ -85,12 +85,13 @@ def parse_queue_states(text: str) -> dict[str, str]:
 
 
 def parse_hosts_table(text: str) -> list[Host]:
-    """Return the lines of `bhosts -w`: HOST_NAME STATUS JL/U MAX ..."""
+    """Return the lines of `bhosts -w`: HOST_NAME STATUS JL/U MAX ...; a host without slots, as a
+    master may be, runs no jobs."""
     lines = (line.split() for line in text.splitlines())
     return [
         Host(name=line[0], status=line[1], slots=int(line[3]) if line[3].isdigit() else None)
         for line in lines
-        if len(line) > 3 and line[0] != "HOST_NAME" and (line[3].isdigit() or line[3] == "-")
+        if len(line) > 3 and line[0] != "HOST_NAME" and re.fullmatch(r"[1-9]\d*|-", line[3])
     ]
 
 
@@ -172,8 +173,14 @@ def ask_hosts() -> list[Host]:
 def max_array_size() -> int:
     """Return MAX_JOB_ARRAY_SIZE, the highest index that an array may have; LSF's default where a
     site sets nothing, or bparams does not answer: then bsub will tell."""
-    found = _MAX_ARRAY_SIZE.search(_ask("bparams", "-a"))
+    found = _MAX_ARRAY_SIZE.search(_ask_parameters())
     return int(found[1]) if found else _DEFAULT_MAX_ARRAY_SIZE
+
+
+def _ask_parameters() -> str:
+    """Return all parameters of the batch system; older versions know -l, and not -a."""
+    said = _ask("bparams", "-a")
+    return said if _PARAMETER.search(said) else _ask("bparams", "-l")
 
 
 def check_queue(
@@ -241,7 +248,7 @@ def detect_lsf() -> Site:
     hosts = parse_hosts_table(ask("bhosts", "-w"))
     gpus: dict[str, list[str]] = {}
     notes: tuple[str, ...] = ()
-    options: dict[str, str | None] = {"mem_per": memory_is_per(_ask("bparams", "-a"))}
+    options: dict[str, str | None] = {"mem_per": memory_is_per(_ask_parameters())}
     try:
         gpus = parse_bhosts_gpu(ask("bhosts", "-gpu", "-w"))
     except SchedulerError as error:  # LSF before 10.1 does not know the option

@@ -164,7 +164,7 @@ def _read_format(text, config):
         name, _, width = word.partition(":")
         name = fields.ALIASES.get(name.lower(), name.lower())
         if name not in config.traits.bjobs_fields:
-            raise RefusedError(f"Unknown field name: {name}. ")
+            raise RefusedError(f"<{name.upper()}> in the format string is not a valid field name")
         sign = -1 if width.startswith("-") else 1
         digits = width.lstrip("-")
         names.append((name, sign * int(digits) if digits else sign * fields.width(name)))

@@ -17,6 +17,8 @@ def lsid(call, batch):
 
 def bparams(call, batch):
     config = batch.config
+    if "-a" in call.words and not config.traits.knows_all_options:
+        raise RefusedError("bparams: illegal option -- a\nUsage: bparams [-h] [-V] [-l]")
     if "-l" in call.words or "-a" in call.words:
         period = int(config.clean_period_s)
         return Answer(
@@ -144,6 +146,8 @@ def bhosts(call, batch):
     if "gpu" in options:
         return Answer(out=_gpus(hosts, batch))
     lines = [_HOSTS % ("HOST_NAME", "STATUS", "JL/U", "MAX", *_HOST_NUMBERS)]
+    if not names:  # the master has no slots
+        lines.append(_HOSTS % (batch.config.submission_host, "ok", "-", 0, 0, 0, 0, 0, 0))
     for host in hosts:
         used = [
             p.slots for job in batch.jobs if job.has_started for p in job.places if p.host == host

@@ -17,7 +17,7 @@ from hpcdist.schedulers.lsf.bjobs import (
     read_pending,
 )
 from hpcdist.schedulers.lsf.forms import FORMS
-from hpcdist.schedulers.lsf.reasons import plain_reason
+from hpcdist.schedulers.lsf.reasons import plain_reason, refused_hint
 from hpcdist.schedulers.lsf.site import (
     parse_hosts_table,
     parse_queue_states,
@@ -220,6 +220,27 @@ def test_queues_are_read_with_their_limits():
     assert (gpu.run_limit_min, gpu.min_slots, gpu.max_slots) == (1440, 1, 64)
     assert (gpu.is_open, gpu.is_active) == (True, True)
     assert (night.is_open, night.is_active, night.run_limit_min) == (False, False, None)
+
+
+SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("bsub: illegal option -- gpu\nUsage: bsub", "gpu_request"),
+        ("GPU requirement cannot be satisfied by any host. Job not submitted.", "lsf.gpu"),
+        ("Bad resource requirement syntax. Job not submitted.", "lsf.mem_unit"),
+        ("mem=500MB: the unit is not supported. Job not submitted.", "lsf.mem_unit"),
+        ("bsub: illegal option -- ti", "lsf.options"),
+        ("nowhere: No such queue. Job not submitted.", "--partition"),
+        ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "--time"),
+        ("Too many processors requested. Job not submitted.", "cpus_per_gpu"),
+        ("It is Monday. Job not submitted.", "render --explain"),
+    ],
+)
+def test_the_hint_of_a_refusal_names_the_key(said, key):
+    assert key in refused_hint(said, SCRIPT)
 
 
 def test_the_tables_of_queues_and_hosts_are_read():

@@ -12,7 +12,14 @@ from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.request import directives, explanation, job_script, lsf_time
+from hpcdist.schedulers.lsf.request import (
+    directives,
+    explanation,
+    job_script,
+    lsf_time,
+    notes_on,
+    request_of,
+)
 
 ASKED = Path(__file__).parent / "asked"
 
@@ -123,6 +130,48 @@ def test_memory_is_asked_for_as_the_site_counts_it(mem_per, unit, text):
     spec = job(nodes=2, gpus=2, cpus_per_gpu=4, mem_gb=10)
     cluster = profile(lsf={"mem_per": mem_per, "mem_unit": unit})
     assert f'-R "span[ptile=8] rusage[mem={text}]"' in directives(spec, cluster, target())
+
+
+@pytest.mark.parametrize(
+    ("resources", "cluster", "expected"),
+    [
+        ({"gpus": 12, "mem_gb": 20}, {"lsf": {"mem_unit": "GB"}}, "= 2 GB per slot"),
+        ({"gpus": 12, "mem_gb": 20}, {"lsf": {"mem_unit": "GB"}}, "; 24 GB in all"),
+        ({"gpus": 3, "mem_gb": 10}, {}, "rusage[mem=3334MB]; 10.002 GB in all"),
+        (
+            {"nodes": 2, "gpus": 2},
+            {"directives": ['-R "rusage[mem=16GB/host]"']},
+            "memory 16GB per host (the profile's directives): rusage[mem=16GB/host]; 32 GB in all",
+        ),
+        (
+            {"nodes": 2, "gpus": 2},
+            {"directives": ['-R "rusage[mem=500MB/task]"'], "lsf": {"mem_per": "host"}},
+            "memory 500MB per slot (the profile's directives): rusage[mem=500MB/task]; 2000 MB in",
+        ),
+        (
+            {"nodes": 2, "gpus": 2, "cpus_per_gpu": 2},
+            {"lsf": {"gpu": "num={gpus}/task:mode=shared"}},
+            (
+                "GPUs: 8 slots x 2 GPUs = 16 GPUs (lsf.gpu, counted per task, which is a slot; the "
+                "job wants 2 nodes x 2 GPUs = 4 GPUs)"
+            ),
+        ),
+        (
+            {"nodes": 2, "gpus": 2},
+            {"lsf": {"gpu": "num=4:mode=shared"}},
+            "GPUs: 2 nodes x 4 GPUs = 8 GPUs (lsf.gpu, counted per host)",
+        ),
+    ],
+)
+def test_sums_are_of_what_is_asked_for_and_not_of_what_was_wanted(resources, cluster, expected):
+    assert expected in "\n".join(explanation(job(**resources), profile(**cluster)))
+
+
+def test_cores_that_each_slot_takes_besides_are_told():
+    cluster = profile(directives=['-R "affinity[core(4):distribute=pack]"'])
+    (note,) = notes_on(request_of(job(gpus=8), cluster))
+    assert "8 slots take 32 cores in all" in note
+    assert notes_on(request_of(job(gpus=8), profile(directives=['-R "affinity[core(1)]"']))) == []
 
 
 @pytest.mark.parametrize(
