@@ -190,7 +190,9 @@ class Run:
         all but the first need. Raises OSError."""
         for inner in sorted(filter(None, set(map(rank_files.folder_of, numbers)))):
             for folder in _RANK_FOLDERS:
-                (self.path / folder / inner).mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+                path = self.path / folder / inner
+                if not path.is_dir():  # as most find it: many nodes share one
+                    path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
