@@ -13,6 +13,7 @@ from expected_figures import (
     best_accuracy,
     expected_figures,
     expected_time_to_accuracy,
+    expected_time_to_train_loss,
     lost_steps,
 )
 from expected_parts import PARTS, Against, expected_losses
@@ -22,6 +23,7 @@ from step_histories import LONGEST_SKEW_S, Shape, make_history, write
 
 from hpcdist.base import files
 from hpcdist.cli.main import main
+from hpcdist.job.goal import Goal
 from hpcdist.summary import summarize, to_json
 
 PERCENTILES = ("step_time_s.p50", "step_time_s.p95")
@@ -168,6 +170,29 @@ def times_to_accuracy(histories):
         return [{"time_to_accuracy": None}] * len(histories)
     target = math.floor(1000 * min(bests)) / 1000
     return [expected_time_to_accuracy(history, target) for history in histories]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one rank with uneven samples and windows",
+        "two nodes whose clocks differ",
+        "even windows, some lost",
+        "checkpoints between steps",
+        "evaluations",
+        "a restart on nodes whose clocks differ",
+        "requeues",
+    ],
+)
+def test_the_time_to_a_loss_of_training_is_that_of_the_single_steps(add_run, name):
+    history = make_history(SHAPES[name], seed=1)
+    run = add_run("run", history)
+    best = expected_time_to_train_loss(history, 0.0)["time_to_accuracy.best"]
+    for times in (0.99, 1.001, 1.05, 1.5, 4.0):
+        summary = summarize([run], {}, goal=Goal("train_loss", times * best))
+        expected = expected_time_to_train_loss(history, times * best)
+        found = flat(to_json(summary)[0], expected)
+        assert_equal({key: found[key] for key in expected}, expected)
 
 
 @pytest.mark.parametrize(("run_s", "num_windows"), [(25, 100), (1000, 470)])

@@ -175,6 +175,8 @@ def test_ranks_that_had_to_share_cpus_are_told_of(make_run, events):
 
     assert [run.num_cpus for run in summary.runs] == [2, 2]
     assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs, summary.groups)
+    alone = summarize(runs[1:], {})
+    assert conclusion(alone.runs, alone.groups).endswith(" Its 4 ranks had to share 2 CPUs.")
 
 
 def test_more_ranks_on_the_same_cpus_are_called_no_more_hardware(make_run, events):

@@ -389,6 +389,47 @@ def expected_time_to_accuracy(history: History, target: float) -> dict[str, Any]
     }
 
 
+def expected_time_to_train_loss(history: History, target: float) -> dict[str, Any]:
+    """In true time, by the steps of whole windows that hold the last tenth of all steps so far."""
+    windows = _windows_that_count(history)
+    means = []
+    for place, (_, step, _) in enumerate(windows):
+        losses: list[float] = []
+        for _, _, own in reversed(windows[: place + 1]):
+            losses += own
+            if len(losses) >= step / 10:
+                break
+        means.append(sum(losses) / len(losses))
+    reached = [one for one, mean in zip(windows, means, strict=True) if mean <= target]
+    (stepped, *_) = [rank for a in history.attempts for rank in a.ranks[:1] if rank.steps]
+    return {
+        "time_to_accuracy.goal": "train_loss",
+        "time_to_accuracy.is_reached": bool(reached),
+        "time_to_accuracy.best": min(means),
+        "time_to_accuracy.time_s": reached[0][0] - stepped.begins_s if reached else None,
+        "time_to_accuracy.step": reached[0][1] if reached else None,
+    }
+
+
+def _windows_that_count(history: History) -> list[tuple[float, int, list[float]]]:
+    """True time of the end, last step, and losses of the first rank's windows, without those that a
+    restart did again."""
+    found: list[tuple[float, int, list[float]]] = []
+    for attempt in history.attempts:
+        rank = attempt.ranks[0]
+        windows = written_windows(attempt, rank)
+        if windows:
+            found = [one for one in found if one[1] <= attempt.first_step]
+        for window in windows:
+            done = max(window.steps) - attempt.first_step
+            pauses = [one.pause_s for one in rank.evaluations if one.after_steps < done]
+            pauses += [one.pause_s for one in rank.saves if one.after_steps < done]
+            ends_s = rank.begins_s + _time_s(rank.steps[:done]) + sum(pauses)
+            losses = [step.loss for step in window.steps.values()]
+            found.append((ends_s, attempt.first_step + done, losses))
+    return found
+
+
 def _evaluations(history: History) -> list[tuple[float, int, Evaluation]]:
     """True time of the end, step, and what it found, without what was lost with a restart."""
     found: list[tuple[float, int, Evaluation]] = []

@@ -82,7 +82,7 @@ def _without_a_speedup(run: RunSummary) -> str:
             f"speed with {num_gpus(run)} GPUs."
         )
     more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
-    return f"{_rate_on_ranks(run)}. {more}"
+    return f"{_rate_on_ranks(run)}. {more}{_shared_cpus(run)}"
 
 
 def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
