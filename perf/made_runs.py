@@ -176,7 +176,7 @@ def _write_start(
         device="cpu",
         backend="gloo",
         num_threads=1,
-        cpus=[local_rank],
+        num_cpus=ranks_per_node,  # bound to none: all runs would be on the same at one time
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -300,8 +301,8 @@ def _summarize(
     own, foreign = search_named(runs, names)
     result = summarize(
         [*own, *foreign],
-        run_states(own, warn=note),
-        accounting=run_accounting(own, warn=note) if asks_accounting else None,
+        functools.partial(run_states, warn=note),
+        accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
         cache=cache,
         num_workers=None,
         warn=note,

@@ -28,6 +28,7 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import re
@@ -259,6 +260,16 @@ class Run:
         """Return what spec.json says; None where it is missing or torn."""
         return RunSpec.decode(files.read_json(self.spec_file))
 
+    @functools.cached_property
+    def recorded_id(self) -> str | None:
+        """The id in spec.json, which copies of a run share with it; its own name where an old one
+        has none, and None where it cannot be read."""
+        return self._id_in(files.read_json(self.spec_file))
+
+    def _id_in(self, content: Any) -> str | None:
+        recorded = content.get("id", self.id) if isinstance(content, dict) else None
+        return recorded if isinstance(recorded, str) else None
+
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
 
@@ -415,6 +426,7 @@ def all_runs(runs: Path) -> list[Run]:
         run = Run(Path(entry.path))
         content = files.read_json(run.spec_file)
         if is_run(run.path, content):
+            run.recorded_id = run._id_in(content)  # noqa: SLF001 - its file is read just once
             by_age.append((created_ns(run, RunSpec.decode(content)), run))
     return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
 

@@ -13,12 +13,14 @@ draw only, and only report imports rich.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
@@ -36,7 +38,7 @@ from hpcdist.summary.figures.disturbance import find_overlaps
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
-from hpcdist.summary.measuring import find_measurements
+from hpcdist.summary.measuring import Measurement, find_measurements
 from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.records import Fault
@@ -59,12 +61,16 @@ __all__ = [
     "to_json",
 ]
 
+T = TypeVar("T")
+Ask: TypeAlias = Callable[[Sequence[Run]], Mapping[str, T]]
+"""Returns what is known of some runs, by their ids."""
+
 
 def summarize(
     runs: Sequence[Run],
-    states: Mapping[str, State],
+    states: Mapping[str, State] | Ask[State],
     *,
-    accounting: Mapping[str, Accounting] | None = None,
+    accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
     cache: SummaryCache | None = None,
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
@@ -74,7 +80,8 @@ def summarize(
     """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
     `states` holds, by run id, what the scheduler says of runs that have no verdict, and
-    `accounting` what it has on their jobs. With a cache, only runs that changed are read.
+    `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
+    With a cache, only runs that changed are read.
     `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
     called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
     None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
@@ -87,12 +94,14 @@ def summarize(
     for copy, original in copies:
         text = f"skipped, it is run {original.id} once more: {original.path}"
         skipped.append(sentence(copy, Fault(path=".", text=text)))
+    # Before anything is read: what is asked may bring files of runs here.
+    known = _ask_states(runs, states)
     measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
+    known, accounting = _ask(runs, measurements, states, accounting, known=known)
     for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]
         if measurement.run is not None:
-            account = (accounting or {}).get(run.id)
-            state = states.get(run.id)
+            state, account = known.get(run.id), accounting.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     measured = _find_disturbed(measured, are_compared=compares_disturbed)
     compared = compare_runs(measured)
@@ -106,19 +115,53 @@ def summarize(
     )
 
 
+def _ask_states(
+    runs: Sequence[Run], states: Mapping[str, State] | Ask[State]
+) -> Mapping[str, State]:
+    if not callable(states):
+        return states
+    return states([run for run in runs if not os.path.lexists(run.verdict_file)])
+
+
+def _ask(
+    runs: Sequence[Run],
+    measurements: Sequence[Measurement],
+    states: Mapping[str, State] | Ask[State],
+    accounting: Mapping[str, Accounting] | Ask[Accounting] | None,
+    *,
+    known: Mapping[str, State],
+) -> tuple[Mapping[str, State], Mapping[str, Accounting]]:
+    """Ask for the states of runs whose verdict cannot be read, and for the books on those that were
+    not on this machine: of thousands of runs no file is read once more."""
+    found = [
+        (run, each.run.figures) for run, each in zip(runs, measurements, strict=True) if each.run
+    ]
+    if callable(states):
+        torn = [run for run, own in found if own.state is None and run.id not in known]
+        known = {**known, **states(torn)}
+    if callable(accounting):
+        here = (LOCAL, None)
+        elsewhere = [run for run, own in found if (own.scheduler, own.cluster) != here]
+        accounting = accounting(elsewhere)
+    return known, accounting or {}
+
+
 def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> list[MeasuredRun]:
     """Tell which runs something else disturbed, and set them aside unless they are compared."""
     overlaps = find_overlaps({run.figures.run: run.stays for run in measured})
     found = []
     for run in measured:
         disturbed = overlaps.get(run.figures.run) or run.figures.disturbed
+        if disturbed is None:
+            found.append(run)
+            continue
         figures = msgspec.structs.replace(run.figures, disturbed=disturbed)
         set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
         found.append(
             msgspec.structs.replace(
                 run,
                 figures=figures,
-                set_aside=set_aside if disturbed and not are_compared else None,
+                set_aside=None if are_compared else set_aside,
             )
         )
     return found

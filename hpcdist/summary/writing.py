@@ -33,7 +33,7 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
     """Write summary.txt and summary.json into `folder`; returns the text."""
     from hpcdist.summary.report.text import make_console
 
-    summary = summarize(runs, run_states(runs), accounting=run_accounting(runs))
+    summary = summarize(runs, run_states, accounting=run_accounting)
     text = io.StringIO()
     print_summary(summary, make_console(text))
     files.write_whole(folder / "summary.txt", text.getvalue())

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from hpcdist.base import files
-from hpcdist.summary import SummaryCache, summarize, to_json
+from hpcdist.summary import SummaryCache, search_runs, summarize, to_json
 from hpcdist.summary.read.cache import take_fingerprint
 
 _LONG_AGO_S = 1.6e9
@@ -311,3 +311,44 @@ def test_the_fingerprint_counts_the_bytes_of_events(varied):
     run = varied[1]
     sizes = [path.stat().st_size for _, _, path in run.event_files()]
     assert take_fingerprint(run).event_bytes == sum(sizes) > 0
+
+
+def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_without_verdict(
+    varied, tmp_path, clock, monkeypatch
+):
+    clock(10)
+    asked, opened = [], []
+
+    def states(runs):
+        asked.append([run.id for run in runs])
+        return {"going": "running"}
+
+    def summary(accounting):
+        found = search_runs(varied[0].path.parent).runs
+        cache = SummaryCache(tmp_path / "cache")
+        return summarize(found, states, accounting=accounting, cache=cache)
+
+    first = summary(lambda _: {})
+    assert asked == [["going"], []]
+    opens = files.open_regular
+    note = lambda path, **options: opened.append(str(path)) or opens(path, **options)  # noqa: E731
+    monkeypatch.setattr("hpcdist.base.files.open_regular", note)
+    again = summary(lambda runs: asked.append([run.id for run in runs]) or {})
+    assert to_json(again) == to_json(first)
+    for run in varied:
+        if run.id != "going":
+            assert [path for path in opened if run.id in path.split("/")] == [str(run.spec_file)]
+    assert asked[2:4] == [["going"], []]
+
+
+def test_a_run_whose_verdict_is_torn_is_asked_for_once_it_was_read(varied):
+    varied[0].verdict_file.write_text('{"kind"')
+    asked = []
+
+    def states(runs):
+        asked.append([run.id for run in runs])
+        return {run.id: "lost" for run in runs}
+
+    found = summarize(varied, states).runs
+    assert asked == [["going"], ["one"]]
+    assert [run.state for run in found] == ["lost", "done", "lost", "done"]

@@ -301,7 +301,8 @@ def differing_settings(
     places = {run: place for place, group in enumerate(groups) for run in group.runs}
     differing: dict[str, dict[str, str]] = {}
     for alike in jobs.values():
-        settings = {id(run.conditions): _settings(run.conditions) for run in alike}
+        shared = {id(run.conditions): run.conditions for run in alike}  # mostly one
+        settings = {key: _settings(conditions) for key, conditions in shared.items()}
         if len({tuple(values.items()) for values in settings.values()}) > 1:
             keys = _keys_between_groups(alike, settings, places)
             for run in alike:

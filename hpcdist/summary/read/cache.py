@@ -155,44 +155,48 @@ class Fingerprint(NamedTuple):
 
 def take_fingerprint(run: Run) -> Fingerprint:
     """Fingerprint all files of a run that the summary reads; never fails."""
-    digest = hashlib.blake2b(digest_size=16)
-    event_bytes = 0
-    changed_ns = 0
-    for name, stat in _files(str(run.path)):
-        digest.update(f"{name}\0".encode(errors="surrogateescape"))
-        if stat is None:
-            continue
-        times = (stat.st_mtime_ns, stat.st_ctime_ns)
-        digest.update(b"%d %d %d %d\n" % (stat.st_size, stat.st_ino, *times))
-        changed_ns = max(changed_ns, *times)
-        if name.startswith("events/"):
-            event_bytes += stat.st_size
-    return Fingerprint(digest.digest(), event_bytes, changed_ns / 1e9)
+    folder = str(run.path)
+    attempts = _names(f"{folder}/attempts")
+    names = [
+        *_SMALL_FILES,
+        *(f"events/{place}" for place in _places(f"{folder}/events")),
+        *(f"attempts/{attempt}/{name}" for attempt in attempts for name in _ATTEMPT_FILES),
+    ]
+    files_there = [(name, *_status(f"{folder}/{name}")) for name in names]
+    content = repr((attempts, files_there)).encode(errors="surrogateescape")
+    return Fingerprint(
+        hashlib.blake2b(content, digest_size=16).digest(),
+        sum(size for name, size, *_ in files_there if name.startswith("events/")),
+        max(max(times) for *_, times in files_there) / 1e9,
+    )
+
+
+def _status(path: str) -> tuple[int, int, tuple[int, int]]:
+    """Return size, inode and times of a file; zeros where there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return 0, 0, (0, 0)
+    return stat.st_size, stat.st_ino, (stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def code_version() -> str:
     """Return a digest of the code that makes the figures: other code, other figures, whatever its
     version says."""
-    package = Path(__file__).parents[2]
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(package.rglob("*.py")):
-        stat = path.stat()
-        digest.update(b"%s %d %d\n" % (os.fsencode(path), stat.st_size, stat.st_mtime_ns))
+    sources = sorted(_sources(str(Path(__file__).parents[2])))
+    digest = hashlib.blake2b(repr(sources).encode(errors="surrogateescape"), digest_size=8)
     return f"{__version__} {digest.hexdigest()}"
 
 
-def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
-    attempts = _names(f"{folder}/attempts")
-    yield from ((f"attempts/{attempt}", None) for attempt in attempts)
-    for name in (
-        *_SMALL_FILES,
-        *(f"events/{place}" for place in _places(f"{folder}/events")),
-        *(f"attempts/{attempt}/{name}" for attempt in attempts for name in _ATTEMPT_FILES),
-    ):
-        try:
-            yield name, os.stat(f"{folder}/{name}")
-        except OSError:
-            yield name, None
+def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and time of each of our modules."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                stat = entry.stat()
+                yield entry.path, stat.st_size, stat.st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _sources(entry.path)
 
 
 def _places(folder: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,24 +69,27 @@ def leave_out_copies(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Ru
 
     Of those with one id, the original is the user's own, in a folder of that name, or the first.
     """
-    originals: dict[str, Run] = {}
-    ids = [_id_of(run) for run in runs]
+    same_id: dict[str, list[Run]] = defaultdict(list)
+    ids = [run.recorded_id or os.path.realpath(run.path) for run in runs]
     for run, name in zip(runs, ids, strict=True):
-        originals[name] = max(originals.get(name, run), run, key=lambda one: _rank(one, name))
-    by_path = {os.path.realpath(run.path): run for run in reversed(originals.values())}
-    pairs = [
-        (run, by_path[os.path.realpath(originals[name].path)])
-        for run, name in zip(runs, ids, strict=True)
-    ]
+        same_id[name].append(run)
+    originals = {
+        name: max(own, key=functools.partial(_rank, name=name)) if len(own) > 1 else own[0]
+        for name, own in same_id.items()
+    }
+    place_of = functools.cache(os.path.realpath)
+    places = {name: _real_place(run.path, place_of) for name, run in originals.items()}
+    by_place = {places[name]: run for name, run in reversed(originals.items())}
+    pairs = [(run, by_place[places[name]]) for run, name in zip(runs, ids, strict=True)]
     kept = [run for run, original in pairs if run is original]
     return kept, [(run, original) for run, original in pairs if run is not original]
 
 
-def _id_of(run: Run) -> str:
-    """Return the id in spec.json, which copies share with their original."""
-    content = files.read_json(run.spec_file)
-    name = content.get("id", run.id) if isinstance(content, dict) else None
-    return name if isinstance(name, str) else os.path.realpath(run.path)
+def _real_place(path: Path, place_of: Callable[[str], str]) -> str:
+    """Return the path without links; the folders that thousands of runs are in are few."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    return f"{place_of(str(path.parent))}/{path.name}"
 
 
 def _rank(run: Run, name: str) -> tuple[bool, bool, bool]:
