@@ -329,8 +329,9 @@ class Run:
         """Have verdicts that other hosts have just written found, in the place of what a client of
         a shared file system remembers: it was told before that there is none."""
         files.refresh(self.path)
-        if (newest := self.newest_attempt()) >= 0:
-            files.refresh(self._attempt_file(newest, "verdict.json").parent)
+        with suppress(OSError):  # removed a moment ago
+            if (newest := self.newest_attempt()) >= 0:
+                files.refresh(self._attempt_file(newest, "verdict.json").parent)
 
     def describe_damage(self) -> str | None:
         """Say which of these files are there and cannot be read, and why; None where all can."""
