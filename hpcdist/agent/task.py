@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdist.runs.run import Run
 
 _exit_code = 0
 """The exit code of this process, once submitit has stored the task's result."""
+
+_LEAST_BYTES = 128_000
+"""Of events: to read less takes two milliseconds."""
+_MOST_BYTES = 32_000_000
+"""To read more takes seconds."""
+_MOST_FILES = 256
 
 
 class AgentTask:
@@ -45,10 +57,24 @@ class AgentTask:
         scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
         place = load_scheduler(str(scheduler)).place()
         code = run_agent(path, place, digests)
+        if place.node_rank == 0:
+            keep_figures(Run(path))
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         _exit_code = code if place.node_rank == 0 else 0
         return code
+
+
+def keep_figures(run: Run) -> None:
+    """Keep the figures of a run beside it at its end, where its events are many enough for a reader
+    to wait for, and few enough for the nodes not to."""
+    if not run.verdict_file.exists() or len(places := run.event_files()) > _MOST_FILES:
+        return
+    with contextlib.suppress(Exception):  # a summary reads the events then
+        num_bytes = sum(path.stat().st_size for *_, path in places)
+        if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
+            # By its name: the agents need nothing of the summary, whose modules are above theirs.
+            importlib.import_module("hpcdist.summary.measuring").keep_figures(run)
 
 
 def main_of_node() -> None:

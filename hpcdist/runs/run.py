@@ -22,6 +22,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
+      figures.msgpack         what a summary makes of the events, where they are many
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.
 """
@@ -109,6 +110,7 @@ class Run:
     submission_file = _Within("submission.json")
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
+    figures_file = _Within("figures.msgpack")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")

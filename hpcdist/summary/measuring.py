@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +29,14 @@ from hpcdist.summary.figures.rank import RankFigures, measure_rank
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
 from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect
-from hpcdist.summary.read.cache import Fingerprint, SummaryCache, is_settled, take_fingerprint
+from hpcdist.summary.read.cache import (
+    Fingerprint,
+    SummaryCache,
+    code_version,
+    is_settled,
+    take_fingerprint,
+)
+from hpcdist.summary.read.kept import read_kept, write_kept
 from hpcdist.summary.read.records import Fault
 
 _MOST_WORKERS = 16  # on a login node there are others, and one file system
@@ -212,21 +219,23 @@ def find_measurements(
     now_s = time.time()
     fingerprints = [take_fingerprint(run) for run in runs]
     shared: dict[bytes, dict[str, Any]] = {}
-    measurements = [
-        _share(_decode(cache.find(run, fingerprint) if cache else None), shared)
-        for run, fingerprint in zip(runs, fingerprints, strict=True)
-    ]
-    missing = [index for index, measurement in enumerate(measurements) if measurement is None]
-    if num_workers is None:
-        # One for each CPU, but none where starting them takes as long as reading.
-        num_bytes = sum(fingerprints[index].event_bytes for index in missing)
-        worth = 1 + num_bytes // _BYTES_PER_WORKER
-        num_workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS, worth)
     new: list[tuple[Run, Fingerprint, bytes]] = []
+    measurements: list[Measurement | None] = [None] * len(runs)
+    if cache is not None:
+        for index, (run, fingerprint) in enumerate(zip(runs, fingerprints, strict=True)):
+            kept = _find_kept(run, fingerprint, cache)
+            measurements[index] = _share(_decode(kept.content), shared)
+            if kept.is_beside and is_settled(fingerprint, has_verdict=True, now_s=now_s):
+                new.append((run, fingerprint, bytes(kept.content or b"")))
+    missing = [index for index, measurement in enumerate(measurements) if measurement is None]
+    sizes = [fingerprints[index].event_bytes for index in missing]
+    if num_workers is None:  # one for each CPU, but none where starting them takes as long
+        worth = 1 + sum(sizes) // _BYTES_PER_WORKER
+        num_workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS, worth)
     measured = measure_all(
         [runs[index] for index in missing],
         num_workers=num_workers,
-        are_large=[fingerprints[index].event_bytes >= _LARGE_RUN_BYTES for index in missing],
+        are_large=[num_bytes >= _LARGE_RUN_BYTES for num_bytes in sizes],
     )
     for index, content in zip(missing, measured, strict=True):
         measurement = content if isinstance(content, Measurement) else _decode(content)
@@ -237,12 +246,45 @@ def find_measurements(
             if is_settled(fingerprints[index], has_verdict=has_verdict, now_s=now_s):
                 new.append((runs[index], fingerprints[index], content))
     if cache is not None:
-        try:
-            cache.keep(new)
-        except OSError as error:
-            if warn is not None:
-                warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")
+        _keep(cache, new, warn)
     return [measurement for measurement in measurements if measurement is not None]
+
+
+def _keep(
+    cache: SummaryCache,
+    new: Sequence[tuple[Run, Fingerprint, bytes]],
+    warn: Callable[[str], None] | None,
+) -> None:
+    try:
+        cache.keep(new)
+    except OSError as error:
+        if warn is not None:
+            warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")
+
+
+class _KeptFigures(NamedTuple):
+    content: msgspec.Raw | None
+    is_beside: bool
+    """They are beside the run, and not in the cache yet."""
+
+
+def _find_kept(run: Run, fingerprint: Fingerprint, cache: SummaryCache) -> _KeptFigures:
+    content = cache.find(run, fingerprint)
+    if content is not None:
+        return _KeptFigures(content, is_beside=False)
+    content = read_kept(run, fingerprint, version=cache.version)
+    return _KeptFigures(content, is_beside=content is not None)
+
+
+def keep_figures(run: Run) -> None:
+    """Keep the figures of a run that has ended beside it. Raises OSError."""
+    fingerprint = take_fingerprint(run)
+    measurement = measure(run)
+    if measurement.run is None or measurement.run.figures.verdict is None:
+        return
+    content = _encode(measurement)
+    if content is not None and take_fingerprint(run) == fingerprint:
+        write_kept(run, fingerprint, content, version=code_version())
 
 
 def _share(

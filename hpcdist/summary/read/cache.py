@@ -64,7 +64,7 @@ class SummaryCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._version = code_version()
+        self.version = code_version()
         self._known: dict[str, dict[str, Entry]] = {}
 
     def find(self, run: Run, fingerprint: Fingerprint) -> msgspec.Raw | None:
@@ -89,9 +89,9 @@ class SummaryCache:
                 for name, entry in (self._read(runs) | entries).items()
                 if os.path.isdir(os.path.join(runs, name))
             }
-            content = msgspec.msgpack.encode(_Folder(version=self._version, path=runs, runs=there))
+            content = msgspec.msgpack.encode(_Folder(version=self.version, path=runs, runs=there))
             self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            files.write_whole(self._file(runs), hashlib.sha256(content).digest() + content)
+            files.write_whole(self._file(runs), seal(content))
         if new:
             self._shrink()
 
@@ -103,15 +103,15 @@ class SummaryCache:
         path = self._file(runs)
         try:
             with files.open_private(path) as file:
-                digest, content = file.read(hashlib.sha256().digest_size), file.read()
-            if hashlib.sha256(content).digest() != digest:
+                content = unseal(file.read())
+            if content is None:
                 return {}
             folder = msgspec.msgpack.decode(content, type=_Folder)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
         with contextlib.suppress(OSError):
             os.utime(path)  # used now: what was not used for longest is dropped first
-        return folder.runs if (folder.version, folder.path) == (self._version, runs) else {}
+        return folder.runs if (folder.version, folder.path) == (self.version, runs) else {}
 
     def _shrink(self) -> None:
         """Drop the files that were not used for longest, until the rest is small enough."""
@@ -127,6 +127,18 @@ class SummaryCache:
             if num_bytes > _MOST_BYTES:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+
+
+def seal(content: bytes) -> bytes:
+    """Return the content behind its digest."""
+    return hashlib.sha256(content).digest() + content
+
+
+def unseal(data: bytes) -> bytes | None:
+    """Return the content; None where it is not what was sealed."""
+    size = hashlib.sha256().digest_size
+    content = data[size:]
+    return content if hashlib.sha256(content).digest() == data[:size] else None
 
 
 def cache_folder() -> Path:
