@@ -236,6 +236,8 @@ class Follower:
     ) -> None:
         """`orders` takes what the coordinator wants; `on_lost` is told why the leader is lost."""
         self.is_certain = joined.is_certain
+        self.clock_offset_s = joined.clock_offset_s
+        """Seconds to add to this host's clock for node 0's."""
         self._channel = joined.channel
         self._beats = joined.beats
         self._orders = orders
@@ -250,7 +252,7 @@ class Follower:
         try:
             self._channel.send(message)
         except ChannelClosedError as error:
-            self._on_lost(str(error))
+            self._on_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
 
     def beat(self, beat: Beat) -> None:
         """Tell node 0 that this node's agent lives, if it wants to know; another thread calls
@@ -277,4 +279,4 @@ class Follower:
                 else:
                     self._orders.append(order)
         except ChannelClosedError as error:
-            self._on_lost(str(error))
+            self._on_lost(f"{error}{self._liveness.last_seen(_LEADER)}")

@@ -92,12 +92,17 @@ class Liveness:
             self.end(node)
         return {node: self._reason(seen) for node, seen in lost.items()}
 
+    def last_seen(self, node: int) -> str:
+        """Return what was last seen of an agent, as the end of a sentence on its loss; nothing
+        where it has not beaten."""
+        seen = self._seen.get(node)
+        if seen is None or seen.beat.turns < 0:
+            return ""
+        return f"; {_LAST}, {self._own_s - seen.heard_s:.0f} s before, {_state(seen.beat)}"
+
     def _reason(self, seen: _Seen) -> str:
         """Tell an agent whose thread goes on from one of which nothing comes."""
-        ranks = "1 living rank" if seen.beat.num_ranks == 1 else f"{seen.beat.num_ranks} ranks"
-        was = f"when last heard of, it had {ranks}"
-        if seen.beat.where is not None:
-            was += f" and was at {seen.beat.where}"
+        was = f"{_LAST}, {_state(seen.beat)}"
         if self._own_s - seen.heard_s > 2 * beat_every_s(self._limit_s):
             return (
                 f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s, though its host "
@@ -107,6 +112,15 @@ class Liveness:
             f"its process lives, but has done nothing for {self._own_s - seen.turned_s:.0f} s "
             f"(does a file system not answer there?); {was}"
         )
+
+
+_LAST = "when last heard of"
+
+
+def _state(beat: Beat) -> str:
+    """Say what an agent did when it sent a beat."""
+    ranks = "1 living rank" if beat.num_ranks == 1 else f"{beat.num_ranks} living ranks"
+    return f"it had {ranks}" + (f" and was at {beat.where}" if beat.where is not None else "")
 
 
 class Heart:

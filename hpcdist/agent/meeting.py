@@ -151,7 +151,7 @@ class HostedMeeting:
             if (channel := self._channels.get(node)) is not None:
                 channel.send(message)
         except ChannelClosedError as error:
-            self._lose(node, str(error))
+            self._lose(node, f"{error}{self._liveness.last_seen(node)}")
 
     def beat(self, beat: Beat) -> None:
         """Send to all that know it, from any thread; of who is gone, its connection tells."""
@@ -213,7 +213,7 @@ class HostedMeeting:
                     if not self._missing:
                         self._entrance.close()  # none of them comes again
         except ChannelClosedError as error:
-            self._lose(node, str(error))
+            self._lose(node, f"{error}{self._liveness.last_seen(node)}")
 
     def _lose(self, node: int, reason: str) -> None:
         if self._close(node):

@@ -16,11 +16,11 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts
-from hpcdist.agent.follower import Follower, NotReachedError, OvertakenError, join_meeting
+from hpcdist.agent.follower import Follower, NotReachedError, OvertakenError
+from hpcdist.agent.joining import Joining
 from hpcdist.agent.liveness import Heart
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import Leader, own_era
+from hpcdist.agent.meeting import Leader
 from hpcdist.agent.messages import (
     Beat,
     Cancelled,
@@ -36,8 +36,7 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.machine.descriptors import use_all_descriptors
-from hpcdist.machine.network import NoSuchInterfaceError, require_interface
+from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -82,6 +81,9 @@ class Member:
         self._file = OwnFile(run, node)
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         self._orders: deque[ToAgent] = deque()
+        self._joining = Joining(
+            run, node, attempts, self._file, orders=self._orders, selector=self._selector, log=log
+        )
         self._leader: Leader | None = None  # on node 0
         self._follower: Follower | None = None  # on the others
         self._early_warning: Warned | None = None
@@ -127,54 +129,20 @@ class Member:
     # How it becomes one of the run's agents.
 
     def _lead(self) -> None:
-        self._leader = Leader(
-            self._run,
-            self._node,
-            self._attempts,
-            orders=self._orders,
-            notes=self._notes,
-            open_store=self._ranks.open_store,
-            finish=self._finish,
-            log=self._log,
+        self._leader = self._joining.lead(
+            notes=self._notes, open_store=self._ranks.open_store, finish=self._finish
         )
-        addresses = self._node.own_addresses()
-        self._file.change(offers=addresses)
-        if self._node.num_nodes > 1:
-            use_all_descriptors()  # the ranks keep the limit that they were given
-            self._leader.host_meeting(addresses, self._selector)
-        self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
 
     def _join(self) -> None:
-        timeout_s = self._node.job.launch.agent_timeout_s
-        rendezvous = self._node.place.rendezvous
         try:
-            joined = join_meeting(
-                self._run,
-                node_rank=self._node.place.node_rank,
-                num_nodes=self._node.num_nodes,
-                source=self._node.plan_of_node.address,
-                timeout_s=self._node.job.launch.join_timeout_s,
-                give_up=self._is_over_while_joining,
-                rendezvous=rendezvous,
-                era=own_era(self._attempts, rendezvous),
-                beats=timeout_s > 0,
+            self._follower = self._joining.follow(
+                give_up=self._is_over_while_joining, on_lost=self._on_leader_lost
             )
         except OvertakenError as error:
             self._log(f"{error}: this one has no say any more")
             self._is_closing = True
-            return
-        if joined is not None:
-            # Without it gloo and NCCL would fail in words that name neither node nor profile.
-            require_interface(self._node.plan.interface)
-            self._ranks.clock_offset_s = joined.clock_offset_s
-            self._follower = Follower(
-                joined,
-                orders=self._orders,
-                on_lost=self._on_leader_lost,
-                selector=self._selector,
-                agent_timeout_s=timeout_s,
-            )
-            self._tell_facts(master_addr=joined.address, own_address=joined.source)
+        if self._follower is not None:
+            self._ranks.clock_offset_s = self._follower.clock_offset_s
             if self._early_warning is not None:
                 self._tell(self._early_warning)
 
@@ -183,15 +151,6 @@ class Member:
             self._heed(self.notices.read_signals())
         self._look()
         return self._is_closing
-
-    def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
-        self._file.use_address(master_addr=master_addr, own_address=own_address)
-        facts = NodeFacts(
-            **msgspec.structs.asdict(self._file.content),
-            num_nodes=self._node.place.num_nodes or self._node.num_nodes,
-            ranks=self._node.job.ranks_per_node,
-        )
-        self._tell(messages.Join(facts=facts))
 
     @property
     def _way(self) -> Leader | Follower | None:
@@ -272,6 +231,7 @@ class Member:
         self._way.tell(message)
 
     def _beat(self, beat: Beat) -> None:
+        """Tell the others that this agent lives; the thread of its heart calls this."""
         if (way := self._way) is not None:
             way.beat(beat)
 

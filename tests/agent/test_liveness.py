@@ -60,7 +60,7 @@ def test_an_agent_that_hangs_in_a_file_system_is_lost_after_the_limit_with_the_l
     assert watch.lost == {}
     watch.pass_time(40, turns=False, where="runs/run.py:7 (read_verdict)")
     assert "its process lives, but has done nothing for 600 s" in watch.lost[1]
-    assert watch.lost[1].endswith("it had 2 ranks and was at runs/run.py:7 (read_verdict)")
+    assert watch.lost[1].endswith("it had 2 living ranks and was at runs/run.py:7 (read_verdict)")
 
 
 def test_a_file_server_that_is_away_for_some_minutes_loses_nobody(watch):
@@ -83,6 +83,14 @@ def test_an_agent_whose_own_turns_take_long_still_loses_one_of_which_nothing_com
         watch.now_s += 30
         watch.lost |= watch.liveness.look(watch.now_s)
     assert set(watch.lost) == {1}
+
+
+def test_of_an_agent_that_is_lost_in_another_way_it_is_said_what_it_was_last_seen_doing(watch):
+    assert watch.liveness.last_seen(1) == watch.liveness.last_seen(2) == ""
+    watch.pass_time(60)
+    watch.pass_time(20, hears=False)
+    seen = watch.liveness.last_seen(1)
+    assert seen == "; when last heard of, 30 s before, it had 2 living ranks"
 
 
 @pytest.mark.parametrize("limit_s", [0, LIMIT_S])
