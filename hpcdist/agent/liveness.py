@@ -105,8 +105,8 @@ class Liveness:
         was = f"{_LAST}, {_state(seen.beat)}"
         if self._own_s - seen.heard_s > 2 * beat_every_s(self._limit_s):
             return (
-                f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s, though its host "
-                f"answers (is the process stopped, or the host frozen?); {was}"
+                f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s (is the process "
+                f"stopped, its host frozen, or the network between cut?); {was}"
             )
         return (
             f"its process lives, but has done nothing for {self._own_s - seen.turned_s:.0f} s "

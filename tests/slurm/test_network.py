@@ -71,22 +71,25 @@ def test_an_interface_that_is_not_there_ends_the_run_with_those_that_are(slurm_n
 
 @pytest.mark.timeout(300)
 def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
-    """Its rank may come to its end meanwhile; what training would save is refused to it."""
+    """Its rank may come to its end meanwhile; what training would save is refused to it.
+
+    Node 0's agent notices before Slurm, which sites let wait for minutes."""
     user = User(slurm_netns, tmp_path)
-    run = count(user)
-    name = hosts(user, run)[1]
-    slurm_netns.cut_link(name)
-    try:
-        user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
-        user.cluster.give_up_node(name)
-        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
-        await_counting(user, run, 1)
-        assert name not in hosts(user, run)
-        user.write("gate", "")
-        user.done(run)
-    finally:
-        slurm_netns.mend_link(name)
-    assert (run.newest_attempt(), run.read_attempt_verdict(0).kind) == (1, "agent_lost")
+    with slurm_netns.settings(SlurmdTimeout=120):
+        run = count(user, "--set", "launch.agent_timeout_s=20")
+        name = hosts(user, run)[1]
+        slurm_netns.cut_link(name)
+        try:
+            lost = user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
+            user.cluster.give_up_node(name)
+            user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
+            await_counting(user, run, 1)
+            assert name not in hosts(user, run)
+            user.write("gate", "")
+            user.done(run)
+        finally:
+            slurm_netns.mend_link(name)
+    assert (run.newest_attempt(), lost.kind, lost.node, lost.host) == (1, "agent_lost", 1, name)
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], row["world_size"], len(row["attempts"])) == ("done", 2, 2)
     assert all("counted from 0\n" in log(run, rank) for rank in range(2))
