@@ -9,7 +9,8 @@ import click
 
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, runs_option
-from hpcdist.cli.printing import print_json, say
+from hpcdist.cli.printing import note, print_json, say
+from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, check_own
 
 
@@ -24,6 +25,7 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from hpcdist.runs.sweep import Sweep, find_named
     from hpcdist.schedulers import load_scheduler
 
+    announce_waits(note)
     sweeps = [one for name in run_names if isinstance(one := find_named(runs, name), Sweep)]
     named_list = named_runs(runs, run_names)
     for path in [sweep.path for sweep in sweeps] + [run.path for run in named_list]:

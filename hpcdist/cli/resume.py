@@ -14,6 +14,7 @@ from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import flags_of, host_option, json_option, run_argument, runs_option
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cluster.schedulers import LOCAL
+from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def resume(
     from hpcdist.schedulers import load_scheduler
     from hpcdist.submission.resume import look_at
 
+    announce_waits(note)
     run = find_run(runs, run_name)
     flags = flags_of(time_limit, overrides)
     ended = look_at(run)

@@ -15,6 +15,7 @@ from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
+from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
 
@@ -45,6 +46,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from hpcdist.monitor.nodes import seen_nodes
     from hpcdist.monitor.progress import LiveProgress, at_rest
 
+    announce_waits(note)
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
     listed = candidates

@@ -37,6 +37,7 @@ from hpcdist.cli.options import (
     sweep_points,
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
+from hpcdist.machine.command import announce_waits
 from hpcdist.runs.folder import group_note
 from hpcdist.runs.run import Run
 from hpcdist.submission.once import submitted_before
@@ -97,6 +98,7 @@ def submit(
     Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
     cluster goes on; `hpcdist cancel` ends it.
     """
+    announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
         return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json, shown=shown)
     if here:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
+
+_ANNOUNCED_S = 5.0
+_SILENT_S = 60.0
+_NEXT_TIMEOUT_S = 3.0
 
 
 class CommandFailedError(SchedulerError):
@@ -45,14 +50,22 @@ def call_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             argv,
-            input=text.encode(errors="surrogateescape"),  # names of files keep their bytes
-            capture_output=True,
-            timeout=timeout_s,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=None if environment is None else dict(environment),
-            check=False,
         )
+        with process:
+            try:
+                # Names of files keep their bytes.
+                written = _communicate(
+                    process, argv[0], text.encode(errors="surrogateescape"), timeout_s
+                )
+            except BaseException:
+                process.kill()
+                raise
     except subprocess.TimeoutExpired:
         raise CommandTimeoutError(
             f"{argv[0]} did not answer within {timeout_s:g} s",
@@ -63,8 +76,79 @@ def call_command(
             f"{argv[0]} cannot be run: {error.strerror}",
             hint="go to a login node of the cluster, or run on this machine with --local",
         ) from None
-    out, err = (written.decode(errors="replace") for written in (done.stdout, done.stderr))
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    out, err = (one.decode(errors="replace") for one in written)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+class _Onlooker:
+    """Somebody who is told of waits: the first of each command."""
+
+    def __init__(self) -> None:
+        self.listens: Callable[[str], None] | None = None
+        self._told: set[str] = set()
+
+    def tell(self, name: str, sentence: str) -> None:
+        if self.listens is not None and name not in self._told:
+            self._told.add(name)
+            self.listens(f"{name} {sentence}")
+
+
+_onlooker = _Onlooker()
+
+
+def announce_waits(listens: Callable[[str], None]) -> None:
+    """Have `listens` called from now on where a command has not answered for a few seconds."""
+    _onlooker.listens = listens
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], name: str, text: bytes, timeout_s: float
+) -> tuple[bytes, bytes]:
+    if timeout_s <= _ANNOUNCED_S:
+        return process.communicate(text, timeout=timeout_s)
+    try:
+        return process.communicate(text, timeout=_ANNOUNCED_S)
+    except subprocess.TimeoutExpired:
+        _onlooker.tell(name, f"does not answer yet; it is waited for {timeout_s:g} s")
+        return process.communicate(timeout=timeout_s - _ANNOUNCED_S)
+
+
+class Daemon:
+    """A scheduler's daemon, as one process knows it by the commands that ask it.
+
+    Who has waited for an answer in vain does not wait as long for the next ones: for a minute, then
+    the daemon may have become slow where it was silent.
+    """
+
+    def __init__(self) -> None:
+        self._silent_until_s = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether it did not answer a short time ago."""
+        return time.monotonic() < self._silent_until_s
+
+    def call(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        is_question: bool = True,
+        environment: Mapping[str, str] | None = None,
+        text: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as `call_command`; one that is no question is waited for in any case."""
+        is_short = is_question and self.is_silent
+        limit_s = min(timeout_s, _NEXT_TIMEOUT_S) if is_short else timeout_s
+        try:
+            done = call_command(argv, timeout_s=limit_s, environment=environment, text=text)
+        except CommandTimeoutError:
+            if not is_short:
+                self._silent_until_s = time.monotonic() + _SILENT_S
+            _onlooker.tell(argv[0], f"did not answer within {limit_s:g} s")
+            raise
+        self._silent_until_s = 0.0
+        return done
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:

@@ -7,13 +7,15 @@ import pytest
 from full_disks import fill
 
 from hpcdist.agent.outcome import lives
+from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.agent.outcome.lives import Patience, note_lost_attempt
 from hpcdist.base.errors import SchedulerError
 from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.lsf.scheduler import scheduler as lsf
+from hpcdist.schedulers.requeue import Decision, RequeueUnclearError
 
 TRAINING = TrainJob(name="t")
 SCRIPT = ScriptJob(name="s", script="s.py")
@@ -33,8 +35,17 @@ class Scheduler:
     times it says nothing although it has heard."""
 
     def __init__(
-        self, decision="requeue", error=None, life=0, *, cause="nothing", silent=0, deaf=0
+        self,
+        decision="requeue",
+        error=None,
+        life=0,
+        *,
+        cause="nothing",
+        silent=0,
+        deaf=0,
+        difference=None,
     ):
+        self.difference = difference
         self.decision = decision
         self.error = error
         self.number = life
@@ -59,6 +70,7 @@ class Scheduler:
         if self.deaf:
             self.deaf -= 1
             raise SchedulerError("it does not answer")
+        return self.difference
 
     def _is_silent(self):
         self.silent -= 1
@@ -359,6 +371,34 @@ def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
     scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
     assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
+
+
+def test_a_request_that_was_perhaps_heard_leaves_the_run_to_its_scheduler(run):
+    lives.begin_attempt(run, TRAINING, life=0)
+    scheduler = Scheduler(error=RequeueUnclearError("LSF may start it again, or not"))
+    assert conclude(run, TRAINING, WARNED, scheduler) == 100
+    assert run.read_verdict() is None
+    verdict = run.read_attempt_verdict(0)
+    assert verdict.message.endswith("; LSF may start it again, or not")
+    assert verdict.exit_code_of_run == 75
+
+
+def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
+    clock = Clock()
+    patience = Patience(WARNED, clock.wait, lsf, now=lambda: clock.now)
+    scheduler = Scheduler(None)
+    lives.begin_attempt(run, TRAINING, life=0)
+    lives.conclude(run, TRAINING, WARNED, scheduler, patience=patience)
+    assert clock.now == 540
+
+
+def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run):
+    lost = without_rank("launch", "no route", host="n2", try_elsewhere=True, time_s=1.0)
+    lives.begin_attempt(run, TRAINING, life=0)
+    scheduler = Scheduler(difference="it starts again without n2")
+    conclude(run, TRAINING, lost, scheduler)
+    assert run.read_verdict() is None
+    assert run.read_attempt_verdict(0).message == "no route; it starts again without n2"
 
 
 def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
