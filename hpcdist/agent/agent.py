@@ -53,6 +53,7 @@ class Agent:
         self._requeuer = requeuer
         self._is_inside = is_inside
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
+        self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
 
@@ -85,6 +86,7 @@ class Agent:
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is None or not self._attempts.has_a_say():
             return
+        self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self._is_inside:
             self._leave_to_outside()
         else:

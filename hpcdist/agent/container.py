@@ -27,6 +27,7 @@ from typing import IO
 
 import msgspec
 
+from hpcdist.agent import launcher_end
 from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.outcome.left import INSIDE_VARIABLE, EndOfAgent, end_file
@@ -147,6 +148,8 @@ class _Outside:
             return self._refuse(str(error.args[0]))
         code = self._wait(command, environment, reading)
         ends = [end for node in nodes if (end := self._end_of(node)) is not None]
+        if self._starter and not any(end.verdict for end in ends):
+            return self._conclude_starter(code, has_begun=bool(ends))
         if not ends:
             return self._refuse(self._why_not_started(code))
         codes = [self._conclude(end, code) for end in ends]
@@ -290,6 +293,23 @@ class _Outside:
             begin_attempt=None if end.has_begun else self._begin_attempt,
         )
         return (self._run.read_verdict() or verdict).exit_code_of_run
+
+    def _conclude_starter(self, code: int, *, has_begun: bool) -> int:
+        """Conclude where srun ended and no agent has left a verdict; return the exit code."""
+        sentence = None if has_begun else self._why_not_started(code)
+        if self._requeuer is None:
+            return self._refuse(sentence or "its agents were killed")
+        job, _, _ = self._run.read_launch()
+        launcher_end.conclude(
+            self._run,
+            job,
+            self._requeuer,
+            code=code,
+            said=launcher_end.errors_in(self._said.decode(errors="replace")),
+            sentence=sentence,
+            pause=self._pause,
+        )
+        return code or EXIT_FAILED
 
     def _begin_attempt(self) -> int:
         job, _, _ = self._run.read_launch()

@@ -15,12 +15,11 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.descriptors import ADVICE, most_ranks
 from hpcdist.machine.network import NO_INTERFACE
+from hpcdist.monitor.states import SETUP_MARK
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 
 _FEW_FILES = 1024
 """A hard limit below what Linux gives as the soft one."""
-SETUP_MARK = "hpcdist: setup: "
-"""Begins what the job's script prints of a setup line that failed."""
 
 _OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
 

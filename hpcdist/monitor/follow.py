@@ -121,7 +121,7 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
     why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
     why += " ".join(verdict.message.split())
-    is_left = verdict.kind == "agent_lost" or verdict.try_elsewhere
+    is_left = verdict.kind in {"agent_lost", "launch"}
     if verdict.state == "failed" and not is_left:
         if verdict.restarts >= most_restarts:
             return f"{why}; hpcdist resume has started it again"

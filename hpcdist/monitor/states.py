@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, SchedulerError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import Remote, is_remote, read_remote
@@ -22,7 +25,11 @@ OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
 
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
-_NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log has the reason"
+_NEVER_STARTED = "the job ended before hpcdist started in it"
+_LOG_HAS_IT = "its log has the reason"
+SETUP_MARK = "hpcdist: setup: "
+"""Begin of the lines by which a job's script tells of failed lines of the profile's setup."""
+_MOST_BYTES = 65_536
 
 
 def run_states(
@@ -114,7 +121,7 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     state = condition.state
     end_state: State = "lost" if state in (*OPEN_STATES, "done") else state
     attempt = run.read_attempt_verdict(run.newest_attempt())
-    if attempt is not None:
+    if attempt is not None and state != "failed":
         code = EXIT_INTERRUPTED if state == "cancelled" else attempt.exit_code_of_run
         return msgspec.structs.replace(attempt, state=end_state, exit_code_of_run=code)
     reason = f": {condition.reason}" if condition.reason else ""
@@ -125,11 +132,20 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
             message=f"the scheduler says it was cancelled{reason}",
             exit_code_of_run=EXIT_INTERRUPTED,
         )
+    if attempt is not None:  # after which the job was to be started again
+        sentence = f"{_NEVER_STARTED} again, after attempt {attempt.attempt} ({attempt.message})"
+    else:
+        sentence = _LOST_MESSAGE if run.has_started() else _NEVER_STARTED
+    if sentence is not _LOST_MESSAGE:
+        problem = setup_problem(run)
+        why = f"a line of the profile's setup failed ({problem})" if problem else _LOG_HAS_IT
+        sentence += f": {why}"
     return Verdict(
         kind="agent_lost",
         state=end_state,
-        message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{reason}",
+        message=f"{sentence}{reason}",
         exit_code_of_run=EXIT_FAILED,
+        attempt=max(run.newest_attempt(), 0),
     )
 
 
@@ -138,6 +154,18 @@ def _has_checkpoint(run: Run) -> bool:
         return bool(list_checkpoints(run.checkpoints_folder))
     except OSError:  # a record of a run elsewhere has none
         return False
+
+
+def setup_problem(run: Run) -> str | None:
+    """Return the last line of the profile's setup that failed in the job's script, and its exit
+    code, as the job's log tells it; None where none did."""
+    problem = None
+    for path in run.job_logs():
+        with suppress(OSError), files.open_regular(path, most_bytes=math.inf) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
+            for line in file.read(_MOST_BYTES).decode(errors="replace").splitlines():
+                problem = line.removeprefix(SETUP_MARK) if line.startswith(SETUP_MARK) else problem
+    return problem
 
 
 def continuation(run: Run, verdict: Verdict) -> str | None:

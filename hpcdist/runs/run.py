@@ -380,12 +380,18 @@ class Run:
 
     def claim_end_of_life(self, life: int) -> bool:
         """Take it on to have the job started again after one of its lives; True for one caller."""
-        path = self.launch_folder / f"life-{life:05d}.ended"
         try:
-            path.touch(files.PRIVATE_FILE, exist_ok=False)
+            self._end_of_life_file(life).touch(files.PRIVATE_FILE, exist_ok=False)
         except FileExistsError:
             return False
         return True
+
+    def has_claimed_end_of_life(self, life: int) -> bool:
+        """Return whether somebody has taken that on."""
+        return self._end_of_life_file(life).exists()
+
+    def _end_of_life_file(self, life: int) -> Path:
+        return self.launch_folder / f"life-{life:05d}.ended"
 
     def claim_attempt(self) -> int:
         """Take the next attempt number; whoever holds the newest leads the run."""

@@ -19,7 +19,13 @@ from hpcdist.base.errors import (
 from hpcdist.runs.verdict import Verdict
 
 Cause = Literal[
-    "time_limit", "preemption", "requeue or preemption", "kill or requeue", "cancel", "nothing"
+    "time_limit",
+    "preemption",
+    "requeue or preemption",
+    "kill or requeue",
+    "kill of the script",
+    "cancel",
+    "nothing",
 ]
 """Nothing: the scheduler does not mean to end the job, so somebody sent the signal by hand."""
 
@@ -49,6 +55,7 @@ _PREFIXES: dict[Cause | None, str] = {
     "preemption": "preempted: ",
     "requeue or preemption": "preempted or requeued: ",
     "kill or requeue": "killed, requeued or preempted: ",
+    "kill of the script": "the job's script was killed: ",
     "nothing": "",
     None: "preempted or requeued: ",
 }

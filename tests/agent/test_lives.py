@@ -449,3 +449,38 @@ def test_an_attempt_that_told_its_end_is_not_lost(run):
     assert live(run, TRAINING, 0, steps=[5])
     note_lost_attempt(run, life=1)
     assert run.read_attempt_verdict(0).kind == "preempted"
+
+
+UNSTARTED = Verdict(kind="launch", state="failed", message="no agent", exit_code_of_run=1)
+
+
+def begin_in_vain(run, job, life):
+    clock = Clock()
+    patience = Patience(UNSTARTED, clock.wait, now=lambda: clock.now)
+    lives.conclude_unstarted(
+        run, job, UNSTARTED, scheduler := Scheduler(life=life), patience=patience
+    )
+    return scheduler.requeued == 1
+
+
+def test_a_job_in_which_no_agent_could_be_started_is_started_three_times(run):
+    lives.begin_attempt(run, TRAINING, life=0)
+    assert begin_in_vain(run, TRAINING, 1)
+    assert run.read_attempt_verdict(0).kind == "agent_lost"  # nobody else was there to say so
+    assert begin_in_vain(run, TRAINING, 2)
+    assert not begin_in_vain(run, TRAINING, 2)  # somebody has
+    assert not begin_in_vain(run, TRAINING, 3)
+    assert run.read_verdict().message == "no agent (in 3 starts in a row)"
+    assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
+
+
+def test_starts_in_which_an_agent_was_started_begin_that_count_anew(run):
+    for life in (0, 2, 4):
+        assert live(run, TRAINING, life, steps=[life + 1])
+        assert begin_in_vain(run, TRAINING, life + 1)
+
+
+def test_without_a_requeue_a_job_in_which_no_agent_could_be_started_has_failed(run):
+    job = TrainJob(name="t", launch=Launch(requeue=False))
+    assert not begin_in_vain(run, job, 0)
+    assert run.read_verdict() == UNSTARTED

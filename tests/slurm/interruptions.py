@@ -2,8 +2,10 @@
 
 import os
 import signal
+from contextlib import suppress
 
 from cluster_user import agent_pid, expand, job_id
+from slurm_cluster import processes
 
 
 def requeue(user, run):
@@ -22,6 +24,38 @@ def warn(user, run):
 
 def kill_agent(_user, run):
     os.kill(agent_pid(run, 1), signal.SIGKILL)
+
+
+def kill_script(user, run):
+    """The job's batch shell."""
+    (pid,) = _of_job(user, run, b"slurm_script")
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_srun(user, run):
+    """What starts the agents, which live on."""
+    for pid in _of_job(user, run, b"srun"):
+        with suppress(ProcessLookupError):  # it is two processes
+            os.kill(pid, signal.SIGKILL)
+
+
+def terminate_all(user, run):
+    """Batch shell, srun and tasks at once: srun then has the tasks killed."""
+    user.cluster.run("scancel", "--full", "--signal=TERM", job_id(run))
+
+
+def _of_job(user, run, program):
+    """Pids of the job's processes that execute this program or script."""
+    return [
+        pid
+        for pid in processes.all_pids()
+        if processes.variable(pid, "SLURM_CONF") == str(user.cluster.spec.slurm_conf)
+        and processes.variable(pid, "SLURM_JOB_ID") == job_id(run)
+        and any(
+            word.rpartition(b"/")[2] == program
+            for word in (processes.command_line(pid) or b"").split(b"\0")[:2]
+        )
+    ]
 
 
 def hosts(user, run):

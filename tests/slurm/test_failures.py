@@ -6,6 +6,8 @@ import signal
 
 import pytest
 from cluster_user import User, agent_pid, job_id, log
+from counting import await_counting, count
+from interruptions import hosts, kill_script, kill_srun, terminate_all, warn
 
 RAISE = """\
 import os, time
@@ -37,11 +39,14 @@ def working(user):
 
 def test_the_rank_that_raised_is_named(user):
     """And not those that fail because of it, as on LSF: that does not depend on the scheduler."""
+    user.write("hpcdist.yaml", "clusters: {c: {setup: [ml cuda/99]}}")
     run = user.submit(user.write("raise.py", RAISE), *FOUR)
     verdict = user.verdict(run)
     assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 2, 1)
     assert verdict.exception == "ValueError"
     assert "the third rank cannot go on" in verdict.message
+    setup = "; before, a line of the profile's setup had failed (exit code 127: ml cuda/99)"
+    assert verdict.message.endswith(setup)
     assert verdict.host == "127.0.1.2"
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
 
@@ -59,6 +64,64 @@ def test_an_agent_that_is_killed_is_named_with_its_node(user, working, node):
     verdict = user.verdict(working)
     assert (verdict.kind, verdict.node) == ("agent_lost", node)
     assert user.cluster.wait_for_end(job_id(working)) in {"FAILED", "NODE_FAIL"}
+
+
+@pytest.mark.timeout(240)
+def test_a_run_whose_script_or_srun_is_killed_goes_on_and_says_why(user):
+    run = count(user)
+    killed = {
+        kill_script: ("preempted", "the job's script was killed: "),
+        kill_srun: ("agent_lost", "srun, which had started the agents, or its tasks were killed"),
+        terminate_all: ("agent_lost", "srun, which had started the agents, "),
+    }
+    for attempt, (kill, (kind, words)) in enumerate(killed.items()):
+        kill(user, run)
+        await_counting(user, run, attempt + 1)
+        verdict = run.read_attempt_verdict(attempt)
+        assert (verdict.kind, verdict.message[: len(words)]) == (kind, words)
+    user.write("gate", "")
+    user.done(run)
+
+
+def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it_has_its_gpus(user):
+    """Slurm 22.05 has forgotten its GPUs then, and creates no step of it before a requeue."""
+    with user.cluster.impatient_commands():
+        (node, *_) = user.cluster.nodes
+        user.cluster.kill_node(node)
+        run = user.submit(user.write("short.py", "print('short')\n"))
+        user.cluster.wait_for(lambda: "Restarts=1" in shown(user, run))
+        user.cluster.give_up_node(node)
+        user.done(run)
+    assert hosts(user, run) != [node]
+    (unstarted,) = [run.read_attempt_verdict(attempt) for attempt in run.attempts()[:-1]]
+    assert unstarted.message.startswith("no agent was started: srun ended with exit code 1, and ")
+    assert "Invalid generic resource (gres) specification" in unstarted.message
+    user.cluster.revive_node(node)
+
+
+def shown(user, run):
+    return user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
+
+
+SETUP = """clusters:
+  c:
+    setup:
+      - 'ml() { [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || return 7; }'
+      - ml cuda/99
+      - '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 3'
+"""
+
+
+def test_a_later_start_that_ends_before_an_agent_does_not_show_the_verdict_of_the_one_before(user):
+    user.write("hpcdist.yaml", SETUP)
+    run = count(user)
+    warn(user, run)
+    user.cluster.wait_for(lambda: user.status(run)["state"] == "failed")
+    status = user.status(run)
+    assert status["exit_code"] == 1
+    assert status["message"].startswith("the job ended before hpcdist started in it")
+    assert "after attempt 0" in status["message"]
+    assert "a line of the profile's setup failed (exit code 7: ml cuda/99)" in status["message"]
 
 
 def test_cancel_ends_the_job_and_every_process_of_it(user, working):

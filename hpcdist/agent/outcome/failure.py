@@ -320,6 +320,15 @@ def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
     )
 
 
+def after_setup(verdict: Verdict, problem: str | None) -> Verdict:
+    """Return a verdict on a failed run with what failed before it, in the profile's setup: the run
+    may have failed because of that."""
+    if problem is None or verdict.state != "failed":
+        return verdict
+    message = f"{verdict.message}; before, a line of the profile's setup had failed ({problem})"
+    return msgspec.structs.replace(verdict, message=message)
+
+
 # Sentences.
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 import msgspec
@@ -44,6 +45,8 @@ _MOST_STALLED = 2
 _MOST_UNKNOWN = 10
 """Lives of a script that shows nothing of how far it comes; lives that lost a node before their
 first step."""
+_MOST_UNSTARTED = 3
+"""Lives in a row in which no agent could be started."""
 _OF_OTHERS = frozenset[Kind]({"preempted"})
 _PERHAPS_OWN = frozenset[Kind]({"agent_lost", "launch"})
 """Kinds of ends that others bring about, and those that the job may have brought about itself."""
@@ -116,6 +119,13 @@ def beginnings(run: Run) -> dict[int, Beginning]:
     """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
     begun = {attempt: run.read_beginning(attempt) for attempt in run.attempts()}
     return {attempt: beginning for attempt, beginning in begun.items() if beginning is not None}
+
+
+def newest_of_life(run: Run, life: int) -> int | None:
+    """Return the newest attempt of one life; None where it had none."""
+    return max(
+        (attempt for attempt, begun in beginnings(run).items() if begun.life == life), default=None
+    )
 
 
 def progress(run: Run, job: JobSpec) -> int:
@@ -204,7 +214,7 @@ def attempt_verdicts(run: Run, ended: Verdict | None) -> dict[int, Verdict]:
     """Return the verdicts on attempts; `ended` is on the last, and not written yet."""
     found = {attempt: run.read_attempt_verdict(attempt) for attempt in run.attempts()}
     verdicts = {attempt: verdict for attempt, verdict in found.items() if verdict is not None}
-    return verdicts if ended is None else verdicts | {max(found, default=0): ended}
+    return verdicts if ended is None else {max(found, default=0): ended} | verdicts
 
 
 def _ended_early(
@@ -352,6 +362,31 @@ def conclude(
         if _note_end_of_life(run, explained) and decision.sequel == "requeue":
             _requeue(run, explained, requeuer, patience, has_a_say)
     return explained
+
+
+def conclude_unstarted(
+    run: Run, job: JobSpec, verdict: Verdict, requeuer: Scheduler, *, patience: Patience
+) -> None:
+    """Have a job started again in which no agent could be started, through no fault of its own; or
+    write the verdict, where that was in vain before."""
+    life = requeuer.life()
+    note_lost_attempt(run, life=life)
+    times = _num_unstarted(run) + 1
+    if not job.launch.requeue or times >= _MOST_UNSTARTED:
+        again = f" (in {times} starts in a row)" if times > 1 else ""
+        run.write_verdict(msgspec.structs.replace(verdict, message=verdict.message + again))
+    elif run.claim_end_of_life(life):
+        attempt = begin_attempt(run, job, life=life)
+        verdict = msgspec.structs.replace(verdict, attempt=attempt)
+        if _note_end_of_life(run, verdict):
+            _requeue(run, verdict, requeuer, patience, lambda: run.newest_attempt() <= attempt)
+
+
+def _num_unstarted(run: Run) -> int:
+    """Return how many of the newest attempts no agent had a part in."""
+    verdicts = map(run.read_attempt_verdict, reversed(run.attempts()))
+    unstarted = takewhile(lambda verdict: verdict and verdict.kind == "launch", verdicts)
+    return sum(1 for _ in unstarted)
 
 
 def _note_end_of_life(run: Run, verdict: Verdict) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -256,11 +257,20 @@ def decide(verdict: Verdict, said: str, *, life: int) -> Decision:
         return Decision(sequel="requeue", cause="time_limit")
     if is_preempted:
         return Decision(sequel="requeue", cause="preemption")
+    if state == "COMPLETING" and _was_killed(fields):
+        return Decision(sequel="requeue", cause="kill of the script")
     is_terminated = verdict.signal == "SIGTERM"
     if state in {"COMPLETING", "CANCELLED"}:
         return Decision(sequel="final", cause="cancel" if is_terminated else "nothing")
     # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
     return Decision(sequel="final" if is_terminated else "requeue", cause="nothing")
+
+
+def _was_killed(fields: Mapping[str, str]) -> bool:
+    """Return whether a job ends because its batch script was killed. After a cancellation there is
+    no reason, and not soon an exit code."""
+    exit_code, reason = fields.get("ExitCode", ""), fields.get("Reason", "None")
+    return exit_code.endswith(f":{signal.SIGKILL.value}") and reason != "None"
 
 
 def own_job_id() -> str:

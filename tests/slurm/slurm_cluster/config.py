@@ -31,7 +31,8 @@ _SCHEDULING = {
     "SelectTypeParameters": "CR_CPU_Memory",
     "DefMemPerCPU": 1000,
     "GresTypes": "gpu",
-    "ReturnToService": 2,
+    # A node that was given up stays so: an answer that it gave before its loss may come after.
+    "ReturnToService": 1,
     "MaxArraySize": 31,  # small, so that splitting a sweep takes few points
     "PreemptType": "preempt/partition_prio",
     "PreemptMode": "REQUEUE",

@@ -15,8 +15,14 @@ job="$LSB_JOBID"
 if [ "${LSB_JOBINDEX:-0}" != 0 ]; then job="${job}_$LSB_JOBINDEX"; fi
 exec >> "$logs/${job}_0_log.out" 2>&1
 
-# From the cluster profile. A line of it that fails is told, and what follows is tried.
-trap 'case "${BASH_SOURCE[1]:-}" in "") echo "hpcdist: setup: exit code $?: $BASH_COMMAND" ;; esac' ERR
+# From the cluster profile. A line of it that fails is told, also by the verdict of a run that fails; what follows is tried.
+hpcdist_failed() {
+    local line="" # of the script: of a function such as module, the last command in it is told otherwise
+    case "$0" in *bash) ;; *) line="$(sed -n "$2p" "$0")" ;; esac
+    export HPCDIST_SETUP_FAILED="exit code $1: ${line:-$3}"
+    echo "hpcdist: setup: $HPCDIST_SETUP_FAILED" >&2
+}
+trap 'case "${BASH_SOURCE[1]:-}" in "") hpcdist_failed "$?" "$LINENO" "$BASH_COMMAND" ;; esac' ERR
 module load cuda/12.4
 source ~/venv/bin/activate
 trap - ERR

@@ -22,6 +22,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
 # they say why the run ended.
+begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
+ended=0
 srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     --cpus-per-task=1 --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
     --output=/scratch/ann/runs/RUN/submitit/%A_%a_%t_log.out --open-mode=append \
@@ -30,4 +32,15 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.task import main
 main()
-' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB
+' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
+if [ "$ended" != 0 ]; then
+    # Where no agent has said how the run ended: srun was killed, or could start nothing.
+    /opt/venv/bin/python -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.agent.launcher_end import main
+main()
+' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB "$ended" "$begin" || true
+fi
+exit "$ended"
+

@@ -12,8 +12,14 @@
 #SBATCH --exclusive
 #SBATCH --exclude=n[1-3]
 
-# From the cluster profile. A line of it that fails is told, and what follows is tried.
-trap 'case "${BASH_SOURCE[1]:-}" in "") echo "hpcdist: setup: exit code $?: $BASH_COMMAND" >&2 ;; esac' ERR
+# From the cluster profile. A line of it that fails is told, also by the verdict of a run that fails; what follows is tried.
+hpcdist_failed() {
+    local line="" # of the script: of a function such as module, the last command in it is told otherwise
+    case "$0" in *bash) ;; *) line="$(sed -n "$2p" "$0")" ;; esac
+    export HPCDIST_SETUP_FAILED="exit code $1: ${line:-$3}"
+    echo "hpcdist: setup: $HPCDIST_SETUP_FAILED" >&2
+}
+trap 'case "${BASH_SOURCE[1]:-}" in "") hpcdist_failed "$?" "$LINENO" "$BASH_COMMAND" ;; esac' ERR
 module purge
 module load cuda/12.4
 source ~/venv/bin/activate
@@ -30,6 +36,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
 # they say why the run ended.
+begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
+ended=0
 srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     --cpus-per-task=2 --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
     --output=/scratch/ann/runs/RUN/submitit/%j_%t_log.out --open-mode=append \
@@ -38,4 +46,15 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.task import main
 main()
-' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB
+' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
+if [ "$ended" != 0 ]; then
+    # Where no agent has said how the run ended: srun was killed, or could start nothing.
+    /opt/python3.12/bin/python -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.agent.launcher_end import main
+main()
+' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB "$ended" "$begin" || true
+fi
+exit "$ended"
+

@@ -1,0 +1,100 @@
+"""srun that ends without its agents having said how the run ended."""
+
+import pytest
+
+from hpcdist.agent import launcher_end
+from hpcdist.agent.outcome import lives
+from hpcdist.job.spec import TrainJob
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.requeue import Decision
+
+TRAINING = TrainJob(name="t")
+NO_STEP = "Unable to create step for job 3: Invalid generic resource (gres) specification"
+
+
+class Scheduler:
+    """One that goes on with its job, or says what is to follow its end."""
+
+    def __init__(self, sequel="requeue"):
+        self.sequel = sequel
+        self.requeued = 0
+
+    def life(self):
+        return 1
+
+    def decide(self, _verdict):
+        return Decision(sequel=self.sequel, cause="nothing")
+
+    def requeue(self, _run):
+        self.requeued += 1
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run.create(tmp_path, "job")
+
+
+@pytest.fixture
+def in_time(monkeypatch):
+    """Nobody waits for a verdict of another node."""
+    monkeypatch.setattr(launcher_end, "_ON_ITS_WAY_S", 0.0)
+
+
+def conclude(run, scheduler, code=1, *said):
+    launcher_end.conclude(run, TRAINING, scheduler, code=code, said=[*said])
+    return scheduler.requeued
+
+
+def test_where_srun_could_create_no_step_the_job_is_requeued_and_its_words_are_told(run):
+    assert conclude(run, Scheduler(), 1, NO_STEP) == 1
+    verdict = run.read_attempt_verdict(0)
+    assert verdict.kind == "launch"
+    assert (
+        verdict.message == f"no agent was started: srun ended with exit code 1, and said: {NO_STEP}"
+    )
+    assert run.read_verdict() is None
+
+
+def test_an_agent_that_could_not_be_started_for_its_own_reasons_is_not_tried_again(run):
+    assert conclude(run, Scheduler(), 127, "n1: task 0: Exited with exit code 127") == 0
+    verdict = run.read_verdict()
+    assert verdict.message.startswith("no agent was started: srun ended with exit code 127, and")
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(137, "or its tasks were killed by SIGKILL"), (5, "ended with exit code 5")],
+)
+def test_a_run_whose_agents_srun_left_alone_goes_on(run, code, words):
+    attempt = lives.begin_attempt(run, TRAINING, life=1)
+    assert conclude(run, Scheduler(), code) == 1
+    verdict = run.read_attempt_verdict(attempt)
+    assert verdict.message == f"srun, which had started the agents, {words}"
+    assert verdict.kind == "agent_lost"
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("happens", ["verdict", "requeue", "cancel", "end"])
+def test_what_others_concluded_is_left_to_them(run, happens):
+    lives.begin_attempt(run, TRAINING, life=1)
+    verdict = Verdict(kind="exit", state="failed", message="left with 3", exit_code_of_run=1)
+    {
+        "verdict": lambda: run.write_verdict(verdict),
+        "requeue": lambda: run.claim_end_of_life(1),
+        "cancel": run.ask_to_cancel,
+        "end": lambda: None,
+    }[happens]()
+    sequel = "final" if happens == "end" else "requeue"
+    assert conclude(run, Scheduler(sequel), 137) == 0
+    assert run.read_attempt_verdict(0) is None
+    assert run.read_verdict() == (verdict if happens == "verdict" else None)
+
+
+def test_the_errors_of_this_life_alone_are_read(tmp_path):
+    log = tmp_path / "log"
+    before = "srun: error: of a former life\n"
+    log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {NO_STEP}\n")
+    assert launcher_end.srun_errors(log, begin=len(before)) == [NO_STEP]
+    assert launcher_end.srun_errors(tmp_path, begin=0) == []
