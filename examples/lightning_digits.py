@@ -58,7 +58,8 @@ class Recording(pl.Callback):
         __: int,
     ) -> None:
         record.mark("optimizer")
-        record.step(samples=len(batch[0]), loss=outputs["loss"])
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        record.step(samples=len(batch[0]), loss=outputs["loss"], learning_rate=rate)
         if record.should_stop():
             trainer.save_checkpoint(CHECKPOINT)  # by all ranks: Lightning waits for them
             sys.exit(record.EXIT_STOPPED)
