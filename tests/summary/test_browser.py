@@ -350,4 +350,5 @@ def test_sentences_below_a_table_stand_on_lines_of_their_own(browser, page):
     notes = browser.execute_script(
         "return [...document.querySelectorAll('.footnote')].map(note => note.innerText)"
     )
-    assert any(re.search(r"^±: 95 % .*\n.*\nNo forecast ", note) for note in notes), notes
+    below = re.compile(r"^±: 95 % .*\n.*\nNo forecast ", re.MULTILINE)
+    assert any(below.search(note) for note in notes), notes
