@@ -99,16 +99,6 @@ def _write_drawing(folder: Path, drawing: Drawing) -> None:
         files.write_whole(path, contents[form], mode=files.USUAL_FILE)
 
 
-def write_pictures(summary: Summary, folder: Path) -> list[Path]:
-    """Draw all pictures into a folder, which is made; their paths. Raises UserError where it
-    cannot be written."""
-    from hpcdist.summary.report.report import make_sections
-
-    drawn = draw_pictures(list(make_sections(summary)), folder)
-    names = [drawing.picture.name for drawings in drawn.values() for drawing in drawings]
-    return [folder / f"{name}.{form}" for name in names for form in PICTURE_FORMS]
-
-
 def write_output(path: Path, text: str, *, what: str) -> None:
     """Write a file for the user, whole or not at all; a pipe or a device is written to.
 

@@ -26,7 +26,7 @@ from hpcdist.summary.report.pictures.series import (
 )
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import RunSummary, SizeSummary
-from hpcdist.summary.writing import write_pictures
+from hpcdist.summary.writing import draw_pictures
 
 
 def windows_of(events, *, times_s, clock_s, first_step=0, loss=1.0, waits_s=None):
@@ -174,6 +174,12 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path,
         "good-ranks.svg",
         "ddp-learning.svg",
     }
+
+
+def write_pictures(summary, folder):
+    """Those of a summary; returns what the folder holds then."""
+    draw_pictures(list(make_sections(summary)), folder)
+    return sorted(folder.iterdir())
 
 
 def pictures_of(*runs, **options):
@@ -390,7 +396,7 @@ def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
 
 
 def test_there_are_no_pictures_of_runs_without_figures(make_run, tmp_path):
-    assert write_pictures(summarize([make_run("bare", verdict=None)], {}), tmp_path) == []
+    assert write_pictures(summarize([make_run("bare", verdict=None)], {}), tmp_path / "out") == []
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(make_ddp, tmp_path):
