@@ -54,9 +54,8 @@ Note = Callable[[str], None]
 # At the host.
 
 
-def collect(request: wire.Bring, project: Path, runs: Path) -> Iterator[bytes]:
+def collect(request: wire.Bring, runs: Path) -> Iterator[bytes]:
     """Give the frames that answer a request: what there is to send, and then its bytes."""
-    del project
     wanted = request.runs
     if wanted is None:
         names = {run.id for run in all_runs(runs)}

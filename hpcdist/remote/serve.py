@@ -65,7 +65,8 @@ class Server:
 
     def _answer(self, request: wire.Request) -> None:
         if isinstance(request, wire.Bring):
-            for part in collect(request, *project_of(request.place)):
+            _, runs = project_of(request.place)
+            for part in collect(request, runs):
                 self._send(part)
         elif isinstance(request, wire.Call):
             project, runs = project_of(request.place)
