@@ -16,6 +16,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
+from hpcdist.machine.process import handling
 from hpcdist.runs.run import Run, runs_folder
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ class Interrupts:
 
     Once a run is under way signals are only noted, and `check` raises where it is safe: in the
     midst of drawing on the terminal it would leave the run behind.
-
-    Signals that were ignored when the command began (nohup, a script's background) stay ignored.
     """
 
     def __init__(self) -> None:
@@ -54,18 +53,12 @@ class Interrupts:
                 if not self._is_deferred:
                     raise Interrupted
 
-        before = {
-            number: handler
-            for number in _SIGNALS
-            if (handler := signal.getsignal(number)) is not signal.SIG_IGN
-        }
-        for number in before:
-            signal.signal(number, take)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self._came else handler)
+        with handling(_SIGNALS, take) as before:
+            try:
+                yield
+            finally:
+                if self._came:
+                    before.update(dict.fromkeys(before, signal.SIG_IGN))
 
     def defer(self) -> None:
         """From here on only note a signal: what begins must not stop half way."""

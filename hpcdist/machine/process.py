@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -22,6 +24,9 @@ _CLEANING_S = 0.2
 _CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """Helpers that free shared memory when the processes that used it are gone, and then end: Python's
 at once, torch's (of the sharing strategy file_system) after 2 s. Nobody else knows what to free."""
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""A signal's handler, as Python gives it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -142,6 +147,26 @@ def send_signal(pid: int, signum: int) -> None:
     """Send a signal to a process that may have ended, or have become another user's (sudo)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
+
+
+@contextlib.contextmanager
+def handling(
+    signals: Iterable[int], take: Callable[[int, FrameType | None], None]
+) -> Iterator[dict[int, Handler]]:
+    """Handle these signals in this block by `take`, but for those that are ignored, as nohup and a
+    script's background have it; give their handlers of before, which hold again after the block."""
+    before = {
+        number: handler
+        for number in signals
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+    for number in before:
+        signal.signal(number, take)
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def state_letter(pid: int) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from hpcdist.base.served import Told
 from hpcdist.base.text import show_bytes
+from hpcdist.machine.process import handling
 from hpcdist.remote import wire
 from hpcdist.remote.ssh import Connection
 from hpcdist.remote.tree import offer, pack
@@ -153,18 +154,10 @@ def _signals() -> Iterator[tuple[int, list[int]]]:
         came.append(number)
         os.write(writer, b"s")
 
-    before = {
-        number: handler
-        for number in _PASSED_ON
-        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
-    }
-    for number in before:
-        signal.signal(number, take)
     try:
-        yield reader, came
+        with handling(_PASSED_ON, take):
+            yield reader, came
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         os.close(reader)
         os.close(writer)
 
