@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -198,6 +199,14 @@ def warned(name: str, detail: str, advice: str) -> Finding:
 
 def failed(name: str, detail: str, advice: str) -> Finding:
     return Finding(name=name, state="FAIL", detail=detail, advice=advice)
+
+
+def look_for_commands(needed: Sequence[str], *, advice: str) -> Finding:
+    """Return whether a scheduler's commands are on the PATH."""
+    missing = [name for name in needed if shutil.which(name) is None]
+    if missing:
+        return failed("commands", f"not found: {', '.join(missing)}", advice)
+    return passed("commands", f"{', '.join(needed)} are there")
 
 
 def skipped(name: str, detail: str) -> Finding:

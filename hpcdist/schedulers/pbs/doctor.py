@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import run_command
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
+from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, skipped, warned
 from hpcdist.schedulers.pbs.qstat import ask_jobs
 from hpcdist.schedulers.pbs.site import ask_queues, ask_server
 
@@ -25,11 +24,10 @@ class PbsDoctor:
 
     def examine(self) -> Iterator[Finding]:
         """Check the commands, the server, and whether it remembers jobs that have ended."""
-        missing = [name for name in _NEEDED if shutil.which(name) is None]
-        if missing:
-            yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
+        commands = look_for_commands(_NEEDED, advice=_LOAD)
+        yield commands
+        if commands.state == "FAIL":
             return
-        yield passed("commands", f"{', '.join(_NEEDED)} are there")
         try:
             run_command(["qstat", "-B"], timeout_s=_TIMEOUT_S)
         except SchedulerError as error:

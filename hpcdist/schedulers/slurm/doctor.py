@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Finding, failed, passed, warned
+from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, warned
 from hpcdist.schedulers.slurm.directives import submission_environment
 from hpcdist.schedulers.slurm.queue import job_fields, show_job
 
@@ -47,11 +46,10 @@ class SlurmDoctor:
 
     def examine(self) -> Iterator[Finding]:
         """Check the commands, their version, the controller and accounting, as far as they work."""
-        missing = [name for name in _NEEDED if shutil.which(name) is None]
-        if missing:
-            yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
+        commands = look_for_commands(_NEEDED, advice=_LOAD)
+        yield commands
+        if commands.state == "FAIL":
             return
-        yield passed("commands", f"{', '.join(_NEEDED)} are there")
         version = _asked("version", ["sbatch", "--version"], advice=_LOAD)
         number = re.search(r"(\d+)\.(\d+)", version.detail)
         if version.state == "pass" and number and (int(number[1]), int(number[2])) < _OLDEST:
