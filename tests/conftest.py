@@ -193,8 +193,8 @@ def _is_used(inode):
 
 def _was_cut_off(name):
     """Whether a process that is gone made it by torch, which takes the name away as soon as it has
-    mapped what it made: one that is killed in between leaves it. It may be of a test beside this
-    one, which kills ranks or their workers."""
+    mapped what it made: one that is killed in between leaves it. Agents free what those leave that
+    they kill; a test that kills a rank or a worker by itself does not, nor one beside this one."""
     made_by = re.match(r"torch_(\d+)_", name)
     return made_by is not None and not Path("/proc", made_by[1]).exists()
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,10 @@ at once, torch's (of the sharing strategy file_system) after 2 s. Nobody else kn
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 """A signal's handler, as Python gives it."""
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there
+_OF_TORCH = re.compile(r"torch_(\d+)_")
+"""Names that torch gives, by the pid of who makes the file."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -76,16 +81,31 @@ def kill_descendants() -> None:
     by itself; what is in uninterruptible sleep cannot be killed.
     """
     begin_s = time.monotonic()
+    killed: set[int] = set()
     while left := descendants(os.getpid()):
         targets = [pid for pid in left if not is_cleaner(pid)]
+        killed.update(targets)
         for pid in targets:
             send_signal(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if time.monotonic() - begin_s > (_KILL_LIMIT_S if targets else _CLEANING_S):
-            return
+            break
         time.sleep(_KILL_POLL_S)
+    _free_shared_memory(killed)
+
+
+def _free_shared_memory(pids: Collection[int]) -> None:
+    """Remove what processes that are gone have left in shared memory: a DataLoader's worker makes a
+    file for each tensor, and unlinks it when it is mapped. One that is killed in between leaves
+    it, as large as a batch, until the machine is started anew."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_SHARED_MEMORY) if pids else ():
+            found = _OF_TORCH.match(name)
+            if found and int(found[1]) in pids and not Path("/proc", found[1]).exists():
+                with contextlib.suppress(OSError):  # another user's
+                    os.unlink(f"{_SHARED_MEMORY}/{name}")
 
 
 def is_cleaner(pid: int) -> bool:

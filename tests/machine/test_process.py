@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 from hpcdist.machine import process
 
@@ -25,3 +27,28 @@ def test_a_zombie_counts_as_ended():
     assert process.identify(child.pid) is None
     child.wait()
     assert process.state_letter(child.pid) == "?"
+
+
+CUT_OFF = """
+import os, signal
+from hpcdist.machine.process import kill_descendants
+reader, writer = os.pipe()
+if (pid := os.fork()) == 0:
+    open(f"/dev/shm/torch_{os.getpid()}_1_0", "w").close()
+    os.write(writer, b"made")
+    signal.pause()
+os.read(reader, 4)
+open(f"/dev/shm/torch_{os.getpid()}_1_0", "w").close()
+kill_descendants()
+print(pid, os.getpid())
+"""
+
+
+def test_the_shared_memory_of_a_killed_process_is_freed_and_that_of_others_is_not():
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_OFF], capture_output=True, text=True, check=True, timeout=60
+    )
+    killed, other = (Path(f"/dev/shm/torch_{pid}_1_0") for pid in done.stdout.split())
+    assert other.exists()
+    other.unlink()
+    assert not killed.exists()
