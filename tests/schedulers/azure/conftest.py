@@ -45,7 +45,6 @@ def hpcdist(tmp_path, monkeypatch, azure, command_process):
     (folder / ".gitignore").write_text("runs\ndata\n")
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words, code=0):
         done = run_command(command_process, words, cwd=folder, environment=os.environ, limit_s=100)
