@@ -45,9 +45,10 @@ _WITH_THREADS = _ALL - {"PIL", _DYNAMO}
 _READERS: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (
         (
-            *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "WANDB_", "PYTHONHASHSEED"),
-            *("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"),
-            *("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+            *("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "UCX_", "FI_", "WANDB_"),
+            *("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH"),
+            *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING"),
+            "CUBLAS_WORKSPACE_CONFIG",
         ),
         frozenset(),
     ),

@@ -36,6 +36,7 @@ OF_EACH_RANK = frozenset(
         *("PL_TRAINER_DEVICES", "PL_TRAINER_NUM_NODES", "TORCHELASTIC_USE_AGENT_STORE"),
         *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
         *("TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "HPCDIST_RUN_DIR"),
+        *("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     )
 )
 """Variables that every rank gets when it is forked, each with a value of its own."""

@@ -179,4 +179,6 @@ def test_what_slows_down_a_script_is_named_first(run_job, script_job, write_scri
     script = write_script(SCRIPT.format(folder=str(FOLDER)))
     row, text = run_job(LoadedJob(job=script_job(script, cause, gpus=2), source=str(script)))
     assert_named_first(row, text, part)
-    assert row["losses"]["shares"]["stragglers"] < 0.2
+    # On a busy machine ranks do wait for each other; but not as long as for what is slowed down.
+    shares = row["losses"]["shares"]
+    assert shares["stragglers"] < shares[part] / 2
