@@ -96,6 +96,8 @@ def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it
     (unstarted,) = [run.read_attempt_verdict(attempt) for attempt in run.attempts()[:-1]]
     assert unstarted.message.startswith("no agent was started: srun ended with exit code 1, and ")
     assert "Invalid generic resource (gres) specification" in unstarted.message
+    (row,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert (row["state"], len(row["attempts"])) == ("done", 2)
     user.cluster.revive_node(node)
 
 
