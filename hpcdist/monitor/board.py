@@ -231,9 +231,16 @@ def _cells(view: RunView) -> tuple[str, ...]:
         "" if progress.step is None else f"{progress.step}{total}",
         "" if progress.epoch is None else str(progress.epoch + 1),
         "" if progress.samples_per_s is None else f"{progress.samples_per_s:,.0f}",
-        f"{ranks.num_alive}/{ranks.world_size}" if is_running else "",
+        _ranks_alive(ranks) if is_running else "",
         "" if left_s is None else clock(left_s),
     )
+
+
+def _ranks_alive(ranks: RanksSeen) -> str:
+    """`7/8`, or of those of thousands that were looked at `511/512 of 8192`."""
+    if ranks.num_looked_at is None:
+        return f"{ranks.num_alive}/{ranks.world_size}"
+    return f"{ranks.num_alive}/{ranks.num_looked_at} of {ranks.world_size}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], style: str, *, state_style: str) -> Line:

@@ -25,6 +25,8 @@ _QUIET_S = 60.0
 _QUIET_WINDOWS = 3
 _SLOW = 1.5
 _SHOWN_RANKS = 3
+_MOST_RANKS = 512
+"""Ranks of a run that are looked at."""
 _MOST = 1e15
 """Largest number of seconds, steps or samples that counts."""
 _STOPPED = ("T", "t")
@@ -56,7 +58,9 @@ class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     progress: Progress
     num_alive: int
-    """Ranks that have begun and not ended."""
+    """Ranks that have begun and not ended, of those that were looked at."""
+    num_looked_at: int | None = None
+    """Ranks of thousands that were looked at; None for all."""
     world_size: int
     quiet_s: float
     """Since one of them recorded something."""
@@ -205,12 +209,19 @@ class LiveProgress:
 
 
 class RunningRun:
-    """Reads what a run's ranks record, each time only what is new; a restart begins anew."""
+    """Reads what a run's ranks record, each time only what is new; a restart begins anew.
+
+    Of thousands of ranks some are looked at, evenly: others need the file system, too.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._attempt = 0
         self._ranks: dict[int, _Rank] = {}
+        size = run.read_outline().resources
+        num_ranks = (size.nodes or 1) * (size.gpus or 1)
+        step = -(-num_ranks // _MOST_RANKS)
+        self._looked_at = range(0, num_ranks, step) if step > 1 else None
 
     def look(self) -> RanksSeen | None:
         """Return the newest figures; None before a rank wrote its first event."""
@@ -229,6 +240,7 @@ class RunningRun:
         return RanksSeen(
             progress=lowest.progress(self._attempt, samples_per_s=rate),
             num_alive=len(alive),
+            num_looked_at=None if self._looked_at is None else len(self._looked_at),
             world_size=world_size,
             quiet_s=quiet_s,
             troubles=[*_failed(begun), *_stopped(alive), *_quiet(begun, quiet_s), *_slow(begun)],
@@ -238,13 +250,18 @@ class RunningRun:
         attempt = max(0, self._run.newest_attempt())
         if attempt != self._attempt:
             self._attempt, self._ranks = attempt, {}
-        for number, of_attempt, path in self._run.event_files():
-            if of_attempt == attempt:
-                with suppress(OSError):
-                    stat = path.stat()
-                    if number not in self._ranks:
-                        self._ranks[number] = _Rank(path)
-                    self._ranks[number].read(stat)
+        for number, path in self._event_files(attempt):
+            with suppress(OSError):
+                stat = path.stat()
+                if number not in self._ranks:
+                    self._ranks[number] = _Rank(path)
+                self._ranks[number].read(stat)
+
+    def _event_files(self, attempt: int) -> list[tuple[int, Path]]:
+        if self._looked_at is not None:
+            return [(rank, self._run.event_file(rank, attempt)) for rank in self._looked_at]
+        files = self._run.event_files()
+        return [(rank, path) for rank, of_attempt, path in files if of_attempt == attempt]
 
 
 _Ranks = Mapping[int, _Rank]

@@ -193,12 +193,11 @@ def read_starts(source: Source, names: Iterable[str]) -> list[Start]:
         assert match is not None
         starts.append(Start(int(match[2]), int(match[1]), parcels))
     starts.sort(key=lambda start: (start.time_ns, start.node))
-    ends = {
-        id(start): next(
-            (other.time_ns for other in starts[place + 1 :] if other.node == start.node), None
-        )
-        for place, start in enumerate(starts)
-    }
+    next_ns: dict[int, int] = {}
+    ends: dict[int, int | None] = {}
+    for start in reversed(starts):
+        ends[id(start)] = next_ns.get(start.node)
+        next_ns[start.node] = start.time_ns
     return [
         start._replace(
             parcels=[

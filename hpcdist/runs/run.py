@@ -472,6 +472,8 @@ def find_run(runs: Path, name: str) -> Run:
     """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
     if "/" in name and is_run(name):
         return Run(Path(name).absolute())
+    if name not in {"", ".", "..", "last"} and "/" not in name and is_run(runs / name):
+        return Run(runs / name)  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if not existing:
         raise RunNotFoundError(

@@ -9,6 +9,8 @@ import tracemalloc
 
 import pytest
 
+from hpcdist.base import files
+from hpcdist.monitor.board import RunView, make_frame, plain
 from hpcdist.monitor.progress import RunningRun
 from hpcdist.monitor.tail import EventTail
 from hpcdist.runs.events import EventWriter
@@ -251,3 +253,26 @@ def test_a_file_that_does_not_grow_is_not_opened(file):
     path.unlink()
     assert list(tail.events(size)) == []
     assert list(tail.events(size + 1)) == []  # gone
+
+
+def test_of_thousands_of_ranks_some_are_looked_at_evenly(going, monkeypatch):
+    made = going(world_size=0)
+    job = {"name": "ddp", "resources": {"nodes": 256, "gpus": 8}}
+    files.write_json(made.run.spec_file, {"id": made.run.id, "created_s": 1.7e9, "job": job})
+    made.world_size = 2048
+    made.run.make_rank_folders(range(2048))
+    for rank in (0, 1, 4, 2044, 2047):
+        made.writers[rank] = EventWriter(made.run.event_file(rank))
+        made.start(rank)
+        made.window(rank, 10, samples=100)
+    opened = []
+    opens = files.open_regular
+    note = lambda path, **options: opened.append(path.name) or opens(path, **options)  # noqa: E731
+    running = RunningRun(made.run)
+    monkeypatch.setattr("hpcdist.monitor.tail.open_regular", note)
+    seen = running.look()
+    assert {*opened} == {f"rank-{rank:05d}.jsonl" for rank in (0, 4, 2044)}
+    assert (seen.num_alive, seen.num_looked_at, seen.world_size) == (3, 512, 2048)
+    assert seen.progress.samples_per_s == pytest.approx(2048 * 100)
+    shown = plain(make_frame([RunView(run="ddp-1", state="running", ranks=seen)], title=""))
+    assert "3/512 of 2048" in shown

@@ -232,3 +232,15 @@ def test_a_damaged_spec_is_read_field_by_field(tmp_path):
     assert (submission.job_id, submission.scheduler, submission.process) == (None, "lsf", None)
     run.submission_file.write_text("[]")
     assert run.read_submission() is None
+
+
+def test_a_run_that_is_named_by_its_whole_id_is_found_without_reading_any_other(
+    tmp_path, monkeypatch
+):
+    wanted, *_ = [make_run(tmp_path, "ddp", number) for number in range(5)]
+    opened = []
+    opens = files.open_regular
+    note = lambda path, **options: opened.append(str(path)) or opens(path, **options)  # noqa: E731
+    monkeypatch.setattr("hpcdist.base.files.open_regular", note)
+    assert find_run(tmp_path, wanted.id).path == wanted.path
+    assert opened == [str(wanted.spec_file)]
