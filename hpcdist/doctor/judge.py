@@ -17,16 +17,20 @@ from hpcdist.machine.descriptors import ADVICE, most_ranks
 from hpcdist.machine.network import NO_INTERFACE
 from hpcdist.monitor.states import SETUP_MARK
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
+from hpcdist.schedulers.notes import Note
 
 _FEW_FILES = 1024
 """A hard limit below what Linux gives as the soft one."""
-
+_NO_LAUNCHER = "cannot be run:"
+_HOST_SCRIPT = re.compile(r"_host\.sh\b")
+"""The script that a node's shell is given, from the run directory."""
 _OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
 
 
 def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
     """Return one finding per check, in the order in which a job meets what they check."""
     checks: dict[str, Callable[[], Finding | None]] = {
+        **({"launcher": lambda: _launcher(evidence)} if _unlaunched(evidence) else {}),
         "shared folder": lambda: _folder(evidence),
         "setup lines": lambda: _setup(evidence, cluster),
         "container": lambda: _container(evidence),
@@ -66,11 +70,45 @@ def _reason(evidence: Evidence) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def _unlaunched(evidence: Evidence) -> list[Note]:
+    """Return the hosts that the command which starts something on them did not reach."""
+    seen = {one.node for one in evidence.nodes}
+    return [
+        note
+        for note in evidence.notes
+        if note.node not in seen and (note.is_host_lost or _NO_LAUNCHER in note.said)
+    ]
+
+
+def _launcher(evidence: Evidence) -> Finding:
+    """Tell why the command that starts agents on other hosts failed."""
+    first = _unlaunched(evidence)[0]
+    return failed(
+        "launcher",
+        f"nothing can be started on node {first.node} (host {first.host}): {first.said}",
+        "name a command that starts another on a host of the job, such as ssh {host} {command}, "
+        "with the key lsf.launcher of the cluster profile; the setup lines can bring it into PATH",
+    )
+
+
+def _blind(evidence: Evidence) -> dict[int, Note]:
+    """Return the nodes whose shell could not read the script that is in the run directory."""
+    return {note.node: note for note in evidence.notes if _HOST_SCRIPT.search(note.said)}
+
+
+def _silent_nodes(evidence: Evidence) -> list[int]:
+    """Return the nodes that have written nothing themselves: the log of a node counts where there
+    is something in it, for the first node may have opened it."""
+    wrote = {seen.node for seen in evidence.nodes} | evidence.ended
+    wrote |= {node for node, lines in evidence.logs.items() if lines} - _blind(evidence).keys()
+    wrote -= {note.node for note in _unlaunched(evidence)}
+    return [node for node in range(evidence.num_nodes) if node not in wrote]
+
+
 def _folder(evidence: Evidence) -> Finding | None:
-    """Judge the folder: a node has seen it where its agent wrote, or its log is there."""
+    """Judge the folder: a node has seen it where it has written something there."""
     name = "shared folder"
-    wrote = {seen.node for seen in evidence.nodes} | evidence.logs.keys()
-    missing = [node for node in range(evidence.num_nodes) if node not in wrote]
+    missing, blind = _silent_nodes(evidence), _blind(evidence)
     stale = [place for place in evidence.places if place["token"] != evidence.run_id]
     if stale:
         return failed(
@@ -78,12 +116,15 @@ def _folder(evidence: Evidence) -> Finding | None:
             f"{stale[0]['host']} reads another run's files there, {stale[0]['token']}",
             "the folder is not the same on all nodes: name another with --runs",
         )
+    if missing and not blind and _unlaunched(evidence):
+        return None
     if not missing:
         return passed(name, f"{_nodes(evidence.num_nodes)} read it, and what they wrote is here")
     listed = ", ".join(map(str, missing))
     return failed(
         name,
-        f"nothing that node {listed} wrote is here: {_reason(evidence)}",
+        f"nothing that node {listed} wrote is here: "
+        + (blind[missing[0]].said if missing[0] in blind else _reason(evidence)),
         "name a folder that the nodes see, too, with --runs or HPCDIST_RUNS, and submit from one: "
         "they go to the current directory",
     )
@@ -147,8 +188,9 @@ def _interpreter(evidence: Evidence) -> Finding | None:
     agents = {seen.node for seen in evidence.nodes}
     if evidence.container is not None and not agents:
         return None  # what the image lacks is said already
+    silent = set(_silent_nodes(evidence))
     for node, lines in evidence.logs.items():
-        if node not in agents | evidence.ended:
+        if node not in agents | evidence.ended | silent:
             said = [line.strip() for line in lines if not line.startswith("srun: error:")]
             last = next(filter(None, reversed(said)), _reason(evidence))
             return failed(
@@ -157,7 +199,7 @@ def _interpreter(evidence: Evidence) -> Finding | None:
                 "the key python of the cluster profile must name, on the nodes, a Python that has "
                 "hpcdist; setup lines can make it ready",
             )
-    if not agents and not evidence.places:
+    if not evidence.places and (not agents or silent):
         return None
     if not evidence.places:
         # Then torch could not be imported, or something before the ranks went wrong.

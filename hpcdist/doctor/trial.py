@@ -24,6 +24,7 @@ from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, UsedContainer
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.notes import Note, read_notes
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.submit import submit
 
@@ -70,6 +71,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Last lines of what the start of each node's agent printed, by node."""
     ended: frozenset[int] = frozenset()
     """Nodes on which the agent's process ended in order."""
+    notes: list[Note] = []
+    """Hosts on which what starts the agents had no success."""
     scheduler_says: str = ""
     """The scheduler's words on the job's end."""
     container: UsedContainer | None = None
@@ -133,6 +136,11 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
             for node in range(num_nodes)
             if any(run.submitit_folder.glob(f"*_{node}_result.pkl"))
         ),
+        notes=[
+            note
+            for path in sorted(run.submitit_folder.glob("*.notes"))
+            for note in read_notes(path)[0]
+        ],
         scheduler_says=scheduler_says,
         container=spec.container,
         clock_skews_s=_clock_skews_s(run, num_nodes),

@@ -38,6 +38,22 @@ def write_note(note: Note) -> None:
         file.write(msgspec.json.encode(note) + b"\n")
 
 
+def read_notes(path: str | os.PathLike[str], offset: int = 0) -> tuple[list[Note], int]:
+    """Return the notes in a file behind an offset, and the offset behind the last whole line: one
+    that is being written comes later."""
+    notes: list[Note] = []
+    try:
+        with files.open_regular(os.fspath(path), most_bytes=_MOST_BYTES) as file:
+            file.seek(offset)
+            whole, newline, _ = file.read(_MOST_BYTES).rpartition(b"\n")
+    except OSError:
+        return notes, offset
+    for line in whole.splitlines():
+        with contextlib.suppress(*UNDECODABLE):
+            notes.append(_decoder.decode(line))
+    return notes, offset + len(whole) + len(newline)
+
+
 class Notes:
     """Reads each note once."""
 
@@ -48,15 +64,6 @@ class Notes:
 
     def new(self) -> Iterator[Note]:
         """Yield the notes since the last call; a line that is being written comes later."""
-        if self._path is None:
-            return
-        try:
-            with files.open_regular(self._path, most_bytes=_MOST_BYTES) as file:
-                file.seek(self._offset)
-                whole, newline, _ = file.read(_MOST_BYTES).rpartition(b"\n")
-        except OSError:
-            return
-        self._offset += len(whole) + len(newline)
-        for line in whole.splitlines():
-            with contextlib.suppress(*UNDECODABLE):
-                yield _decoder.decode(line)
+        if self._path is not None:
+            notes, self._offset = read_notes(self._path, self._offset)
+            yield from notes

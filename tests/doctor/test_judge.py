@@ -12,6 +12,7 @@ from hpcdist.doctor.trial import Evidence
 from hpcdist.monitor.nodes import NodeSeen
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.notes import Note
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 VERSIONS = {"python": "3.11.2", "hpcdist": "0.1.0", "torch": "2.15.0"}
@@ -136,6 +137,43 @@ def test_a_node_of_which_nothing_is_there_does_not_see_the_folder():
     assert failing(found) == ["shared folder"]
     assert "node 1" in found["shared folder"].detail
     assert "Slurm says JobState=FAILED" in found["shared folder"].detail
+
+
+LOST = {
+    "verdict": launch_failed("node 1 (host n1): no agent"),
+    "nodes": [node(0)],
+    "places": [],
+    "collectives": [],
+    "ended": frozenset((0,)),
+}
+
+
+def test_a_log_that_another_node_opened_does_not_show_that_a_node_sees_the_folder():
+    said = "ssh ended with exit code 2: /bin/sh: 0: cannot open /home/ann/runs/7_host.sh: No such"
+    found = states(**LOST, logs={0: ["x"], 1: [said]}, notes=[Note(node=1, host="n1", said=said)])
+    assert failing(found) == ["shared folder"]
+    assert "cannot open /home/ann/runs/7_host.sh" in found["shared folder"].detail
+    assert found["interpreter"].state == "skip"
+    found = states(**LOST, logs={0: ["x"], 1: []})
+    assert failing(found) == ["shared folder"]
+
+
+def test_a_launcher_that_is_not_there_is_told_as_that():
+    said = "blaunch -z {host} {command} cannot be run: No such file or directory"
+    found = states(**LOST, logs={0: ["x"], 1: []}, notes=[Note(node=1, host="n1", said=said)])
+    assert failing(found) == ["launcher"]
+    assert "node 1 (host n1): blaunch" in found["launcher"].detail
+    assert found["shared folder"].state == "skip"
+
+
+def test_an_interpreter_that_does_not_start_on_a_node_that_sees_the_folder_is_blamed():
+    said = "blaunch ended with exit code 127: sh: python: not found"
+    found = states(
+        **LOST,
+        logs={0: ["x"], 1: ["sh: python: not found"]},
+        notes=[Note(node=1, host="n1", said=said)],
+    )
+    assert failing(found) == ["interpreter"]
 
 
 @pytest.mark.parametrize(

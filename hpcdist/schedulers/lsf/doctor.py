@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Iterator
 
 from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.schedulers.lsf.commands import call_lsf, lsf_lines
-from hpcdist.schedulers.lsf.site import ask_queue, parse_queue_states
+from hpcdist.schedulers.lsf.site import ask_queue, missing_launcher, parse_queue_states
 
 _NEEDED = ("bsub", "bjobs", "bkill", "bqueues")
 _QUEUE = re.compile(r"^#BSUB -q \"?([^\"\s]+)", re.MULTILINE)
@@ -21,6 +23,9 @@ _END = re.compile(
     r"(?:[;.] *TERM_\w+: [^;.]+)?|TERM_\w+: [^;.]+"
 )
 _LOAD = "go to a login node of the cluster, or load the site's LSF profile (profile.lsf)"
+NAME_LAUNCHER = (
+    "if they have not: name another command with lsf.launcher, such as ssh {host} {command}"
+)
 _NOT_TRIED = "LSF has no dry run: bsub judges the rest"
 
 
@@ -70,6 +75,18 @@ class LsfDoctor:
                 yield check()
             except SchedulerError as error:
                 yield failed(check.__name__.strip("_"), error.message, error.hint)
+
+    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+        """Check, too, whether the command is here that starts agents on a job's other hosts."""
+        yield from self.examine()
+        program = missing_launcher(cluster.lsf.launcher)
+        if program is not None and job.resources.nodes > 1:
+            yield warned(
+                "launcher",
+                f"{program}, which starts the agents on a job's other hosts, is not here; the "
+                "hosts may have it",
+                NAME_LAUNCHER,
+            )
 
     def try_script(self, script: str) -> Finding:
         """Look at the queue of a script; what it asks for was compared with the queue before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -255,6 +256,14 @@ def detect_lsf() -> Site:
         notes = (f"the GPUs of the hosts are not known: {error.message}",)
         if resource := gpu_resource(_ask("lsinfo")):
             options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
+    if program := missing_launcher(LsfOptions().launcher):
+        notes += (
+            (
+                f"{program}, which starts a job's agents on its other hosts, is not here: if the "
+                "hosts lack it too, name another command with lsf.launcher, such as ssh {host} "
+                "{command}"
+            ),
+        )
     # One question, for the queue that is going to be the profile's.
     asked = parse_queues(ask("bqueues", "-l", limited)) if limited else []
     return Site(
@@ -271,6 +280,12 @@ def detect_lsf() -> Site:
         lsf=msgspec.convert(options, LsfOptions),
         notes=notes,
     )
+
+
+def missing_launcher(launcher: str) -> str | None:
+    """Return the program that starts commands on hosts, where it is not on this machine."""
+    program = shlex.split(launcher)[0]
+    return program if shutil.which(program) is None else None
 
 
 def parse_bhosts_gpu(text: str) -> dict[str, list[str]]:
