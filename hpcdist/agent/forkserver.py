@@ -38,7 +38,6 @@ from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
     adopt_orphans,
@@ -310,7 +309,6 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
         select.select([listener], [], [])
     signal.set_wakeup_fd(-1)
     signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
-    use_all_descriptors()  # every rank holds connections, and strangers may hold some
     store = open_store(listener, address)
     while store is not None:
         signal.pause()

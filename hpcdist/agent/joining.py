@@ -16,7 +16,6 @@ from hpcdist.agent.meeting import Leader, own_era
 from hpcdist.agent.messages import ToAgent
 from hpcdist.agent.node import OwnFile, OwnNode
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import require_interface
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -68,7 +67,6 @@ class Joining:
         addresses = self._node.own_addresses()
         self._file.change(offers=addresses)
         if self._node.num_nodes > 1:
-            use_all_descriptors()  # the ranks keep the limit that they were given
             leader.host_meeting(addresses, self._selector)
         leader.tell(self._facts(master_addr=addresses[0], own_address=addresses[0]))
         return leader

@@ -36,6 +36,7 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.runs.run import Run
@@ -72,6 +73,7 @@ class Member:
         self._attempts = attempts
         self._log = log
         self._notes = Notes()
+        use_all_descriptors()  # the ranks get back the limit that their user has
         self._ranks = LocalRanks(
             run, node.job, tell=self._tell, on_store=self._on_store, log=self._log
         )

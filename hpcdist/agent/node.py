@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import msgspec
@@ -63,6 +63,8 @@ class OwnNode:
     job: JobSpec
     plan: LaunchPlan
     place: JobPlace
+    open_files: int = field(default_factory=descriptors.soft_limit)
+    """Soft limit that the agent was started with."""
 
     @property
     def name(self) -> str:
@@ -133,7 +135,7 @@ class OwnNode:
         it needs."""
         num_ranks = self.num_nodes * self.job.ranks_per_node
         is_gloo = self.plan.backend == "gloo" or (device == "cpu" and self.plan.backend == "auto")
-        needs = descriptors.needs_of_ranks(num_ranks, is_gloo=is_gloo)
+        needs = descriptors.needs_of_node(self.job.ranks_per_node, num_ranks, is_gloo=is_gloo)
         if self.place.node_rank == 0:
             needs += descriptors.needs_of_node_0(self.num_nodes, num_ranks)
         if (sentence := descriptors.shortage(needs, descriptors.hard_limit())) is not None:
@@ -226,6 +228,8 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     gpu: str | None = None
     """UUID of its GPU, or of its first."""
     environment: dict[str, str]
+    open_files: int | None = None
+    """Soft limit that its user has; None: that of its forkserver."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +306,7 @@ def rank_orders(
             run_path=str(run.path),
             gpu=gpus[local_rank * num_gpus] if gpus else None,
             environment=environment,
+            open_files=node.open_files,
         )
         orders.append(order)
     return orders

@@ -1,9 +1,9 @@
 """Open files: the limits of processes (`ulimit -n`), and how many a run of some size needs.
 
 Every connection is an open file. Linux gives a process a soft limit, mostly 1,024, which it may
-raise itself up to the hard one. Processes of hpcdist raise their own where they hold connections to
-all nodes or ranks. A rank keeps the soft limit that its user has where that is enough, as under
-torchrun: programs that call select() fail with descriptors from 1,024 on.
+raise itself up to the hard one. Agents, and the store where the ranks meet, raise their own. A rank
+gets back the soft limit that its user has where that is enough, as under torchrun: programs that
+call select() fail with descriptors from 1,024 on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ other rank."""
 _BESIDES_OF_RANK = 192
 """Open files of a rank besides those: of its data, of DataLoader workers, of NCCL."""
 
+_MOST = 1 << 20
+"""No run needs more; and there are programs that close all descriptors that they may have, one by
+one."""
+
 
 class Need(msgspec.Struct, frozen=True):
     """The open files that one process of a run needs at least."""
@@ -39,12 +43,13 @@ def needs_of_node_0(num_nodes: int, num_ranks: int) -> list[Need]:
     ]
 
 
-def needs_of_ranks(num_ranks: int, *, is_gloo: bool) -> list[Need]:
-    if not is_gloo:
-        return []
-    return [
-        Need("each rank, which has a connection to each other by gloo,", num_ranks + _BESIDES),
-    ]
+def needs_of_node(ranks_per_node: int, num_ranks: int, *, is_gloo: bool) -> list[Need]:
+    """Return those of the processes that are on every node."""
+    agent = Need(
+        "the agent, which has a file for each rank of its node,", ranks_per_node + _BESIDES
+    )
+    rank = Need("each rank, which has a connection to each other by gloo,", num_ranks + _BESIDES)
+    return [agent, rank] if is_gloo else [agent]
 
 
 def shortage(needs: list[Need], limit: float) -> str | None:
@@ -76,27 +81,36 @@ def hard_limit() -> float:
     return math.inf if hard == resource.RLIM_INFINITY else float(hard)
 
 
+def soft_limit() -> int:
+    """Return how many open files this process may have, as it is."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def soft_limit_without_room(num_files: int) -> int | None:
     """Return this process's soft limit where it is too low for so many files; None where not."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = soft_limit()
     has_room = soft == resource.RLIM_INFINITY or soft >= num_files + _BESIDES
     return None if has_room else soft
 
 
 def use_all_descriptors() -> None:
-    """Raise this process's soft limit to the hard one."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    _raise_to(hard, hard)
-
-
-def make_room_for_ranks(num_ranks: int) -> None:
-    """Raise this rank's soft limit where it is too low for connections to so many ranks."""
+    """Raise this process's soft limit to the hard one, or to what any run needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        _set(wanted, hard)
+
+
+def settle_for_rank(soft: int, num_ranks: int) -> None:
+    """Give this rank the soft limit of its user; where that is too low for connections to so many
+    ranks, as many as it needs."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = _GROUPS_OF_RANK * num_ranks + _BESIDES_OF_RANK
-    if resource.RLIM_INFINITY not in {soft, hard} and soft < wanted:
-        _raise_to(min(wanted, hard), hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    _set(soft, hard)
 
 
-def _raise_to(soft: int, hard: int) -> None:
+def _set(soft: int, hard: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

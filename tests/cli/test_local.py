@@ -257,18 +257,20 @@ def test_a_run_gets_by_with_few_open_files_and_is_refused_where_there_are_too_fe
     """As 1,000 ranks do with the 1,024 that are usual; each rank has the limit that it needs."""
     (tmp_path / "limit.sh").write_text("#!/bin/sh\nulimit -Sn\n")
     (tmp_path / "limit.sh").chmod(0o755)
-    command = [sys.executable, "-m", "hpcdist", "submit", "--no-python", "./limit.sh"]
-    words = shlex.join([*command, "--local", "--nodes=9", "--set", "launch.device=cpu"])
+    command = [sys.executable, "-m", "hpcdist", "submit", "--no-python", "./limit.sh", "--local"]
 
-    def submit(soft, hard):
-        limited = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {words}"
+    def submit(soft, hard, *, nodes, gpus=1):
+        size = [f"--nodes={nodes}", f"--gpus={gpus}", "--set", "launch.device=cpu"]
+        limited = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {shlex.join([*command, *size])}"
         options = {"cwd": tmp_path, "capture_output": True, "text": True}
         return subprocess.run(["bash", "-c", limited], check=False, **options)
 
-    done = submit(40, 500)
-    assert done.returncode == 0, done.stderr
-    (run,) = tmp_path.glob("runs/limit-*")
-    assert [log.read_text() for log in run.glob("logs/*.log")] == ["228\n"] * 9
-    refused = submit(40, 72)
+    for size in ({"nodes": 9}, {"nodes": 1, "gpus": 36}):
+        done = submit(40, 500, **size)
+        assert done.returncode == 0, done.stderr
+    nodes, ranks = (sorted(run.glob("logs/*.log")) for run in sorted(tmp_path.glob("runs/limit-*")))
+    assert [log.read_text() for log in nodes] == ["228\n"] * 9
+    assert [log.read_text() for log in ranks] == ["336\n"] * 36
+    refused = submit(40, 72, nodes=9)
     assert refused.returncode == 2
     assert "needs 73 open files, and the hard limit is 72 (raise it" in refused.stderr

@@ -9,8 +9,8 @@ import pytest
 
 from hpcdist.machine.descriptors import (
     most_ranks,
+    needs_of_node,
     needs_of_node_0,
-    needs_of_ranks,
     shortage,
 )
 
@@ -28,7 +28,7 @@ from hpcdist.machine.descriptors import (
 def test_the_largest_need_is_named_with_the_limit_and_what_to_do(
     nodes, ranks, is_gloo, limit, named
 ):
-    needs = needs_of_node_0(nodes, ranks) + needs_of_ranks(ranks, is_gloo=is_gloo)
+    needs = needs_of_node_0(nodes, ranks) + needs_of_node(8, ranks, is_gloo=is_gloo)
     found = shortage(needs, limit)
     assert (found is None) == (named is None)
     if found is not None:
@@ -37,8 +37,11 @@ def test_the_largest_need_is_named_with_the_limit_and_what_to_do(
 
 
 def test_each_rank_needs_room_for_all_others_with_gloo_alone():
-    assert needs_of_ranks(1000, is_gloo=False) == []
-    assert "each rank" in shortage(needs_of_ranks(1000, is_gloo=True), 1000)
+    assert shortage(needs_of_node(8, 1000, is_gloo=False), 1000) is None
+    assert "each rank" in shortage(needs_of_node(8, 1000, is_gloo=True), 1000)
+    assert "the agent, which has a file for each rank" in shortage(
+        needs_of_node(128, 256, is_gloo=False), 190
+    )
 
 
 def test_a_limit_allows_the_ranks_whose_need_it_meets():
@@ -59,9 +62,9 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
     ("call", "before", "after"),
     [
         ("use_all_descriptors()", (40, 900), (900, 900)),
-        ("make_room_for_ranks(2)", (1024, 4096), (1024, 4096)),  # enough: as the user has it
-        ("make_room_for_ranks(40)", (44, 4096), (352, 4096)),
-        ("make_room_for_ranks(2000)", (1024, 4096), (4096, 4096)),
+        ("settle_for_rank(1024, 2)", (4096, 4096), (1024, 4096)),  # enough: as the user has it
+        ("settle_for_rank(44, 40)", (4096, 4096), (352, 4096)),
+        ("settle_for_rank(1024, 2000)", (4096, 4096), (4096, 4096)),
     ],
 )
 def test_limits_are_raised_where_a_process_needs_more_and_a_rank_keeps_its_own_where_not(
