@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -160,12 +161,21 @@ def setup_problem(run: Run) -> str | None:
     """Return the last line of the profile's setup that failed in the job's script, and its exit
     code, as the job's log tells it; None where none did."""
     problem = None
-    for path in run.job_logs():
+    for path in run.job_logs() or _log_of_element(run):
         with suppress(OSError), files.open_regular(path, most_bytes=math.inf) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES))
             for line in file.read(_MOST_BYTES).decode(errors="replace").splitlines():
                 problem = line.removeprefix(SETUP_MARK) if line.startswith(SETUP_MARK) else problem
     return problem
+
+
+def _log_of_element(run: Run) -> list[Path]:
+    """Return the job's log of a run that is an element of Slurm's array: it is in the sweep's
+    folder."""
+    submission = run.read_submission()
+    if submission is None or submission.folder is None:
+        return []
+    return [Path(submission.folder, "submitit", f"{submission.job_id}_0_log.out")]
 
 
 def continuation(run: Run, verdict: Verdict) -> str | None:

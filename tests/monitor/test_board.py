@@ -9,8 +9,10 @@ import pytest
 from hpcdist.base import files
 from hpcdist.monitor.board import Board, RunView, make_frame, plain
 from hpcdist.monitor.progress import Progress, RanksSeen
+from hpcdist.monitor.states import end_verdict
 from hpcdist.runs.run import all_runs
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.base import Condition
 
 LIMIT_S = 90.0
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -161,3 +163,21 @@ def test_what_is_said_takes_three_lines_at_most():
     lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
     assert len(lines) == 4 + 3
     assert lines[-1].endswith("…")
+
+
+@pytest.mark.parametrize("is_element", [False, True], ids=["job", "element of an array"])
+def test_a_run_whose_setup_failed_before_it_began_says_which_line(going, tmp_path, is_element):
+    run = going(world_size=1).run
+    folder = tmp_path / "sweep" if is_element else run.path
+    files.write_json(
+        run.submission_file, {"scheduler": "slurm", "job_id": "7_1", "folder": str(folder)}
+    )
+    (folder / "submitit").mkdir(parents=True, exist_ok=True)
+    said = "hpcdist: setup: exit code 1: module load cuda/99\npython: not found\n"
+    (folder / "submitit" / "7_1_0_log.out").write_text(said)
+    verdict = end_verdict(run, Condition(state="failed", reason="Slurm says FAILED"))
+    assert verdict.exit_code_of_run == 1
+    assert verdict.message == (
+        "the job ended before hpcdist started in it: a line of the profile's setup failed "
+        "(exit code 1: module load cuda/99): Slurm says FAILED"
+    )
