@@ -50,6 +50,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _WAITING = ("tests/slurm", "tests/lsf")
 """What these test is mostly waited for; the CPUs are for others meanwhile."""
 _LONGEST_FIRST = (
+    "tests/agent/test_examples.py",  # and with it all of agents, which one process runs
     "tests/slurm/test_requeue.py",
     "tests/slurm/test_network.py",
     "tests/slurm/test_preemption.py",
@@ -61,7 +62,6 @@ _LONGEST_FIRST = (
     "tests/slurm",
     "tests/perf",
     "tests/lsf",
-    "tests/agent/test_examples.py",
     "tests/agent/test_lightning.py",
     "tests/training/test_lightning.py",
     "tests/bench",
