@@ -61,7 +61,7 @@ if sys.version_info < {OLDEST}:
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.base.needs import check
 check("the image")
-from hpcdist.agent.task import main
+from hpcdist.entry import main
 main()
 """
 _SIGNALS = (signal.SIGUSR2, *CANCEL_SIGNALS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,14 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
 
-_exit_code = 0
-"""The exit code of this process, once submitit has stored the task's result."""
-
-_LEAST_BYTES = 128_000
-"""Of events: to read less takes two milliseconds."""
-_MOST_BYTES = 32_000_000
-"""To read more takes seconds."""
-_MOST_FILES = 256
+_led: tuple[Run, int] | None = None
+"""The run that this process led to its end as the agent of its first node, and the exit code of
+the run, once submitit has stored the task's result."""
 
 
 class AgentTask:
@@ -46,7 +39,7 @@ class AgentTask:
         return code if place.node_rank == 0 or run.verdict_file.exists() else 0
 
     def __call__(self) -> int:
-        global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
+        global _led  # noqa: PLW0603 - submitit ends every task that returns with 0
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
@@ -57,24 +50,11 @@ class AgentTask:
         scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
         place = load_scheduler(str(scheduler)).place()
         code = run_agent(path, place, digests)
-        if place.node_rank == 0:
-            keep_figures(Run(path))
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
-        _exit_code = code if place.node_rank == 0 else 0
+        if place.node_rank == 0:
+            _led = Run(path), code
         return code
-
-
-def keep_figures(run: Run) -> None:
-    """Keep the figures of a run beside it at its end, where its events are many enough for a reader
-    to wait for, and few enough for the nodes not to."""
-    if not run.verdict_file.exists() or len(places := run.event_files()) > _MOST_FILES:
-        return
-    with contextlib.suppress(Exception):  # a summary reads the events then
-        num_bytes = sum(path.stat().st_size for *_, path in places)
-        if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
-            # By its name: the agents need nothing of the summary, whose modules are above theirs.
-            importlib.import_module("hpcdist.summary.measuring").keep_figures(run)
 
 
 def main_of_node() -> None:
@@ -84,12 +64,17 @@ def main_of_node() -> None:
     sys.exit(AgentTask(path, scheduler).of_node())
 
 
-def main() -> None:
-    """Run submitit's main, and end with the run's exit code; the scheduler's script calls this.
-
-    The scheduler must see a failed run as a failed job: dependencies count on it.
-    """
+def run_submitted() -> tuple[Run, int] | None:
+    """Run submitit's main; return the run that this process led as its first node's agent, and the
+    exit code of the run."""
     from hpcdist.schedulers.submitting import run_pickle
 
     run_pickle(adopts=True)
-    sys.exit(_exit_code)
+    return _led
+
+
+def main() -> None:
+    """Be the agent of this node, and end with the run's exit code. Scripts of jobs that wait since
+    before an upgrade call this."""
+    led = run_submitted()
+    sys.exit(led[1] if led else 0)

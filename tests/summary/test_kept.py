@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcdist.agent import task
+from hpcdist import entry
 from hpcdist.base import files
 from hpcdist.summary import SummaryCache, search_runs, summarize, to_json
 from hpcdist.summary.measuring import keep_figures
@@ -98,7 +98,7 @@ def test_figures_of_other_code_are_not_used(trained, read, opened, monkeypatch):
 def test_a_run_without_a_verdict_keeps_nothing(trained):
     trained.verdict_file.unlink()
     keep_figures(trained)
-    task.keep_figures(trained)
+    entry.keep_figures(trained)
     assert not trained.figures_file.exists()
 
 
@@ -109,18 +109,18 @@ def test_a_run_without_a_verdict_keeps_nothing(trained):
 def test_the_end_of_a_run_keeps_figures_that_are_worth_it_and_delays_no_thousand_nodes(
     trained, monkeypatch, bound, value, is_kept
 ):
-    monkeypatch.setattr(task, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(task, bound, value)
-    task.keep_figures(trained)
+    monkeypatch.setattr(entry, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(entry, bound, value)
+    entry.keep_figures(trained)
     assert trained.figures_file.exists() == is_kept
 
 
 def test_a_disk_that_is_full_ends_no_run(trained, monkeypatch):
-    monkeypatch.setattr(task, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(entry, "_LEAST_BYTES", 1)
 
     def fail(*_args, **_options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hpcdist.base.files.write_whole", fail)
-    task.keep_figures(trained)
+    entry.keep_figures(trained)
     assert not trained.figures_file.exists()

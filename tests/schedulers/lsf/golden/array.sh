@@ -31,6 +31,6 @@ main()
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main
+from hpcdist.entry import main
 main()
 ' "$logs" SEAL-OF-THIS-JOB

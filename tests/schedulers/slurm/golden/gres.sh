@@ -29,7 +29,7 @@ srun --job-name=RUN --nodes=2 --ntasks=2 --ntasks-per-node=1 \
     /opt/venv/bin/python -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main
+from hpcdist.entry import main
 main()
 ' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
 if [ "$ended" != 0 ]; then

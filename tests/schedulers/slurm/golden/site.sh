@@ -44,7 +44,7 @@ srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     /opt/python3.12/bin/python -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main
+from hpcdist.entry import main
 main()
 ' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
 if [ "$ended" != 0 ]; then

@@ -1,0 +1,44 @@
+"""The entry of a job's script on every node: the agent, and after it what its run's end leaves.
+
+A room of its own above all that a run needs: the agents need nothing of the summary, and what is
+kept for it costs them an import only at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from hpcdist.agent import task
+from hpcdist.runs.run import Run
+
+_LEAST_BYTES = 128_000
+"""Of events: to read less takes two milliseconds."""
+_MOST_BYTES = 32_000_000
+"""To read more takes seconds."""
+_MOST_FILES = 256
+
+
+def main() -> None:
+    """Be the agent of this node, keep the figures of the run on its first one, and end with the
+    exit code of the run; the scheduler's script calls this."""
+    led = task.run_submitted()
+    if led is None:
+        sys.exit(0)
+    run, code = led
+    keep_figures(run)
+    # The scheduler must see a failed run as a failed job: dependencies count on it.
+    sys.exit(code)
+
+
+def keep_figures(run: Run) -> None:
+    """Keep the figures of a run beside it at its end, where its events are many enough for a reader
+    to wait for, and few enough for the nodes not to."""
+    if not run.verdict_file.exists() or len(places := run.event_files()) > _MOST_FILES:
+        return
+    with contextlib.suppress(Exception):  # a summary reads the events then
+        num_bytes = sum(path.stat().st_size for *_, path in places)
+        if _LEAST_BYTES <= num_bytes <= _MOST_BYTES:
+            from hpcdist.summary import measuring  # 0.1 s, which small runs need not pay
+
+            measuring.keep_figures(run)
