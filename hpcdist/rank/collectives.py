@@ -7,14 +7,17 @@ torch imports its compiler to tell them, and the stacks of the ranks have them.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from hpcdist.rank.inquiry import MOST_ANSWER_BYTES
+from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Desk
+from hpcdist.rank.on_import import on_import
 
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
@@ -22,6 +25,9 @@ ones warn of it."""
 _RENAMED_IN = (2, 8)
 _RECORDED_OPERATIONS = 2000
 
+_C10D = "torch.distributed.distributed_c10d"
+_MAKES_GROUP = "_new_process_group_helper"
+"""Called for each process group, by this name within its module (torch 2.6 to 2.15)."""
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _NEWEST = 16
 _OLDEST_PENDING = 4
@@ -66,6 +72,25 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 _UNRECORDED = Collectives(is_recorded=False)
 
 
+def tell_of_collectives(desk: Desk) -> None:
+    """Answer the agent's questions from the first process group on: a program without one has no
+    thread more than it makes."""
+
+    def attend_with_groups(module: ModuleType) -> None:
+        make = getattr(module, _MAKES_GROUP, None)
+        if make is None:  # another release
+            return
+
+        @functools.wraps(make)
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            desk.attend(own_collectives)
+            return make(*args, **kwargs)
+
+        setattr(module, _MAKES_GROUP, make_group)
+
+    on_import({_C10D: attend_with_groups})
+
+
 def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that turns the recorder on; nothing where the user has set it."""
     if any(name in before for name in _VARIABLES):
@@ -99,7 +124,7 @@ def _own_account() -> Collectives:
 
 def _members() -> dict[str, list[int] | None]:
     """Return the global ranks of each group that this process knows, by name."""
-    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    distributed: Any = sys.modules.get(_C10D)
     try:
         world = distributed._world  # noqa: SLF001 - there is no public list of groups
         size = distributed.get_world_size()

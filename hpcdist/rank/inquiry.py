@@ -46,6 +46,7 @@ class Desk:
     def __init__(self, area: memoryview[int]) -> None:
         self._size = area[:8].cast("q")
         self._area = area[8:]
+        self._served_by: int | None = None
         self._bell: Semaphore | None = None
         # Without /dev/shm there is no semaphore that processes share: then nobody answers.
         with contextlib.suppress(OSError):
@@ -71,7 +72,11 @@ class Desk:
     # The rank's side.
 
     def attend(self, respond: Callable[[], bytes]) -> None:
-        """Start the thread that answers with what `respond` returns, cut to `MOST_ANSWER_BYTES`."""
+        """Start the thread that answers with what `respond` returns, cut to `MOST_ANSWER_BYTES`,
+        where this process has not started it."""
+        if self._served_by == os.getpid():
+            return
+        self._served_by = os.getpid()
         # It is none of threading's, whose list of threads is the program's.
         with contextlib.suppress(RuntimeError):  # the limit of threads is reached
             _thread.start_new_thread(self._serve, (respond, os.getpid()))

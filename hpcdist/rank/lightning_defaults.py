@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from hpcdist.rank.on_import import on_import
 
 _CLASSES = {
     "pytorch_lightning.trainer.trainer": "Trainer",
@@ -35,10 +34,7 @@ _OWN_PROCESSES = ("spawn", "fork", "notebook")
 def fill_in_defaults() -> None:
     """Let Trainer() and Fabric() mean the run's ranks in this process, whether their modules are
     imported already or will be."""
-    for name in _CLASSES:
-        if name in sys.modules:
-            _wrap_class(sys.modules[name])
-    sys.meta_path.insert(0, _Finder())
+    on_import(dict.fromkeys(_CLASSES, _wrap_class))
 
 
 def added_arguments(
@@ -76,31 +72,6 @@ def _count(devices: object) -> int | None:
     if isinstance(devices, Sequence):
         return len(devices)
     return devices if isinstance(devices, int) else None
-
-
-class _Finder(MetaPathFinder):
-    """Finds Lightning's modules as the other finders do, and changes their classes as they are
-    imported."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec that the next finder returns, where it is one of those modules."""
-        if fullname not in _CLASSES:
-            return None
-        others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader  # it keeps its type, which tools look at
-            exec_module = loader.exec_module
-
-            def exec_and_wrap(module: ModuleType) -> None:
-                exec_module(module)
-                _wrap_class(module)
-
-            loader.exec_module = exec_and_wrap
-        return spec
 
 
 def _wrap_class(module: ModuleType) -> None:

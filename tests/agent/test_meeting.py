@@ -173,10 +173,11 @@ def test_beats_go_both_ways_and_only_to_who_knows_them(tmp_path):
     with host.serving():
         older, newer = join_in_time(host.run, 2), join_in_time(host.run, 1, beats=True)
         assert (older.beats, newer.beats) == (False, True)
-        host.meeting.beat(Beat(turns=7, num_ranks=2))
-        host.meeting.send(2, messages.Pause())
-        assert newer.channel.receive() == [Beat(turns=7, num_ranks=2)]
-        assert older.channel.receive() == [messages.Pause()]
+    # Welcomed, they are taken in at the end of that turn.
+    host.meeting.beat(Beat(turns=7, num_ranks=2))
+    host.meeting.send(2, messages.Pause())
+    assert newer.channel.receive() == [Beat(turns=7, num_ranks=2)]
+    assert older.channel.receive() == [messages.Pause()]
     newer.channel.send(Beat(turns=8))
     newer.channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)

@@ -258,6 +258,7 @@ _EITHER_PORTRAIT = {
             "LT_*",
             "TORCHELASTIC_ERROR_FILE",
             "TORCHELASTIC_RUN_ID",
+            "TORCH_FR_BUFFER_SIZE",
             "TORCHELASTIC_SIGNALS_TO_HANDLE",
         )
     },

@@ -61,7 +61,7 @@ def test_an_interpreter_that_is_not_there_is_named(doctor):
     code, found, _ = doctor(*CPU, profile={"python": "/nosuch/python"})
     assert code == 1
     assert failures(found) == ["interpreter"]
-    assert "execve(): /nosuch/python: No such file" in found["interpreter"]["detail"]
+    assert "/nosuch/python: No such file" in found["interpreter"]["detail"]
     assert found["shared folder"]["state"] == "pass"
     assert found["collective"]["state"] == "skip"
 
