@@ -13,7 +13,7 @@ from hpcdist.agent import task
 from hpcdist.runs.run import Run
 
 _LEAST_BYTES = 128_000
-"""Of events: to read less takes two milliseconds."""
+"""Least size of events: to read less takes two milliseconds."""
 _MOST_BYTES = 32_000_000
 """To read more takes seconds."""
 _MOST_FILES = 256

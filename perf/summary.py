@@ -18,7 +18,7 @@ from commands import HPCDIST, run_command, user_environment
 from made_runs import make_runs
 from sidebyside import option_parser, print_machine
 
-from hpcdist.agent.task import keep_figures
+from hpcdist.entry import keep_figures
 from hpcdist.runs.run import all_runs
 
 _TARGETS_S = {"nothing kept": 3.0, "cold": 1.5, "warm": 0.3}  # for 1,000 runs

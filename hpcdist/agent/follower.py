@@ -38,9 +38,9 @@ from hpcdist.schedulers.base import Rendezvous
 _SHORTEST_POLL_S = 0.02
 _LONGEST_POLL_S = 1.0
 _POLL_SHARE = 0.05
-"""Of the time that an agent has waited: it hears of node 0 so much later at most."""
+"""Share of the time that an agent has waited: it hears of node 0 so much later at most."""
 _MOST_POLLS_PER_S = 2000
-"""Of all nodes together: their file server has other things to do."""
+"""Limit for all nodes together: their file server has other things to do."""
 _CONNECT_TIMEOUT_S = 3.0
 _LEADER = 0
 

@@ -38,7 +38,7 @@ _NO_STEP = re.compile(
     r"|socket timed out|application launch failed",
     re.IGNORECASE,
 )
-"""What srun says where it could start nothing, through no fault of what it was to start."""
+"""Messages of srun where it could start nothing, through no fault of what it was to start."""
 
 
 def main() -> None:

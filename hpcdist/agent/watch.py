@@ -27,7 +27,8 @@ STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
 _MOST_BETWEEN_LOOKS_S = 10.0
 _LOOK_SHARE = 0.1
-"""Of the silence that is too long: a rank's log is looked at so often, as file servers are slow."""
+"""Share of the silence that is too long after which a rank's log is looked at again: file servers
+are slow."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class RankWatch:
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
     _logs: dict[int, _Log] = field(default_factory=dict)
-    """Of ranks that show by what they print that they live, by local rank."""
+    """Logs of ranks that show by what they print that they live, by local rank."""
     _looked_s: float = field(default_factory=time.monotonic)
     _resumed_s: float = 0.0
 

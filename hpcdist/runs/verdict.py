@@ -76,7 +76,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     full_disk: str | None = None
     """The disk that had no room for what it wrote, in words."""
     lost_worker: str | None = None
-    """What killed a process that loaded data for it, in words."""
+    """The reason in words why a process that loaded data for it was killed."""
     advice: str | None = None
     """Advice against a lack of memory."""
     stopped: bool = False
@@ -101,7 +101,7 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     full_disk: str | None = None
     """The disk that had no room, in words."""
     lost_worker: str | None = None
-    """What killed a process that loaded data for the rank, in words."""
+    """The reason in words why a process that loaded data for the rank was killed."""
     out_of_memory: bool = False
     """The kernel killed that process for lack of memory."""
     message: dict[str, Any] = {}

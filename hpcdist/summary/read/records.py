@@ -102,7 +102,7 @@ class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
     mean_loss: float | None = None
     """Over its steps; older versions recorded that of the last batch alone, `loss`."""
     learning_rate: float | None = None
-    """Of its last step."""
+    """Value in its last step."""
 
     @property
     def train_loss(self) -> float | None:
