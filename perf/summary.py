@@ -52,7 +52,7 @@ def measure(folder: Path, num_runs: int, num_ranks: int, num_windows: int, times
     """Print the rows of one number of runs."""
     runs = folder / "runs"
     make_runs(runs, num_runs=num_runs, num_ranks=num_ranks, num_windows=num_windows)
-    num_bytes = sum(path.stat().st_size for path in runs.glob("*/events/*.jsonl"))
+    num_bytes = sum(path.stat().st_size for path in runs.glob("*/events/**/*.jsonl"))
     cache = folder / "cache"
     for kind in _TARGETS_S:
         if kind == "cold":
