@@ -52,7 +52,7 @@ class _Submitted:
     is_sent: bool = False
     """The host may have heard of it."""
     shown: Shown = field(default_factory=Shown)
-    """For a run that is followed."""
+    """Lines of the log of a run that is followed."""
 
     def take(self, value: dict[str, Any]) -> None:
         """Make records of the runs that were submitted, which their names are known by here."""

@@ -95,12 +95,17 @@ def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that turns the recorder on; nothing where the user has set it."""
     if any(name in before for name in _VARIABLES):
         return {}
+    return {_variable(): str(_RECORDED_OPERATIONS)}
+
+
+@functools.cache  # a node's agent asks for each rank, and packages are searched on a shared disk
+def _variable() -> str:
     try:
         major, minor = version("torch").split(".")[:2]
         is_renamed = (int(major), int(minor)) >= _RENAMED_IN
     except (PackageNotFoundError, ValueError):
         is_renamed = True
-    return {_VARIABLES[0 if is_renamed else 1]: str(_RECORDED_OPERATIONS)}
+    return _VARIABLES[0 if is_renamed else 1]
 
 
 def own_collectives() -> bytes:

@@ -56,11 +56,11 @@ def find_standstills(
         for name in sorted(names)
         if (standstill := _standstill(name, accounts, ranks, mute)) is not None
     ]
-    waiting = {rank for standstill in found for rank in standstill.waiting}
+    waiting = _waiting(found)
 
     def order(standstill: Standstill) -> tuple[bool, bool, float]:
-        is_origin = not standstill.others and set(standstill.missing) <= waiting
-        return (not standstill.is_explained, is_origin, standstill.operation.begun_s)
+        follows = not standstill.others and set(standstill.missing) <= waiting
+        return (not standstill.is_explained, follows, standstill.operation.begun_s)
 
     return sorted(found, key=order)
 
@@ -107,6 +107,10 @@ def _standstill(
     )
 
 
+def _waiting(standstills: Sequence[Standstill]) -> set[int]:
+    return {rank for standstill in standstills for rank in standstill.waiting}
+
+
 def _pending(group: GroupRecord) -> list[int]:
     return [one.number for one in group.operations if not one.is_done]
 
@@ -139,16 +143,15 @@ def _fits(one: Operation, other: Operation) -> bool:
 
 def to_blame(standstills: Sequence[Standstill]) -> int | None:
     """Return the rank that the others wait for; None where that cannot be told."""
-    for standstill in standstills[:1]:
-        waiting = {rank for other in standstills for rank in other.waiting}
-        free = [rank for rank in standstill.missing if rank not in waiting]
-        if free:
-            return free[0]
-        if standstill.others:
-            return min(standstill.others)
-        if standstill.mute and not standstill.missing:
-            return standstill.mute[0]
-    return None
+    if not standstills:
+        return None
+    first, waiting = standstills[0], _waiting(standstills)
+    free = [rank for rank in first.missing if rank not in waiting]
+    if free:
+        return free[0]
+    if first.others:
+        return min(first.others)
+    return first.mute[0] if first.mute and not first.missing else None
 
 
 def describe(standstills: Sequence[Standstill], lines: Mapping[int, str]) -> str | None:
@@ -182,7 +185,8 @@ class _Words:
         if not standstill.missing:
             members = number_of(standstill.num_members, "rank")
             return f"all {members} have begun {self._operation()}, which does not end"
-        return f"{listed(standstill.missing)} never reached {self._operation()}, {self._waiting()}"
+        waits = f"in which {self._who_waits()} since {self._clock()}"
+        return f"{listed(standstill.missing)} never reached {self._operation()}, {waits}"
 
     def mismatch(self) -> str:
         others = self._standstill.others
@@ -191,14 +195,11 @@ class _Words:
         return f"{self.wait_in()}, and {listed(sorted(others))} began {instead}"
 
     def wait_in(self) -> str:
-        standstill = self._standstill
-        wait = "waits" if len(standstill.waiting) == 1 else "wait"
-        return f"{listed(standstill.waiting)} {wait} in {self._operation()} since {self._clock()}"
+        return f"{self._who_waits()} in {self._operation()} since {self._clock()}"
 
-    def _waiting(self) -> str:
+    def _who_waits(self) -> str:
         waiting = self._standstill.waiting
-        wait = "waits" if len(waiting) == 1 else "wait"
-        return f"in which {listed(waiting)} {wait} since {self._clock()}"
+        return f"{listed(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
 
     def _operation(self) -> str:
         standstill = self._standstill
