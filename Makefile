@@ -18,7 +18,7 @@ SSH_PACKAGES := openssh-server openssh-client
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test foreign lint package fuzz constraints clean slurm browser container ssh
+.PHONY: demo test docs foreign lint package fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -36,6 +36,10 @@ lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site, build/site/index.html. Broken links, and pages that no menu names, fail it.
+docs: $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # The wheel and the sdist: what they hold, that a run starts from them, and that all that is installed fits together.
 package: $(VENV)/test-installed
@@ -85,6 +89,10 @@ $(VENV)/foreign-installed: $(VENV)/test-installed
 	$(INSTALL) --editable '.[test,foreign]'
 	-DS_BUILD_OPS=0 $(BIN)/python -m pip install --no-build-isolation setuptools wheel deepspeed
 	@touch $@
+
+$(VENV)/docs-installed: $(VENV)/python-made setup.cfg pyproject.toml
+	$(INSTALL) --editable '.[docs]'
+	@touch $@ $(VENV)/installed
 
 $(VENV)/dev-installed: $(VENV)/python-made setup.cfg pyproject.toml
 	$(INSTALL) --editable '.[test,dev]'

@@ -412,7 +412,7 @@ class Scheduler(ABC):
         """
         raise SchedulerError(
             f"{self.title} does not tell what the site offers",
-            hint="write hpcdist.yaml by hand; see docs/guide.md",
+            hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
         )
 
     def examine(self) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The keys of the JSON and of the CSV are those that docs/summary.md lists."""
+"""The keys of the JSON and of the CSV are those that docs/summary-keys.md lists."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from hpcdist.summary.values import (
     VerdictSummary,
 )
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "summary.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "summary-keys.md"
 EVENTS_PAGE = PAGE.with_name("events.md")
 _WITHIN = {
     "samples_per_s": Measure,

@@ -1,4 +1,4 @@
-"""What docs/summary.md says of each figure, computed straight from the single steps of a history.
+"""What docs/figures.md says of each figure, computed straight from the single steps of a history.
 
 Nothing here is the product's: no sums of windows, no histograms, no clocks of hosts.
 """

@@ -1,4 +1,4 @@
-"""Where the time of a history went and who held the others up, by docs/summary.md, step by step."""
+"""Where the time of a history went and who held the others up, by docs/figures.md, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a history count, by docs/summary.md: those in the files, without the warm-up."""
+"""Which steps of a history count, by docs/figures.md: those in the files, without the warm-up."""
 
 from __future__ import annotations
 

@@ -31,4 +31,4 @@ WORDS = {
 def explain() -> str:
     """Return all words with their meanings, a line or two each."""
     lines = [f"{word}: {meaning}" for word, meaning in WORDS.items()]
-    return "\n".join([*lines, "docs/summary.md defines every figure."])
+    return "\n".join([*lines, "docs/figures.md defines every figure."])
