@@ -232,7 +232,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
 
     loaded = load_from_options(options)
     scheduler, cluster = cluster_from_options(options, debug=True)
-    num_ranks = loaded.job.resources.nodes * loaded.job.ranks_per_node
+    num_ranks = loaded.job.num_ranks
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
     planned = plan_run(

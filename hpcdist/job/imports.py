@@ -14,7 +14,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdist.job.program_text import OF_EACH_RANK, Change, Import, Place, read_program
+from hpcdist.job.own_ranks import note_on_own_ranks
+from hpcdist.job.program_text import (
+    OF_EACH_RANK,
+    Change,
+    Import,
+    Place,
+    SourceFile,
+    read_program,
+)
 
 _COSTS = "some seconds of its CPU and memory of its own, instead of once per node"
 
@@ -166,6 +174,12 @@ def heavy_imports(
 ) -> Preload:
     """Return the heavy modules that a program imports, and what their use imports in turn; the
     arguments and errors are those of `read_program`."""
+    return _read(path, first_on_path, function, environ)[0]
+
+
+def _read(
+    path: Path, first_on_path: Path | None, function: str | None, environ: Mapping[str, str]
+) -> tuple[Preload, list[SourceFile]]:
     events, sources = read_program(
         path,
         environ=environ,
@@ -173,7 +187,7 @@ def heavy_imports(
         first_on_path=first_on_path,
         function=function,
     )
-    needs_dynamo = any(name in source for source in sources for name in _NEEDS_DYNAMO)
+    needs_dynamo = any(name in file.source for file in sources for name in _NEEDS_DYNAMO)
     folder = path.parent if first_on_path is None else first_on_path
     plan = _Plan(needs_dynamo=needs_dynamo)
     for event in events:
@@ -187,21 +201,27 @@ def heavy_imports(
                 plan.load(event)
         elif package not in _LIGHT:  # it may import any of the heavy ones
             plan.meet(_ALL, event.place, is_certain=False)
-    return plan.end()
+    return plan.end(), sources
 
 
-def notes_on_imports(
-    path: Path, *, first_on_path: Path | None = None, function: str | None = None
+def notes_on_program(
+    path: Path,
+    *,
+    first_on_path: Path | None = None,
+    function: str | None = None,
+    num_ranks: int = 1,
 ) -> list[str]:
-    """Return notes for the user on the imports of a program that is to be submitted."""
+    """Return notes for the user on a program that is to be submitted: on its imports, and on ranks
+    that it would start itself in each of several ranks."""
     environ = _WhereItWillRun(os.environ, OMP_NUM_THREADS="")
     try:
-        found = heavy_imports(path, first_on_path=first_on_path, function=function, environ=environ)
+        found, sources = _read(path, first_on_path, function, environ)
     except (OSError, SyntaxError):  # it is read again where it runs
         return []
     except ValueError as error:
         return [f"{error}: each rank imports what it needs by itself"]
-    return found.notes()
+    own_ranks = note_on_own_ranks(sources) if num_ranks > 1 and function is None else None
+    return found.notes() + ([own_ranks] if own_ranks else [])
 
 
 class _WhereItWillRun(dict[str, str]):

@@ -121,6 +121,14 @@ class Import(Struct, frozen=True, kw_only=True):
 Event: TypeAlias = Change | Import
 
 
+class SourceFile(Struct, frozen=True, kw_only=True):
+    """A file of the user's that was read."""
+
+    path: Path
+    source: bytes
+    tree: ast.Module
+
+
 def read_program(
     path: Path,
     *,
@@ -128,7 +136,7 @@ def read_program(
     installed: Container[str],
     first_on_path: Path | None = None,
     function: str | None = None,
-) -> tuple[list[Event], list[bytes]]:
+) -> tuple[list[Event], list[SourceFile]]:
     """Follow the program that begins with a file: return its imports and the variables that it
     sets, in order, and the user's files that were read.
 
@@ -203,7 +211,7 @@ class _Reader:
 
     def __init__(self, path: Path, environ: Mapping[str, str], installed: Container[str]) -> None:
         self.events: list[Event] = []
-        self.sources: list[bytes] = []
+        self.sources: list[SourceFile] = []
         self._main = path
         self._environment = _Environment(environ)
         self._installed = installed
@@ -231,7 +239,7 @@ class _Reader:
             file = _File(path, name, package, ast.parse(source))
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        self.sources.append(source)
+        self.sources.append(SourceFile(path=path, source=source, tree=file.tree))
         self._environ_names |= set(_names_of_environ(file.tree))
         return file
 

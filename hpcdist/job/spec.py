@@ -286,6 +286,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
         return self.resources.gpus // self.gpus_per_rank
 
     @property
+    def num_ranks(self) -> int:
+        """Ranks on all nodes that the job asks for."""
+        return self.resources.nodes * self.ranks_per_node
+
+    @property
     def cpus_per_rank(self) -> int | None:
         """CPUs for each rank as the job says; None: an equal share."""
         per_gpu = self.resources.cpus_per_gpu

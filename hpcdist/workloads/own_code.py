@@ -17,7 +17,7 @@ from pathlib import Path
 from hpcdist.base.errors import JobError
 from hpcdist.job.files import find_main, unpacked
 from hpcdist.job.function import load_call
-from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports
+from hpcdist.job.imports import Preload, heavy_imports, notes_on_program
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
@@ -37,7 +37,7 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def notes(self) -> list[str]:
         with self._source() as path:
-            return notes_on_imports(path)
+            return notes_on_program(path, num_ranks=self.job.num_ranks)
 
     def preload(self) -> Preload:
         """Return the heavy modules that the script imports, found without running it."""
@@ -79,7 +79,8 @@ class ModuleWorkload(Workload[ModuleJob]):
 
     def notes(self) -> list[str]:
         with unpacked(Path(self.job.script)) as (source, root):
-            return notes_on_imports(source, first_on_path=root or Path.cwd())
+            first = root or Path.cwd()
+            return notes_on_program(source, first_on_path=first, num_ranks=self.job.num_ranks)
 
     def preload(self) -> Preload:
         """Return the heavy modules that the module imports, found without running it."""
@@ -148,7 +149,7 @@ class FunctionWorkload(Workload[FunctionJob]):
     def notes(self) -> list[str]:
         if self.job.source is None:
             return []
-        return notes_on_imports(Path(self.job.source), function=self.job.function)
+        return notes_on_program(Path(self.job.source), function=self.job.function)
 
     def preload(self) -> Preload:
         """Return the heavy modules that the function's file imports; where it names none, those

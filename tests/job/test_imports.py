@@ -9,7 +9,7 @@ import sys
 import pytest
 from rank_places import environment_of, place
 
-from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports, readers
+from hpcdist.job.imports import Preload, heavy_imports, notes_on_program, readers
 from hpcdist.job.program_text import OF_EACH_RANK, Change, Place
 
 TORCH = ["torch", "torch.distributed"]
@@ -335,7 +335,7 @@ def test_modules_are_imported_in_the_environment_of_the_program_and_it_is_put_ba
 
 def test_a_note_says_which_line_costs_what_and_what_to_do(write):
     main = write("import os\n\nos.environ['OMP_NUM_THREADS'] = input()\nimport torch, torchvision")
-    (note,) = notes_on_imports(main)
+    (note,) = notes_on_program(main)
     assert note == (
         "main.py, line 3 sets OMP_NUM_THREADS to what only the run can tell: each rank imports "
         "torch and torchvision itself, at some seconds of its CPU and memory of its own, instead "
@@ -345,16 +345,16 @@ def test_a_note_says_which_line_costs_what_and_what_to_do(write):
     main = (
         "import os\ndef setup(n):\n    os.environ['OMP_NUM_THREADS'] = n\nsetup('1')\nimport numpy"
     )
-    (note,) = notes_on_imports(write(main))
+    (note,) = notes_on_program(write(main))
     assert note.startswith(
         "main.py, line 3 sets OMP_NUM_THREADS in a function, which may be called before the "
         "import: each rank imports numpy itself"
     )
     assert note.endswith("(set OMP_NUM_THREADS at the top of the program, before all imports)")
     setdefault = "os.environ.setdefault('OMP_NUM_THREADS', input())"
-    assert notes_on_imports(write(f"import os\n{setdefault}\nimport torch")) == []
+    assert notes_on_program(write(f"import os\n{setdefault}\nimport torch")) == []
     on_nodes = "os.environ['TMPDIR'] = '/tmp/' + os.environ['SLURM_JOB_ID']"
-    assert notes_on_imports(write(f"import os\n{on_nodes}\nimport torch")) == []
+    assert notes_on_program(write(f"import os\n{on_nodes}\nimport torch")) == []
 
 
 def test_variables_that_each_rank_gets_concern_nothing_that_is_preloaded():
@@ -378,10 +378,60 @@ def test_a_program_that_cannot_be_followed_runs_all_the_same(write, monkeypatch)
         raise KeyError("odd")
 
     monkeypatch.setattr("hpcdist.job.program_text._Reader.run", stumble)
-    (note,) = notes_on_imports(write("import torch"))
+    (note,) = notes_on_program(write("import torch"))
     assert note == (
         "the text of main.py cannot be followed: KeyError('odd'): "
         "each rank imports what it needs by itself"
     )
     with pytest.raises(ValueError, match="cannot be followed"):
         heavy_imports(write("import torch"))
+
+
+COURSE = """
+import argparse, os
+import torch.distributed as dist
+import torch.multiprocessing as mp
+def main():
+    args = argparse.Namespace(gpus=2, nodes=2, nr=0)
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "10.57.23.164", "8888"
+    mp.spawn(train, nprocs=args.gpus, args=(args,))
+def train(gpu, args):
+    rank = args.nr * args.gpus + gpu
+    dist.init_process_group("nccl", init_method="env://", world_size=4, rank=rank)
+main()
+"""
+
+
+AS_MP = "import torch.multiprocessing as mp"
+
+
+@pytest.mark.parametrize(
+    ("replaced", "call"),
+    [
+        ({}, "main.py, line 8 starts ranks by mp.spawn,"),
+        ({"mp.spawn(": "mp.start_processes("}, "by mp.start_processes,"),
+        ({AS_MP: "from torch import multiprocessing as mp"}, "by mp.spawn,"),
+        ({AS_MP: "from torch.multiprocessing import spawn", "mp.spawn": "spawn"}, "by spawn,"),
+        ({AS_MP: "import multiprocessing as mp", "mp.spawn": "mp.Process"}, "by mp.Process,"),
+        # programs that know of launchers
+        ({"nr=0": "nr=int(os.environ['RANK'])"}, None),
+        ({"mp.spawn(": "if os.getenv('LOCAL_RANK') is None: mp.spawn("}, None),
+        ({"mp.spawn(": "if 'WORLD_SIZE' not in os.environ: mp.spawn("}, None),
+        ({"mp.spawn(": "if not dist.is_torchelastic_launched(): mp.spawn("}, None),
+        # processes that are no ranks
+        ({"dist.init_process_group": "print"}, None),
+        ({"mp.spawn": "mp.Process", "MASTER": "OTHER", "init_method=": "backend="}, None),
+        ({AS_MP: "import mine as mp"}, None),
+    ],
+)
+def test_a_program_that_starts_its_ranks_itself_is_told_what_to_change(write, replaced, call):
+    text = COURSE
+    for before, after in replaced.items():
+        assert before in text
+        text = text.replace(before, after)
+    notes = notes_on_program(write(text), num_ranks=4)
+    assert (call is None) == (notes == [])
+    if call is not None:
+        assert call in notes[0]
+        assert "do not set MASTER_ADDR and MASTER_PORT" in notes[0]
+    assert notes_on_program(write(text), num_ranks=1) == []

@@ -117,7 +117,7 @@ def notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
     if launch.device == "cuda":
         return []
     why = "as launch.device says" if job.launch.device == "cpu" else "no GPU here"
-    ranks = number_of(job.resources.nodes * job.ranks_per_node, "rank")
+    ranks = number_of(job.num_ranks, "rank")
     threads = launch.num_threads
     each = "1 thread" if threads == 1 else f"up to {threads} threads"
     return [f"{why}: {ranks} on {len(usable_cpus())} CPUs, {each} each, with gloo"]
