@@ -18,9 +18,10 @@ from hpcdist.cli.printing import note, paged, print_json, progress_bar
 
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
-    from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
     from hpcdist.summary.read.cache import SummaryCache
+    from hpcdist.summary.read.printed import PrintedSummary
+    from hpcdist.summary.read.search import Found
     from hpcdist.summary.values import RunSummary
 
 _NAMES = {
@@ -173,6 +174,8 @@ def summary(
     is not chance; or where the runs for it failed.
     """
     from hpcdist.summary.read.cache import SummaryCache, cache_folder
+    from hpcdist.summary.read.printed import PrintedSummary
+    from hpcdist.summary.read.search import search_named
 
     files = {
         "csv": csv_file,
@@ -206,14 +209,21 @@ def summary(
         raise click.UsageError("--threshold goes with --against")
     goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
+    found = search_named(runs, run_names)
+    is_only_printed = not (run_names or found.foreign or any([*files.values(), *tracking.values()]))
+    printed = None
+    if cache and is_only_printed and plot_folder is None and form_on_stdout is None:
+        printed = PrintedSummary(cache, found.runs, repr((details, goal, with_disturbed)))
+        if (text := printed.find()) is not None:
+            sys.stdout.write(text)
+            return None
     from hpcdist.summary.export.series import need_package
 
     for name, value in tracking.items():
         if value is not None:  # before the runs are read, which may take long
             need_package(name)
-    result, own = _summarize(
-        runs,
-        run_names,
+    result = _summarize(
+        found,
         cache,
         goal=goal,
         compares_disturbed=with_disturbed,
@@ -225,16 +235,36 @@ def summary(
         note(*result.skipped)
         sys.stdout.write(texts[form_on_stdout]())
         return None
+    _print(result, printed, details=details)
+    _write_comparisons(result, found)
+    return None
+
+
+def _print(result: Summary, printed: PrintedSummary | None, *, details: bool) -> None:
+    """Print the tables, and keep them for the next time where nothing else can change them."""
+    from hpcdist.cluster.schedulers import LOCAL
     from hpcdist.summary import print_summary
+    from hpcdist.summary.report.text import make_console
+
+    console = make_console()
+    with console.capture() as capture:
+        print_summary(result, console, details=details)
+    sys.stdout.write(text := capture.get())
+    are_local = all((run.scheduler, run.cluster) == (LOCAL, None) for run in result.runs)
+    if printed and are_local and not result.skipped and not result.comparisons:
+        with suppress(OSError, UnicodeEncodeError):
+            printed.keep(text)
+
+
+def _write_comparisons(result: Summary, found: Found) -> None:
     from hpcdist.summary.writing import write_comparisons
 
-    print_summary(result, details=details)
+    folder = found.runs[0].path.parent if found.runs else Path()
     try:
-        for path in write_comparisons(result, own[0].path.parent) if result.comparisons else ():
+        for path in write_comparisons(result, folder) if result.comparisons else ():
             note(f"the picture is in {path}")
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
-    return None
 
 
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
@@ -285,22 +315,18 @@ def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> st
 
 
 def _summarize(
-    runs: Path,
-    names: Sequence[str],
+    found: Found,
     cache: SummaryCache | None,
     *,
     goal: Goal | None = None,
     compares_disturbed: bool = False,
     asks_accounting: bool = False,
-) -> tuple[Summary, list[Run]]:
-    """Return the summary, and those of its runs that are in the folder of runs."""
+) -> Summary:
     from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import summarize
-    from hpcdist.summary.read.search import search_named
 
-    own, foreign = search_named(runs, names)
-    result = summarize(
-        [*own, *foreign],
+    return summarize(
+        [*found.runs, *found.foreign],
         functools.partial(run_states, warn=note),
         accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
         cache=cache,
@@ -309,7 +335,6 @@ def _summarize(
         goal=goal,
         compares_disturbed=compares_disturbed,
     )
-    return result, own
 
 
 def _texts(result: Summary, page: str | None) -> dict[str, Callable[[], str]]:
@@ -356,9 +381,10 @@ def _compare(
     Without names, runs of the baseline are not compared with themselves.
     """
     from hpcdist.summary.compare import against as comparing
+    from hpcdist.summary.read.search import search_named
 
     def summaries(some: Sequence[str]) -> list[RunSummary]:
-        result, _ = _summarize(runs, some, cache)
+        result = _summarize(search_named(runs, some), cache)
         note(*result.skipped)
         return result.runs
 

@@ -75,7 +75,7 @@ def is_place(path: str, folder: str, pattern: re.Pattern[str]) -> bool:
     return is_inner and parts[0] == folder and bool(pattern.fullmatch(parts[-1]))
 
 
-def list_places(folder: Path) -> list[str]:
+def list_places(folder: str | Path) -> list[str]:
     """Return the paths of all files in the folder and its inner folders, relative to it, in order
     of their names. Raises OSError where the folder itself cannot be read, or holds too many."""
     places = list(islice(_places(folder), _MOST_FILES + 1))
@@ -100,13 +100,13 @@ def list_numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int
     )
 
 
-def _places(folder: Path) -> Iterator[str]:
+def _places(folder: str | Path) -> Iterator[str]:
     for name in files.list_names(folder):
         if not _FOLDER.fullmatch(name):
             yield name
             continue
         try:
-            inner = files.list_names(folder / name)
+            inner = files.list_names(os.path.join(folder, name))
         except OSError:  # no folder, or gone
             yield name
         else:

@@ -9,45 +9,21 @@
 
 What comes after read and before report is pure. Nothing here imports torch, numpy is imported to
 draw only, and only report imports rich.
+
+Importing this package loads none of it: a summary of runs that have not changed needs only `read`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
-
-import msgspec
-
-from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.job.goal import Goal
-from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.compare.forecast import forecasts_by_run
-from hpcdist.summary.compare.groups import (
-    Compared,
-    compare_runs,
-    configurations,
-    differing_settings,
-)
-from hpcdist.summary.compare.places import compare_places
-from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
-from hpcdist.summary.figures.disturbance import find_overlaps
-from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
-from hpcdist.summary.figures.rank import Tested
-from hpcdist.summary.figures.run import MeasuredRun, place_run
-from hpcdist.summary.measuring import Measurement, find_measurements
-from hpcdist.summary.read.cache import SummaryCache
-from hpcdist.summary.read.collect import sentence
-from hpcdist.summary.read.records import Fault
-from hpcdist.summary.read.search import leave_out_copies, search_runs
-from hpcdist.summary.read.timeline import read_timeline
-from hpcdist.summary.values import Group, RunSummary, Summary, TimeToAccuracy, to_json
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from hpcdist.job.goal import Goal
+    from hpcdist.summary.pipeline import print_summary, summarize
+    from hpcdist.summary.read.cache import SummaryCache
+    from hpcdist.summary.read.search import search_runs
+    from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 
 __all__ = [
     "Goal",
@@ -61,167 +37,21 @@ __all__ = [
     "to_json",
 ]
 
-T = TypeVar("T")
-Ask: TypeAlias = Callable[[Sequence[Run]], Mapping[str, T]]
-"""Returns what is known of some runs, by their ids."""
+
+_MODULES = {
+    "Goal": "hpcdist.job.goal",
+    "Group": "hpcdist.summary.values",
+    "RunSummary": "hpcdist.summary.values",
+    "Summary": "hpcdist.summary.values",
+    "SummaryCache": "hpcdist.summary.read.cache",
+    "print_summary": "hpcdist.summary.pipeline",
+    "search_runs": "hpcdist.summary.read.search",
+    "summarize": "hpcdist.summary.pipeline",
+    "to_json": "hpcdist.summary.values",
+}
 
 
-def summarize(
-    runs: Sequence[Run],
-    states: Mapping[str, State] | Ask[State],
-    *,
-    accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
-    cache: SummaryCache | None = None,
-    num_workers: int | None = 1,
-    warn: Callable[[str], None] | None = None,
-    goal: Goal | None = None,
-    compares_disturbed: bool = False,
-) -> Summary:
-    """Return runs in figures, in the order given; what is no run is skipped, and listed.
-
-    `states` holds, by run id, what the scheduler says of runs that have no verdict, and
-    `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
-    With a cache, only runs that changed are read.
-    `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
-    called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
-    None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
-    job came to. With `compares_disturbed` runs are compared though something else used their CPUs
-    or GPUs.
-    """
-    measured: list[MeasuredRun] = []
-    skipped: list[str] = []
-    runs, copies = leave_out_copies(runs)
-    for copy, original in copies:
-        text = f"skipped, it is run {original.id} once more: {original.path}"
-        skipped.append(sentence(copy, Fault(path=".", text=text)))
-    # Before anything is read: what is asked may bring files of runs here.
-    known = _ask_states(runs, states)
-    measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
-    known, accounting = _ask(runs, measurements, states, accounting, known=known)
-    for run, measurement in zip(runs, measurements, strict=True):
-        skipped += [sentence(run, fault) for fault in measurement.faults]
-        if measurement.run is not None:
-            state, account = known.get(run.id), accounting.get(run.id)
-            measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    measured = _find_disturbed(measured, are_compared=compares_disturbed)
-    compared = compare_runs(measured)
-    summaries = _beside_each_other(measured, compared, goal=goal)
-    return Summary(
-        runs=summaries,
-        groups=compared.groups,
-        comparisons=compared.comparisons,
-        places=compare_places(summaries),
-        skipped=skipped,
-    )
-
-
-def _ask_states(
-    runs: Sequence[Run], states: Mapping[str, State] | Ask[State]
-) -> Mapping[str, State]:
-    if not callable(states):
-        return states
-    return states([run for run in runs if not os.path.lexists(run.verdict_file)])
-
-
-def _ask(
-    runs: Sequence[Run],
-    measurements: Sequence[Measurement],
-    states: Mapping[str, State] | Ask[State],
-    accounting: Mapping[str, Accounting] | Ask[Accounting] | None,
-    *,
-    known: Mapping[str, State],
-) -> tuple[Mapping[str, State], Mapping[str, Accounting]]:
-    """Ask for the states of runs whose verdict cannot be read, and for the books on those that were
-    not on this machine: of thousands of runs no file is read once more."""
-    found = [
-        (run, each.run.figures) for run, each in zip(runs, measurements, strict=True) if each.run
-    ]
-    if callable(states):
-        torn = [run for run, own in found if own.state is None and run.id not in known]
-        known = {**known, **states(torn)}
-    if callable(accounting):
-        here = (LOCAL, None)
-        elsewhere = [run for run, own in found if (own.scheduler, own.cluster) != here]
-        accounting = accounting(elsewhere)
-    return known, accounting or {}
-
-
-def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> list[MeasuredRun]:
-    """Tell which runs something else disturbed, and set them aside unless they are compared."""
-    overlaps = find_overlaps({run.figures.run: run.stays for run in measured})
-    found = []
-    for run in measured:
-        disturbed = overlaps.get(run.figures.run) or run.figures.disturbed
-        if disturbed is None:
-            found.append(run)
-            continue
-        figures = msgspec.structs.replace(run.figures, disturbed=disturbed)
-        set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
-        found.append(
-            msgspec.structs.replace(
-                run,
-                figures=figures,
-                set_aside=None if are_compared else set_aside,
-            )
-        )
-    return found
-
-
-def _beside_each_other(
-    measured: Sequence[MeasuredRun], compared: Compared, *, goal: Goal | None
-) -> list[RunSummary]:
-    """Return each run with all that only the others show."""
-    figures = {run.figures.run: run.figures for run in measured}
-    sized = [*compared.groups, *compared.within]
-    sizes = sizes_by_run(figures, sized)
-    repeats = repeats_by_run(figures, compared.groups, sizes)
-    forecasts = forecasts_by_run(figures, sized)
-    losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
-    differing = differing_settings(measured, compared.groups)
-    digests = configurations([run.conditions for run in measured])
-    accuracies = _times_to_goal(measured, goal=goal)
-    return [
-        RunSummary(
-            **msgspec.structs.asdict(run.figures),
-            **msgspec.structs.asdict(speedup),
-            **digest._asdict(),
-            of_size=sizes.get(run.figures.run),
-            repeats=repeats.get(run.figures.run),
-            forecast=forecasts.get(run.figures.run),
-            losses=losses.get(run.figures.run),
-            time_to_accuracy=accuracy,
-            differs_in=differing.get(run.figures.run, {}),
-        )
-        for run, speedup, digest, accuracy in zip(
-            measured, compared.speedups, digests, accuracies, strict=True
-        )
-    ]
-
-
-def _times_to_goal(
-    measured: Sequence[MeasuredRun], *, goal: Goal | None
-) -> list[TimeToAccuracy | None]:
-    """Return when each run reached its goal; events are read once more where it is a loss of
-    training."""
-    times = []
-    for run, wanted in zip(measured, wanted_goals(measured, goal=goal), strict=True):
-        losses: list[Tested] = []
-        if wanted and wanted.goal.quantity == "train_loss" and run.figures.path:
-            losses = list_train_losses(read_timeline(Path(run.figures.path)))
-        times.append(time_to_goal(run, wanted, losses))
-    return times
-
-
-def print_summary(
-    summary: Summary,
-    console: Console | None = None,
-    *,
-    details: bool = False,
-) -> None:
-    """Print what `hpcdist summary` shows; on stdout where no console is given. With `details` every
-    table, else those that answer."""
-    from hpcdist.summary.report.report import make_report
-    from hpcdist.summary.report.text import make_console, print_report
-
-    report = make_report(summary, is_brief=not details)
-    print_report(report, console or make_console())
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

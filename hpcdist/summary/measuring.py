@@ -217,7 +217,8 @@ def find_measurements(
     """Return a measurement for each of the runs; these arguments are described at `summarize`."""
     # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
-    fingerprints = [take_fingerprint(run) for run in runs]
+    fingerprint_of = cache.fingerprint if cache is not None else take_fingerprint
+    fingerprints = [fingerprint_of(run) for run in runs]
     shared: dict[bytes, dict[str, Any]] = {}
     new: list[tuple[Run, Fingerprint, bytes]] = []
     measurements: list[Measurement | None] = [None] * len(runs)

@@ -370,7 +370,7 @@ def cache(folder: Path) -> list[Sample]:
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
-    fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
+    fingerprint = Fingerprint(b"x" * 16, 10, 1.0, has_verdict=True)
     measured = msgspec.msgpack.encode({"samples_per_s": 100.0, "steps": list(range(50))})
     SummaryCache(folder / "cache").keep([(run, fingerprint, measured)])
     (path,) = (folder / "cache").iterdir()

@@ -66,6 +66,13 @@ class SummaryCache:
         self.folder = folder
         self.version = code_version()
         self._known: dict[str, dict[str, Entry]] = {}
+        self._fingerprints: dict[Path, Fingerprint] = {}
+
+    def fingerprint(self, run: Run) -> Fingerprint:
+        """Return the fingerprint that a run had when it was first asked for here."""
+        if run.path not in self._fingerprints:
+            self._fingerprints[run.path] = take_fingerprint(run)
+        return self._fingerprints[run.path]
 
     def find(self, run: Run, fingerprint: Fingerprint) -> msgspec.Raw | None:
         """Return what the run gave when its files were as they are now; None where that is not
@@ -163,33 +170,41 @@ class Fingerprint(NamedTuple):
     event_bytes: int
     changed_s: float
     """Unix time of the last change to any of them."""
+    has_verdict: bool
+    """There is a verdict.json, damaged or not."""
 
 
 def take_fingerprint(run: Run) -> Fingerprint:
     """Fingerprint all files of a run that the summary reads; never fails."""
     folder = str(run.path)
     attempts = _names(f"{folder}/attempts")
+    events = _places(f"{folder}/events")
     names = [
         *_SMALL_FILES,
-        *(f"events/{place}" for place in _places(f"{folder}/events")),
+        *(f"events/{place}" for place in events),
         *(f"attempts/{attempt}/{name}" for attempt in attempts for name in _ATTEMPT_FILES),
     ]
-    files_there = [(name, *_status(f"{folder}/{name}")) for name in names]
-    content = repr((attempts, files_there)).encode(errors="surrogateescape")
+    found = [_status(f"{folder}/{name}") for name in names]
+    content = repr((attempts, names, found)).encode(errors="surrogateescape")
+    first_event = len(_SMALL_FILES)
     return Fingerprint(
         hashlib.blake2b(content, digest_size=16).digest(),
-        sum(size for name, size, *_ in files_there if name.startswith("events/")),
-        max(max(times) for *_, times in files_there) / 1e9,
+        sum(size for size, *_ in found[first_event : first_event + len(events)]),
+        max(max(modified, changed) for _, _, modified, changed in found) / 1e9,
+        has_verdict=found[_SMALL_FILES.index("verdict.json")] != _ABSENT,
     )
 
 
-def _status(path: str) -> tuple[int, int, tuple[int, int]]:
+_ABSENT = (0, 0, 0, 0)
+
+
+def _status(path: str) -> tuple[int, int, int, int]:
     """Return size, inode and times of a file; zeros where there is none."""
     try:
         stat = os.stat(path)
     except OSError:
-        return 0, 0, (0, 0)
-    return stat.st_size, stat.st_ino, (stat.st_mtime_ns, stat.st_ctime_ns)
+        return _ABSENT
+    return stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def code_version() -> str:
@@ -213,7 +228,7 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
 
 def _places(folder: str) -> list[str]:
     try:
-        return list_places(Path(folder))
+        return list_places(folder)
     except OSError:
         return []
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpcdist.bench.benchmark import Count, Seconds
-from hpcdist.runs.events import UNDECODABLE, decode_event, read_lines
+from hpcdist.runs.events import SCHEMA_VERSION, UNDECODABLE, decode_event, read_lines
 from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS, AnyWindow, Bucket, Window
 
 
@@ -51,8 +51,13 @@ _TAGGED = {
 _ANY: Any = functools.reduce(operator.or_, [*_TAGGED, *_OTHERS])
 _FIRST_TYPES = [FirstWindow if type_ is Window else type_ for type_ in _TAGGED]
 _ANY_FIRST: Any = functools.reduce(operator.or_, [*_FIRST_TYPES, *_OTHERS])
-_decode_lines = msgspec.json.Decoder(_ANY).decode_lines
-_decode_first_lines = msgspec.json.Decoder(_ANY_FIRST).decode_lines
+
+
+@functools.cache
+def _decoder(schema: int) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of the events of a schema; it takes a while to make, and a summary of
+    runs that have not changed decodes none."""
+    return msgspec.json.Decoder(_ANY_FIRST if schema == 1 else _ANY)
 
 
 class DecodedFile(Struct, kw_only=True):
@@ -89,11 +94,11 @@ def decode_file(path: Path) -> DecodedFile:
 def _decode_stretch(lines: bytes) -> list[Any] | None:
     """Return the events; None where some line is none."""
     with contextlib.suppress(*UNDECODABLE):
-        return _decode_lines(lines)
+        return _decoder(SCHEMA_VERSION).decode_lines(lines)
     with contextlib.suppress(*UNDECODABLE):
         return [
             to_window(event) if event.__class__ is FirstWindow else event
-            for event in _decode_first_lines(lines)
+            for event in _decoder(1).decode_lines(lines)
         ]
     return None
 
