@@ -15,6 +15,7 @@ from hpcdist.rank.recorder import PHASES
 if TYPE_CHECKING:
     from torch import nn
 
+    from hpcdist.rank.digest import Digester
     from hpcdist.rank.profiling import StepProfiler
     from hpcdist.rank.timing import Timer
 
@@ -26,6 +27,7 @@ _timer: Timer | None = None
 _model: nn.Module | None = None
 """The model that it watches."""
 _profiler: StepProfiler | None = None
+_digester: Digester | None = None
 _num_steps = 0
 """Finished steps, those before a checkpoint included."""
 _is_deaf = False
@@ -44,7 +46,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _timer, _model, _profiler, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
+    global _timer, _model, _profiler, _digester, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
@@ -60,6 +62,10 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
             from hpcdist.rank.profiling import make_profiler
 
             _profiler = make_profiler(context, _timer)
+        if context.job.record.digest and "torch" in sys.modules:
+            from hpcdist.rank.digest import make_digester
+
+            _digester = make_digester(context, _timer, model, first_step=first_step)
         _num_steps = first_step
     _timer.begin()
 
@@ -73,6 +79,8 @@ def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
     start()
     for batch in loader:
         mark("data_wait")
+        if _digester is not None:
+            _digester.note_batch(batch)
         yield batch
 
 
@@ -104,6 +112,15 @@ def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
             # a sum of many in 16 bits would stand still.
             loss = loss.detach().float()
         _timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
+        if _digester is not None:
+            _digester.step(_num_steps, loss=loss, learning_rate=learning_rate)
+
+
+def digest(model: nn.Module) -> None:
+    """Write a digest of a model after the step that `step` has finished, where the job's
+    `record.digest` has one written there; a model that `start` was given needs no call."""
+    if _digester is not None:
+        _digester.write_due(model)
 
 
 def flops(*, per_sample: float, precision: str = "fp32") -> None:
@@ -173,8 +190,8 @@ def evaluate(
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _timer, _model, _profiler, _flops  # noqa: PLW0603 - as above
-    _timer = _model = _profiler = _flops = None
+    global _timer, _model, _profiler, _digester, _flops  # noqa: PLW0603 - as above
+    _timer = _model = _profiler = _digester = _flops = None
 
 
 def finish() -> None:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
 from hpcdist.summary.figures.rank import RankFigures, measure_rank
+from hpcdist.summary.figures.replicas import Replicas
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
 from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect
@@ -78,16 +79,17 @@ def measure(run: Run, *, is_large: bool = False, num_workers: int = 1) -> Measur
     if isinstance(record, Fault):
         return Measurement(run=None, faults=[record])
     faults = [*record.faults]
-    ranks = []
+    ranks, replicas = [], Replicas()
     for figures, own_faults in _measure_ranks_of(run, num_workers, is_large=is_large):
         faults += own_faults
-        ranks.append(figures)
+        ranks.append(replicas.take(figures))
     nodes = []
     for number, attempt, path in run.usage_files():
         node = collect.read_node(path, node=number, attempt=attempt)
         faults += node.faults
         nodes.append(measure_node(node))
-    return Measurement(run=measure_run(record, ranks, nodes), faults=faults)
+    measured = measure_run(record, ranks, nodes, parting=replicas.parting())
+    return Measurement(run=measured, faults=faults)
 
 
 def _measure_ranks_of(

@@ -337,6 +337,24 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     message: str | None
 
 
+class Parting(Struct, frozen=True, kw_only=True):
+    """The first step after which the ranks of a run, which should be replicas, had parted."""
+
+    step: int
+    """First digest at which they differ; between it and `equal_at` none was taken."""
+    attempt: int
+    equal_at: int | None = None
+    """Last step at which they were equal; None where they never were."""
+    ranks: list[int]
+    """The ranks with other parameters than most."""
+    others: list[int]
+    """The ranks that most are, which have one set of parameters."""
+    first_part: str | None = None
+    """First module, or parameter, of the model that differs from that of most in `ranks[0]`."""
+    num_parts: int = 0
+    """Parts that differ there."""
+
+
 class RunFigures(Struct, frozen=True, kw_only=True):
     """The figures of one run by itself."""
 
@@ -366,6 +384,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     together: bool | None = None
     """Its ranks trained one model together; False where each trained its own. None for a single
     rank, and where nothing tells."""
+    parting: Parting | None = None
+    """None where the ranks are no replicas, never parted, or `record.digest` is off."""
     disturbed: str | None = None
     """Other work on its CPUs or GPUs, in words; None where nothing is known of it."""
     samples_per_s: Measure | None = None

@@ -24,6 +24,7 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.digest import Digester, make_digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import StepProfiler, make_profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
@@ -115,6 +116,7 @@ class TrainingRank:
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
         self._profiler: StepProfiler | None = None
+        self._digester: Digester | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
@@ -134,8 +136,10 @@ class TrainingRank:
         )
 
     def start_timer(self) -> None:
-        self.timer = make_timer(self.context, first_step=self.progress.position.step)
+        first_step = self.progress.position.step
+        self.timer = make_timer(self.context, first_step=first_step)
         self._profiler = make_profiler(self.context, self.timer)
+        self._digester = make_digester(self.context, self.timer, self.model, first_step=first_step)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
@@ -180,6 +184,8 @@ class TrainingRank:
         )
         shares = [share for _, shares in steps for share in shares]
         batches = self._source.epoch(order, shares, position.epoch)
+        if self._digester is not None:
+            self._digester.begin()
         self.timer.begin()
         return steps, batches
 
@@ -190,6 +196,8 @@ class TrainingRank:
         if not self._source.on_device:
             batch = self._source.bring(batch)
             self.timer.mark("host_to_device")
+        if self._digester is not None:
+            self._digester.note_batch(batch)
         return batch
 
     def sum_losses(self, logits: Tensor, labels: Tensor, num_samples: int) -> Tensor:
@@ -216,7 +224,10 @@ class TrainingRank:
 
     def end_step(self, *, samples: int, loss: Tensor | None) -> None:
         """Record a step of so many own samples, with the loss of its last batch."""
-        self.timer.step(samples=samples, loss=loss, learning_rate=self._learning_rate)
+        rate = self._learning_rate
+        self.timer.step(samples=samples, loss=loss, learning_rate=rate)
+        if self._digester is not None:
+            self._digester.step(self.progress.position.step, loss=loss, learning_rate=rate)
 
     # The end of an epoch, and of the training.
 
@@ -246,6 +257,8 @@ class TrainingRank:
         """Record the last window of steps, and what was held."""
         if self._profiler is not None:
             self._profiler.finish()
+        if self._digester is not None:
+            self._digester.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)

@@ -40,6 +40,7 @@ from hpcdist.summary.values import (
     CommunicationTime,
     Final,
     ModelStates,
+    Parting,
     RankPace,
     RunFigures,
     VerdictSummary,
@@ -78,7 +79,11 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 
 
 def measure_run(
-    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals] = ()
+    record: RunRecord,
+    ranks: Sequence[RankFigures],
+    nodes: Sequence[NodeTotals] = (),
+    *,
+    parting: Parting | None = None,
 ) -> MeasuredRun:
     """Compute the figures of a run; its state is that of its verdict.
 
@@ -140,6 +145,7 @@ def measure_run(
         num_cpus=num_cpus,
         num_hosts=len({host for own in ranks if (host := own.start.host)}) or None,
         together=together.is_so,
+        parting=None if is_apart else parting,
         disturbed=next((load.sentence() for load in loads if load.takes_from_ranks), None),
         samples_per_s=throughput,
         samples_per_step=timing.samples_per_step(complete),

@@ -130,6 +130,8 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         memories=events["memory"],
         notes=events["note"],
         flops=events["flops"],
+        digested=events["digested"],
+        digests=events["digest"],
         communications=events["communication"],
         ends=events["end"],
         measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},

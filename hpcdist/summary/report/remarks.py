@@ -12,13 +12,14 @@ from hpcdist.base.text import (
     format_percent,
     format_time,
     interval_text,
+    listed,
     number_of,
     shown,
     spread_text,
 )
 from hpcdist.summary.compare.conclusions import times_hardware
 from hpcdist.summary.compare.sizes import num_gpus
-from hpcdist.summary.values import Group, RunSummary, UsageSummary
+from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
 _LITTLE = 0.3
@@ -207,18 +208,9 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             sentences.append(shown(run.verdict.message) + (f" ({log})" if log else ""))
         elif log:  # the conclusion has the message
             sentences.append(log)
-    if run.restarts:
-        restarted = f"restarted {number_of(run.restarts, 'time')}"
-        if run.lost_steps:
-            restarted += f", {number_of(run.lost_steps, 'step')} done again"
-        if run.lost_time_s:
-            restarted += f", {run.lost_time_s:,.1f} s lost"
-        sentences.append(restarted)
-        sentences += [
-            f"attempt {attempt.attempt}: {shown(attempt.message)}"
-            for attempt in run.attempts[:-1]
-            if attempt.message
-        ]
+    if run.parting:
+        sentences.append(shown(parting_sentence(run.parting)))
+    sentences += _restart_remarks(run)
     for benchmark, result in run.benchmark_results:
         sentences += map(shown, benchmark.details(result))
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
@@ -230,6 +222,42 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         others = " with the others" if run.compared_with else ""
         sentences.append(f"not compared{others}: {shown(run.not_compared_because)}")
     return sentences
+
+
+def _restart_remarks(run: RunSummary) -> Iterator[str]:
+    """Say what restarts cost, and why each attempt before the last ended."""
+    if not run.restarts:
+        return
+    restarted = f"restarted {number_of(run.restarts, 'time')}"
+    if run.lost_steps:
+        restarted += f", {number_of(run.lost_steps, 'step')} done again"
+    if run.lost_time_s:
+        restarted += f", {run.lost_time_s:,.1f} s lost"
+    yield restarted
+    for attempt in run.attempts[:-1]:
+        if attempt.message:
+            yield f"attempt {attempt.attempt}: {shown(attempt.message)}"
+
+
+def parting_sentence(parting: Parting) -> str:
+    """Say when the replicas of a run part, and in what."""
+    ranks, others = listed(parting.ranks), listed(parting.others)
+    have = "has" if len(parting.ranks) == 1 else "have"
+    first = ""
+    if parting.first_part is not None:
+        more = f" (and {parting.num_parts - 1} more parts)" if parting.num_parts > 1 else ""
+        first = f", first in {parting.first_part}{more}"
+    attempt = f" of attempt {parting.attempt}" if parting.attempt else ""
+    differ = f"{ranks} {have} other parameters than {others}{first}"
+    if parting.equal_at is None:
+        return (
+            f"the ranks are no replicas from the first digest on, at step {parting.step}{attempt}: "
+            f"{differ}; that is right only where each has another part of the model"
+        )
+    return (
+        f"replicas part at step {parting.step}{attempt}: {differ}; at step {parting.equal_at} they "
+        "were equal"
+    )
 
 
 def _trace_remarks(run: RunSummary) -> Iterator[str]:
