@@ -174,6 +174,7 @@ def submit(
     partition: str | None = None,
     account: str | None = None,
     qos: str | None = None,
+    notify: Sequence[str] = (),
     max_restarts: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     after: _After = (),
@@ -198,6 +199,8 @@ def submit(
         partition: partition or queue; as the profile says if None.
         account: account or project that is charged; as the profile says if None.
         qos: quality of service; as the profile says if None.
+        notify: channels by which you are told of the end, such as "slack:env:SLACK_URL"; as the
+            profile says if there are none.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
         after: runs that must have ended well before; by name any:RUN or notok:RUN for other ends.
@@ -222,9 +225,8 @@ def submit(
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     kind = _kind(is_module=is_module, is_program=is_program)
     loaded, call = _load(job, args, kwargs, _flags(short, set or {}), kind=kind)
-    chosen, profile = _cluster(
-        scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
-    )
+    of_profile = {"partition": partition, "account": account, "qos": qos}
+    chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
     folder = _folder(runs)
     request = SnapshotRequest(wanted=snapshot, runs=folder)
     run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
@@ -253,6 +255,7 @@ def sweep(
     partition: str | None = None,
     account: str | None = None,
     qos: str | None = None,
+    notify: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
     after: _After = (),
@@ -309,7 +312,7 @@ def sweep(
     of_profile = {"partition": partition, "account": account, "qos": qos}
 
     def plan(loaded: LoadedJob, point: Point) -> PlannedRun:
-        chosen, profile = _cluster(scheduler, point.cluster or cluster, of_profile)
+        chosen, profile = _cluster(scheduler, point.cluster or cluster, of_profile, notify)
         request = SnapshotRequest(wanted=snapshot, runs=folder)
         return plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
 
@@ -410,9 +413,9 @@ def _flags(short: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Flag
 
 
 def _cluster(
-    scheduler: str, cluster: str | None, named: Mapping[str, str | None]
+    scheduler: str, cluster: str | None, named: Mapping[str, str | None], notify: Sequence[str]
 ) -> tuple[str, LoadedProfile]:
-    from hpcdist.cluster.load import choose_cluster
+    from hpcdist.cluster.load import choose_cluster, with_channels
     from hpcdist.job import Flag
     from hpcdist.schedulers import host_of
 
@@ -424,7 +427,7 @@ def _cluster(
             "submits no jobs from here",
             hint="use the command hpcdist submit, or call this at the host",
         )
-    return chosen, loaded
+    return chosen, with_channels(loaded, notify)
 
 
 def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:

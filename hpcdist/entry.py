@@ -11,6 +11,7 @@ import sys
 
 from hpcdist.agent import task
 from hpcdist.runs.run import Run
+from hpcdist.runs.untold import is_untold
 
 _LEAST_BYTES = 128_000
 """Least size of events: to read less takes two milliseconds."""
@@ -20,13 +21,17 @@ _MOST_FILES = 256
 
 
 def main() -> None:
-    """Be the agent of this node, keep the figures of the run on its first one, and end with the
-    exit code of the run; the scheduler's script calls this."""
+    """Be the agent of this node; on the first one, keep the figures of the run and tell of its end;
+    end with the exit code of the run. The scheduler's script calls this."""
     led = task.run_submitted()
     if led is None:
         sys.exit(0)
     run, code = led
     keep_figures(run)
+    if is_untold(run):
+        from hpcdist.notify import tell_end  # with what asks schedulers
+
+        tell_end(run)
     # The scheduler must see a failed run as a failed job: dependencies count on it.
     sys.exit(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import click
 
@@ -19,6 +20,7 @@ from hpcdist.cli.options import (
     options_of_job,
 )
 from hpcdist.cli.printing import note, print_json
+from hpcdist.cluster.channels import NONE
 
 
 @click.command(cls=HostCommand)
@@ -53,7 +55,8 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     from hpcdist.schedulers.base import Finding
 
     loaded = load_from_options(options, defaults={"resources.nodes": 2})
-    scheduler, cluster = cluster_from_options(options)
+    # Who checks waits for it, and need not be told.
+    scheduler, cluster = cluster_from_options(replace(options, notify=(NONE,)))
     interrupts = Interrupts()
     request = Request(
         loaded=loaded,

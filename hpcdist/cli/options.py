@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 
 from hpcdist.cluster.schedulers import LOCAL, scheduler_choices
 from hpcdist.runs.run import Run, all_runs, runs_folder
+from hpcdist.runs.untold import list_untold
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
@@ -64,10 +65,24 @@ host_option = click.option(
 )
 
 
+def _keep_runs(context: click.Context, _option: click.Parameter, value: str | None) -> Path:
+    """Return the folder, and at the command's end have those told who wait for ends in it."""
+    runs = runs_folder(value)
+    context.call_on_close(partial(_tell_ends, runs))
+    return runs
+
+
+def _tell_ends(runs: Path) -> None:
+    if list_untold(runs):
+        from hpcdist.notify import tell_ends
+
+        tell_ends(runs)
+
+
 runs_option = click.option(
     "--runs",
     metavar="DIR",
-    callback=lambda _context, _option, value: runs_folder(value),
+    callback=_keep_runs,
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
 
@@ -117,6 +132,7 @@ class JobOptions:
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
     summary_after: bool = False
+    notify: tuple[str, ...] = ()
     snapshot: bool | None = None
     snapshot_limit: float | None = None
     runs: Path
@@ -232,6 +248,13 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
     ),
     click.option(
         "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
+    ),
+    click.option(
+        "--notify",
+        metavar="CHANNEL",
+        multiple=True,
+        help="Tell of the end by mail:ADDRESS, command:PROGRAM, or slack, teams, discord, ntfy or "
+        "apprise with :env:VARIABLE or :file:PATH; none: nobody. [default: as the profile says]",
     ),
 )
 
@@ -366,7 +389,7 @@ def cluster_from_options(
 ) -> tuple[str, LoadedProfile]:
     """Return the scheduler, or `auto`, and the profile, of another name than the option's where
     `name` is given; debug mode is local, as --local is."""
-    from hpcdist.cluster.load import choose_cluster
+    from hpcdist.cluster.load import choose_cluster, with_channels
     from hpcdist.job import Flag
 
     scheduler = LOCAL if options.local or debug else options.scheduler
@@ -377,7 +400,8 @@ def cluster_from_options(
         option: Flag(name=f"--{option}", value=text, text=text)
         for option, text in _typed(options, _PROFILE_FLAGS).items()
     }
-    return choose_cluster(scheduler, name or options.cluster, flags)
+    chosen, loaded = choose_cluster(scheduler, name or options.cluster, flags)
+    return chosen, with_channels(loaded, options.notify)
 
 
 def cluster_here(options: JobOptions) -> LoadedProfile:
@@ -385,7 +409,7 @@ def cluster_here(options: JobOptions) -> LoadedProfile:
 
     Raises UsageError for an option that the allocation has decided already.
     """
-    from hpcdist.cluster.load import load_profile
+    from hpcdist.cluster.load import load_profile, with_channels
     from hpcdist.schedulers import load_scheduler
 
     given = ["--local"] if options.local else []
@@ -395,7 +419,7 @@ def cluster_here(options: JobOptions) -> LoadedProfile:
         given += [] if has_steps else [f"--scheduler {options.scheduler}"]
     if given:
         raise click.UsageError(f"--here and {given[0]} contradict each other")
-    return load_profile(options.cluster)
+    return with_channels(load_profile(options.cluster), options.notify)
 
 
 def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:

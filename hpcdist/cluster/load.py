@@ -23,6 +23,7 @@ from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.base.files import read_bytes, shipped_folder
 from hpcdist.base.ownership import doors, owner_of
 from hpcdist.base.text import nearest, nearest_first
+from hpcdist.cluster.channels import NONE, as_texts
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
@@ -38,7 +39,7 @@ DEFAULT_ORIGIN = "default"
 
 _RUN_KEYS = (
     *("setup", "python", "environment", "directives", "lsf.launcher", "azure.image"),
-    *("container.image", "container.python", "container.options"),
+    *("container.image", "container.python", "container.options", "notify"),
 )
 """Keys whose values are executed as the user, or decide what is."""
 
@@ -225,6 +226,22 @@ def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]
     return _choose(None, files), profiles
 
 
+def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile:
+    """Return the profile with the channels of --notify in the place of its own, if there are any.
+
+    Raises ProfileError for what is no channel.
+    """
+    if not notify:
+        return loaded
+    channels = [] if list(notify) == [NONE] else list(notify)
+    check_rules({"notify": channels}, lambda _: "--notify")
+    return msgspec.structs.replace(
+        loaded,
+        profile=msgspec.structs.replace(loaded.profile, notify=channels),
+        origins=loaded.origins | {"notify": "--notify"},
+    )
+
+
 def _loaded(
     name: str | None, files: Sequence[_ProfileFile], flags: Mapping[str, Flag]
 ) -> LoadedProfile:
@@ -277,9 +294,12 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     values = dict(file.clusters[name])
     # A key that has nothing behind it is empty; several lines of bash may be one text.
-    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}, "container": {}}
+    empty: dict[str, Any] = {"setup": [], "directives": [], "notify": []}
+    empty |= {"environment": {}, "container": {}}
     empty |= {name: {} for name in SCHEDULERS if name in ClusterProfile.__struct_fields__}
     values |= {key: value for key, value in empty.items() if values.get(key, ...) is None}
+    if "notify" in values:
+        values["notify"] = as_texts(values["notify"])
     if isinstance(values.get("setup"), str):
         values["setup"] = [values["setup"]]
     _check(values, lambda _: f"{file.shown}: cluster {name}")

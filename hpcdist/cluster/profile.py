@@ -26,7 +26,7 @@ class LsfOptions(Section, frozen=True, kw_only=True):
 
     options: list[str] = msgspec.field(default_factory=LSF_OPTIONS.copy)
     """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
-    a job that waits for what can never come true."""
+    a job that waits for what can never come true, and -N and -u for mail."""
     gpu: str | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
     gpu_rusage: str | None = None
@@ -114,6 +114,11 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     price_per_hour: Positive | None = None
     """Price of one node for an hour, in any currency: summaries tell what runs cost. Of azure,
     azure.price_per_hour comes before it."""
+
+    notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
+    """Channels by which you are told of the end of each run or sweep: mail:ADDRESS (by the
+    scheduler), slack, teams, discord, ntfy or apprise with env:VARIABLE or file:PATH, which hold
+    the address, and command:PROGRAM ARGUMENTS."""
 
     @property
     def node_price(self) -> float | None:

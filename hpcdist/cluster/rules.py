@@ -13,6 +13,7 @@ from typing import Any
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.secrets import holds_secret, looks_secret
 from hpcdist.base.text import nearest
+from hpcdist.cluster.channels import parse_channel
 from hpcdist.cluster.host import HOST_HINT, why_no_host
 from hpcdist.cluster.profile import LSF_OPTIONS
 from hpcdist.cluster.requirement import (
@@ -89,7 +90,7 @@ _OWN_OPTIONS = {
 """Scheduler of a profile -> options that hpcdist sets itself, or that contradict it -> what to use
 instead of a directive. Of other schedulers, any may be directives."""
 
-_KNOWN_OPTIONS = (*LSF_OPTIONS, "-ti")
+_KNOWN_OPTIONS = (*LSF_OPTIONS, "-ti", "-N", "-u")
 """Options that lsf.options may list: hpcdist knows how to send them."""
 _PLACES = {"gpu": ("gpus",), "gpu_rusage": ("gpus",), "launcher": ("host", "command")}
 """Key of the section lsf -> what may stand in braces there."""
@@ -120,6 +121,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield "host", problem, HOST_HINT
     if host is not None and (scheduler := values.get("scheduler")) in ("local", "azure"):
         yield "host", f"stands beside scheduler {scheduler}, which needs none", "leave one out"
+    yield from _channel_problems(values.get("notify", []))
     yield from _setup_problems(values.get("setup", []))
     yield from _lsf_problems(values.get("lsf", {}))
     yield from _azure_problems(values.get("azure", {}))
@@ -128,6 +130,15 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     yield from (
         _held(key) for key, value in values.items() if any(map(holds_secret, _texts(value)))
     )
+
+
+def _channel_problems(channels: Sequence[str]) -> Iterator[Problem]:
+    for channel in channels:
+        try:
+            parse_channel(channel)
+        except ValueError as error:
+            problem, hint = error.args
+            yield "notify", problem, hint
 
 
 def _setup_problems(lines: Sequence[str]) -> Iterator[Problem]:

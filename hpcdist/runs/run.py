@@ -22,6 +22,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
+      notify.log              who was told of the end, or why not
       figures.msgpack         what a summary makes of the events, where they are many
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.

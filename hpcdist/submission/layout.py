@@ -223,7 +223,7 @@ class SummaryJob:
     def __init__(self, planned: PlannedSubmission, places: Places) -> None:
         cluster = planned.runs[0].plan.cluster
         mem_gb = cluster.mem_gb and min(cluster.mem_gb, _SUMMARY_MEM_GB)
-        self._cluster = msgspec.structs.replace(cluster, mem_gb=mem_gb)
+        self._cluster = msgspec.structs.replace(cluster, mem_gb=mem_gb, notify=[])
         self._scheduler = planned.scheduler
         self._folder = places.path  # its name is the first part of the job's
         self._job = JobSpec(

@@ -16,6 +16,7 @@ from hpcdist.agent.task import AgentTask
 from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
+from hpcdist.cluster.channels import check_channels, own_channels
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
@@ -268,6 +269,7 @@ def plan_run(
         launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
         job = msgspec.structs.replace(loaded.job, launch=launch)
         loaded = msgspec.structs.replace(loaded, job=job)
+    check_channels(own_channels(cluster.profile.notify))
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded, container_notes = settle_container(loaded, cluster, chosen)

@@ -24,11 +24,13 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.base.secrets import HIDDEN
+from hpcdist.cluster.channels import own_channels
 from hpcdist.cluster.load import LoadedProfile, load_profile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.runs import untold
 from hpcdist.runs.run import Run, check_own
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -186,6 +188,8 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
     )
     with _reopened(run, ended.verdict):
         write_spec(run, planned, msgspec.structs.replace(ended.spec, job_name=name))
+        if ended.spec.sweep is None and own_channels(planned.cluster.profile.notify):
+            untold.expect(run.path.parent, run.id)
         return planned.hand_over(target, [run])
 
 

@@ -284,7 +284,7 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{scheduler: lsf, directives: ['-R \"cu[a] cu[b]\"']}", "cu[...] stands there twice", ""),
         ("{scheduler: lsf, directives: ['-R \"select[a] b\"']}", "'b' stands in no section", ""),
         ("{lsf: {options: [-tii]}}", 'lsf.options has "-tii"', "did you mean -ti?"),
-        ("{lsf: {options: [-J, '-W 60']}}", 'has "-W 60", which hpcdist never', "-ti; others"),
+        ("{lsf: {options: [-J, '-W 60']}}", 'has "-W 60", which hpcdist never', "-u; others"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'is "num={gpu}", with {gpu}', "filled in is {gpus}"),
         ("{lsf: {gpu_rusage: 'n={gpus'}}", "with a brace that has no other", "{gpus}"),
         ('{lsf: {gpu: "num=1\\n"}}', "must be one line of text", "default"),

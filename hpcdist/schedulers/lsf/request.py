@@ -17,6 +17,7 @@ import msgspec
 
 from hpcdist.base.errors import ProfileError
 from hpcdist.base.text import number_of
+from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import (
     fill,
@@ -55,6 +56,8 @@ _ELEMENT, _ELEMENT_OF_LSF = re.compile(r"^(\d+)_(\d+)$"), r"\1[\2]"
 """An element of an array: 11_3 for submitit, 11[3] for LSF."""
 _CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
 
+_FLAG = "-"
+"""Stands for an option that takes no value."""
 _USES = {
     "-J": ("by which the job is found", ""),
     "-q": ("for the queue", "leave partition out"),
@@ -67,6 +70,8 @@ _USES = {
     "-gpu": ("for the GPUs", "set gpu_request: none, or lsf.gpu_rusage"),
     "-W": ("for the time limit", "leave --time and time_limit_min out"),
     "-o": ("for the output", ""),
+    "-N": ("for the mail at the end", "leave mail out of notify"),
+    "-u": ("for the mail at the end", "leave the address out of notify"),
     "-w": ("for the jobs to wait for", "leave --after, --summary-after and --max-parallel out"),
 }
 """Option that is needed -> what for, and how to do without."""
@@ -236,6 +241,8 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         "-W": request.limit,
         "-r": "",
         "-o": f"{target.submitit_folder}/{log}_lsf.out",
+        "-N": None if (address := mail_of(cluster.notify)) is None else _FLAG,
+        "-u": address,
         "-w": " && ".join(conditions),
     }
     lines: list[str] = []
@@ -243,7 +250,7 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         if option == "-r":  # where a host is lost, LSF starts the job again
             lines += ["-r"] if job.launch.requeue and "-r" in allowed else []
         elif value:
-            line = f"{option} {_quoted(value)}"
+            line = option if value is _FLAG else f"{option} {_quoted(value)}"
             if option not in allowed and (option != "-R" or request.needs_requirement):
                 purpose, without = _USES[option]
                 raise ProfileError(

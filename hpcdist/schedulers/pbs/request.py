@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 
 from hpcdist.base.errors import JobError, ProfileError
+from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
@@ -55,6 +56,8 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         "-o": f"{target.submitit_folder}/{report}_pbs.out",
         "-J": _array(target),
         "-W": _depend(target.dependencies),
+        "-m": None if (address := mail_of(cluster.notify)) is None else "ae",
+        "-M": address,
     }
     own = [f"{key.strip()} {shlex.quote(value)}" for key, value in values.items() if value]
     return [*own, *cluster.directives]

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.schedulers.base import Target
@@ -66,6 +67,8 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         if (value := getattr(cluster, name)) is not None:
             options[name] = value
     options |= _resource_options(job, cluster) | _end_options(job, cluster)
+    if (address := mail_of(cluster.notify)) is not None:  # of an array one, at its end
+        options |= {"mail-type": "END,FAIL"} | ({"mail-user": address} if address else {})
     options |= {"output": log_pattern(target, "0"), "open-mode": "append"}
     if target.array_size is not None:
         limit = f"%{target.max_parallel}" if target.max_parallel else ""

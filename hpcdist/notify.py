@@ -1,0 +1,308 @@
+"""Tell the user of the end of a run or a sweep, once, by the channels that `notify` names.
+
+The agent of a run's first node tells at the run's end. Where it cannot, as on nodes without a way
+to the internet, or could not, as it died with its node, the next hpcdist command on the login node
+does so, in the background. `hpcdist.runs.untold` sees to it that one of several does.
+
+    python -c "from hpcdist.notify import main; main()" RUNS [NAME]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.secrets import Stars
+from hpcdist.base.text import one_line
+from hpcdist.cluster.channels import COMMAND, Channel, own_channels
+from hpcdist.monitor.ends import exit_code_of_all
+from hpcdist.monitor.follow import end_sentence
+from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.sweep import Sweep, is_sweep
+from hpcdist.runs.untold import Untold, list_untold, may_look, peek, take
+from hpcdist.runs.verdict import Verdict
+
+LIMIT_S = 20.0
+"""Time that all channels together may take: a service that does not answer must hold no job."""
+_STARTING_S = 10.0
+"""Time for the process that tells to start, and to read the figures."""
+_LOOK_EVERY_S = 60.0
+_SURE_AFTER_S = 2.0
+_MOST_TRIES = 8
+_RETRY_S = 60.0
+_LONGEST_RETRY_S = 3600.0
+_MOST_REASON = 200
+_MAIN = "import sys; sys.path[:] = filter(None, sys.path); from hpcdist.notify import main; main()"
+"""Not -m, by which modules in the working directory would be found before others."""
+
+LOG_NAME = "notify.log"
+_SERVICES = {
+    "slack": ("NotifySlack",),
+    "teams": ("NotifyMSTeams", "NotifyWorkflows"),
+    "discord": ("NotifyDiscord",),
+    "ntfy": ("NotifyNtfy",),
+}
+"""Kind of channel -> apprise's classes for the addresses of that service."""
+
+
+class Message(NamedTuple):
+    """One message about an end."""
+
+    title: str
+    text: str
+    fields: dict[str, str]
+    """Variables for a command."""
+
+
+# Who tells.
+
+
+def tell_end(run: Run) -> None:
+    """Tell that a run has ended, or the sweep whose last run it was, from the node that led it;
+    what is said of that goes into the job's log."""
+    if not run.verdict_file.exists():
+        return
+    place = run.read_sweep_place()
+    name = run.id if place is None else str(place.id)
+    command = [sys.executable, "-c", _MAIN, str(run.path.parent), name]
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, timeout=_STARTING_S + LIMIT_S, check=False
+        )
+
+
+def tell_ends(runs: Path) -> None:
+    """Have another process tell of runs in the folder that have ended, if there may be any."""
+    now_s = time.time()
+    due = [name for name in list_untold(runs) if peek(runs, name).not_before_s <= now_s]
+    has_ended = any((runs / name / "verdict.json").exists() for name in due)
+    if due and (has_ended or may_look(runs, every_s=_LOOK_EVERY_S)):
+        with suppress(OSError):
+            subprocess.Popen(
+                [sys.executable, "-c", _MAIN, str(runs)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+def main() -> None:
+    """Tell of a run or sweep by its name, as the agent asks for, or of all that have ended."""
+    tell(Path(sys.argv[1]), sys.argv[2:])
+    sys.stderr.flush()
+    os._exit(0)  # a thread may still wait for a service
+
+
+def tell(runs: Path, names: Sequence[str] = ()) -> None:
+    """Tell of these runs and sweeps, or of all in the folder whose time it is, if they have
+    ended."""
+    for name in names or list_untold(runs):
+        with take(runs, name) as untold:
+            if untold is not None and (names or untold.not_before_s <= time.time()):
+                _tell(runs / name, untold, is_first=bool(names))
+
+
+# Whether there is something to tell.
+
+
+def _tell(path: Path, untold: Untold, *, is_first: bool) -> None:
+    """Tell of a run or sweep by the channels that do not know yet, if it has ended."""
+    if not path.is_dir():  # deleted
+        untold.is_done = True
+        return
+    found = _runs_of(path, is_over=untold.is_over)
+    if found is None:
+        return
+    verdicts = _verdicts_of(found)
+    if verdicts is None:
+        return
+    spec = (found[0].read_spec() if found else None) or RunSpec()
+    channels = own_channels(spec.cluster.profile.notify)
+    message = _write_message(path, found, verdicts, spec)
+    outcomes = _send([one for one in channels if str(one) not in untold.told], message)
+    failed = {channel: reason for channel, reason in outcomes.items() if reason is not None}
+    untold.told += [str(channel) for channel in outcomes if channel not in failed]
+    untold.num_tries += 1
+    untold.is_done = not failed or untold.num_tries >= _MOST_TRIES
+    if not is_first:  # commands of other hosts come at once where the node has no way out
+        wait_s = min(_LONGEST_RETRY_S, _RETRY_S * 2.0**untold.num_tries)
+        untold.not_before_s = time.time() + wait_s
+    _log(path, outcomes, is_last=bool(failed) and untold.is_done)
+
+
+def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
+    """Return the run, or all runs of the sweep; None where some have not been started yet."""
+    if not is_sweep(path):
+        return [Run(path)]
+    sweep = Sweep(path)
+    num_points = sweep.read().num_points or 0
+    runs = [sweep.run(index, num_points) for index in range(num_points)]
+    there = [run for run in runs if run.path.is_dir()]
+    return there if is_over or len(there) == len(runs) else None
+
+
+def _verdicts_of(runs: Sequence[Run]) -> dict[str, Verdict] | None:
+    """Return how each run ended, as its agents say, or else its scheduler, asked twice; None where
+    one has not."""
+    found = {run.id: run.read_verdict() for run in reversed(runs)}
+    verdicts = {name: verdict for name, verdict in found.items() if verdict is not None}
+    left = [run for run in runs if run.id not in verdicts]
+    for pause_s in (0.0, _SURE_AFTER_S) if left else ():
+        time.sleep(pause_s)  # a verdict may be on its way through a shared file system
+        conditions = run_conditions(left)
+        if any(condition.state in OPEN_STATES for condition in conditions.values()):
+            return None
+        for run in left:
+            verdicts[run.id] = run.read_verdict() or end_verdict(run, conditions[run.id])
+    return {run.id: verdicts[run.id] for run in runs}
+
+
+# What is told.
+
+
+def _write_message(
+    path: Path, runs: Sequence[Run], verdicts: Mapping[str, Verdict], spec: RunSpec
+) -> Message:
+    job = spec.outline.name or "job"
+    ends = [one_line(end_sentence(run, verdicts[run.id])) for run in runs]
+    if is_sweep(path):
+        counts = Counter(verdict.state for verdict in verdicts.values())
+        state = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+        title = f"sweep {path.name}: {state or 'no run was started'}"
+        bad = [end for run, end in zip(runs, ends, strict=True) if verdicts[run.id].state != "done"]
+        lines = bad[:5] + ([f"and {len(bad) - 5} more"] if len(bad) > 5 else [])
+    else:
+        state = verdicts[path.name].state
+        title, lines = f"{job}: {state}", ends
+    code = exit_code_of_all(verdicts.values()) if runs else 1
+    fields = {
+        "RUN": path.name,
+        "JOB": job,
+        "STATE": state,
+        "EXIT_CODE": str(verdicts[path.name].exit_code_of_run if path.name in verdicts else code),
+        "PATH": str(path),
+        "TITLE": title,
+    }
+    text = "\n".join([*lines, *_headline(runs, verdicts), f"hpcdist summary {path}"])
+    variables = {f"HPCDIST_NOTIFY_{name}": value for name, value in fields.items()}
+    return Message(title, text, variables)
+
+
+def _headline(runs: Sequence[Run], verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return what the summary says first; nothing where it says no more than the verdict."""
+    if not any(verdict.state == "done" for verdict in verdicts.values()):
+        return []
+    with suppress(Exception):  # the message is not to fail for it
+        from hpcdist.summary import summarize
+        from hpcdist.summary.report.report import make_sections
+
+        states = {name: verdict.state for name, verdict in verdicts.items()}
+        return [
+            one_line(text)
+            for section in make_sections(summarize(runs, states))
+            for text in section.conclusions[:1]
+        ]
+    return []
+
+
+# How it is told.
+
+
+def _send(channels: Sequence[Channel], message: Message) -> dict[Channel, str | None]:
+    """Tell by all channels at once; return why each failed, None where it did not."""
+    outcomes: dict[Channel, str | None] = {}
+
+    def send(channel: Channel) -> None:
+        try:
+            if channel.kind == COMMAND:
+                _run(channel, message)
+            else:
+                _post(channel, message)
+        except (HpcdistError, OSError, ImportError) as error:
+            outcomes[channel] = one_line(str(error))[:_MOST_REASON]
+        else:
+            outcomes[channel] = None
+
+    threads = [threading.Thread(target=send, args=(channel,), daemon=True) for channel in channels]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + LIMIT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    late = f"no answer within {LIMIT_S:.0f} s"
+    return {channel: outcomes.get(channel, late) for channel in channels}
+
+
+def _run(channel: Channel, message: Message) -> None:
+    """Run a command, with the message on its stdin. Raises OSError or UserError."""
+    try:
+        done = subprocess.run(
+            channel.argv(),
+            input=f"{message.title}\n{message.text}\n".encode(errors="replace"),
+            env={**os.environ, **message.fields},
+            capture_output=True,
+            timeout=LIMIT_S - 1,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"it had not ended after {LIMIT_S - 1:.0f} s", hint="") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        text = Stars().text(f"exit code {done.returncode}{': ' if said else ''}{''.join(said)}")
+        raise UserError(text, hint="")
+
+
+def _post(channel: Channel, message: Message) -> None:
+    """Write to a service. Raises UserError, whose text does not hold the address."""
+    import apprise
+
+    address = channel.address()
+    if channel.kind == "ntfy" and address.startswith("http"):  # a server of one's own, too
+        address = f"ntfy{address.removeprefix('http')}"
+    service = apprise.Apprise.instantiate(address, suppress_exceptions=True)
+    kinds = _SERVICES.get(channel.kind)
+    if service is None or (kinds and type(service).__name__ not in kinds):
+        raise UserError(f"{channel.to} does not hold an address of {channel.kind}", hint="")
+    with apprise.LogCapture(level=logging.WARNING) as said:  # type: ignore[no-untyped-call]
+        is_told = service.notify(body=message.text, title=message.title)
+        reasons = said.getvalue().splitlines()
+    if not is_told:
+        reason = _without_parts(address, reasons[-1]) if reasons else "it was not taken"
+        raise UserError(reason, hint="")
+
+
+def _without_parts(address: str, text: str) -> str:
+    """Return a text without any part of a service's address that is long enough to be secret."""
+    for part in sorted(address.replace("?", "/").replace("@", "/").split("/"), key=len)[::-1]:
+        if len(part) >= 6:
+            text = text.replace(part, "***")
+    return Stars().text(text)
+
+
+def _log(path: Path, outcomes: Mapping[Channel, str | None], *, is_last: bool) -> None:
+    """Say what became of it, in the job's log too."""
+    lines = [
+        f"notify: {channel.kind}: " + ("told" if reason is None else f"not told: {reason}")
+        for channel, reason in outcomes.items()
+    ]
+    lines += [f"notify: given up after {_MOST_TRIES} tries"] if is_last else []
+    with suppress(OSError), (path / LOG_NAME).open("a") as log:
+        os.chmod(log.fileno(), files.PRIVATE_FILE)
+        for line in lines:
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=log)
+    for line in lines:
+        files.print_line(f"hpcdist: {line}", sys.stderr)

@@ -1,0 +1,306 @@
+"""Telling users of the end of their runs: which message, by which channels, and how often."""
+
+import json
+import os
+import signal
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hpcdist import notify
+from hpcdist.base.errors import UserError
+from hpcdist.cluster.channels import parse_channel
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.runs import untold
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec, SweepPlace, SweepSpec, UsedCluster
+from hpcdist.runs.sweep import Sweep
+from hpcdist.runs.verdict import Verdict
+
+LIMIT_S = 60.0
+DONE = Verdict(kind="done", state="done", message="done", exit_code_of_run=0)
+FAILED = Verdict(
+    kind="exit", state="failed", message="rank 1 (host h) left with 3", exit_code_of_run=1
+)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    """A server on this machine that plays the services; it keeps what it is sent, and never answers
+    what is sent to /mute."""
+    received, release = [], threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.path, content.decode()))
+            if self.path.startswith("/mute"):
+                release.wait(LIMIT_S)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def do_CONNECT(self):
+            received.append((self.path, ""))
+            self.send_error(403)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    server.address = f"127.0.0.1:{server.server_port}"
+    server.received = received
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield server
+    release.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def make_ended(tmp_path):
+    """Make the directory of a run that has ended, whose user wants to be told of it."""
+
+    def make(name, channels, *, verdict=DONE, sweep=None):
+        run = Run(tmp_path / name)
+        run.make()
+        profile = ClusterProfile(notify=list(channels))
+        place = sweep and SweepPlace(id=sweep, num_points=2)
+        job = {"name": "ddp", "workload": "script"}
+        cluster = UsedCluster(profile=profile)
+        run.write_spec(RunSpec(id=name, created_s=1.7e9, job=job, cluster=cluster, sweep=place))
+        if verdict is not None:
+            run.write_verdict(verdict)
+        if sweep is None:
+            untold.expect(tmp_path, name)
+        return run
+
+    return make
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_every_channel_gets_one_message_at_the_end_and_no_address_is_written_down(
+    hpcdist, service, tmp_path
+):
+    hpcdist.write("script.py", "print('hello')")
+    address = hpcdist.write("address", f"json://{service.address}/s3cret-path/\n")
+    address.chmod(0o600)
+    command = hpcdist.write(
+        "tell", '#!/bin/sh\ncat > "$1"; env | grep ^HPCDIST_NOTIFY_ | sort >> "$1"\n'
+    )
+    command.chmod(0o700)
+    hpcdist.environment |= {
+        "NTFY_URL": f"http://{service.address}/s3cret-topic",
+        "MUTE_URL": f"json://{service.address}/mute/?rto=0.5",
+        "SLACK_URL": "https://hooks.slack.com/services/T1111S3CR/B1111S3CR/s3cretxxxxs3cretxxxxs3cr",
+        "HTTPS_PROXY": f"http://{service.address}",
+        "NO_PROXY": "127.0.0.1",
+    }
+    channels = [
+        "ntfy:env:NTFY_URL",
+        f"apprise:file:{address}",
+        "apprise:env:MUTE_URL",
+        "slack:env:SLACK_URL",
+        f"command:{command} 'told of it'",
+    ]
+    options = [word for channel in channels for word in ("--notify", channel)]
+    done = hpcdist("submit", "script.py", "--local", *options)
+    assert done.returncode == 0, done.stderr
+    _, folder = sorted((tmp_path / "runs").iterdir())
+    wait_for((folder / "notify.log").exists)
+
+    by_path = dict(service.received)
+    (ntfy,) = [content for content in by_path.values() if "s3cret-topic" in content]
+    posted = json.loads(by_path["/s3cret-path/"])
+    assert posted["title"] == "script: done"
+    assert f"run {folder.name}: done in " in posted["message"]
+    assert f"hpcdist summary {folder}" in json.loads(ntfy)["message"]
+    assert by_path["hooks.slack.com:443"] == ""  # the proxy let nothing through
+    told = (tmp_path / "told of it").read_text()
+    assert told.startswith(f"script: done\nrun {folder.name}: done in ")
+    assert f"HPCDIST_NOTIFY_RUN={folder.name}\nHPCDIST_NOTIFY_STATE=done\n" in told
+
+    lines = [
+        line.partition("notify: ")[2] for line in (folder / "notify.log").read_text().splitlines()
+    ]
+    assert sorted(line.partition(":")[0] for line in lines if line.endswith(": told")) == [
+        *("apprise", "command", "ntfy")
+    ]
+    assert sum(line.startswith("apprise: not told: ") for line in lines) == 1
+    assert sum(line.startswith("slack: not told: ") for line in lines) == 1
+    # Those that know are not told again; those that do not are, by a later command.
+    assert set(untold.peek(folder.parent, folder.name).told) == {
+        channel for channel in channels if channel not in ("apprise:env:MUTE_URL", channels[3])
+    }
+    texts = [path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()]
+    assert not [text for text in texts if b"s3cret" in text.lower() or b"/mute" in text]
+
+
+def test_a_command_tells_of_a_run_whose_agent_was_killed_with_all_it_had(hpcdist, tmp_path):
+    hpcdist.write("script.py", "import time; time.sleep(600)")
+    out = tmp_path / "out"
+    notify = f"command:sh -c 'cat >> {out}'"
+    submitted = hpcdist("submit", "script.py", "--scheduler", "local", "--notify", notify, "--json")
+    run = Run(Path(json.loads(submitted.stdout)["path"]))
+    agent = wait_for(
+        lambda: run.agent_file(0).exists() and json.loads(run.agent_file(0).read_text())
+    )
+    wait_for(lambda: run.find_log(0, 0))
+    os.kill(agent["process"]["pid"], signal.SIGKILL)
+    (run.path.parent / ".untold" / "~look").unlink(missing_ok=True)
+    wait_for(lambda: "lost" in hpcdist("status", run.id).stdout)
+    wait_for(lambda: not untold.list_untold(run.path.parent) and out.exists())
+    wait_for((run.path / "notify.log").exists)
+    text = out.read_text()
+    assert text.startswith("script: lost\n")
+    assert "its agents were killed or lost their machine" in text
+    assert text.count("script: lost") == 1
+
+
+def test_one_of_many_commands_tells(make_ended, tmp_path):
+    out = tmp_path / "out"
+    run = make_ended("ddp-1", [f"command:sh -c 'cat >> {out}'"], verdict=FAILED)
+    threads = [threading.Thread(target=notify.tell, args=(tmp_path,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert out.read_text().count("ddp: failed") == 1
+    assert "rank 1 (host h) left with 3" in out.read_text()
+    assert not untold.list_untold(tmp_path)
+    assert (run.path / "notify.log").stat().st_mode & 0o077 == 0
+
+
+def test_who_was_killed_while_telling_leaves_it_to_the_next(make_ended, tmp_path):
+    out = tmp_path / "out"
+    make_ended("ddp-1", [f"command:sh -c 'cat >> {out}'"])
+    folder = tmp_path / ".untold"
+    (folder / "ddp-1").rename(folder / "ddp-1~0123")
+    notify.tell(tmp_path)
+    assert not out.exists()  # somebody is at it
+    os.utime(folder / "ddp-1~0123", (1.7e9, 1.7e9))
+    notify.tell(tmp_path)
+    assert out.read_text().count("ddp: done") == 1
+
+
+def test_a_sweep_is_told_of_once_and_only_when_all_of_it_has_ended(make_ended, tmp_path):
+    out = tmp_path / "out"
+    channels = [f"command:sh -c 'cat >> {out}'"]
+    Sweep(tmp_path / "s-1").path.mkdir()
+    Sweep(tmp_path / "s-1").write(SweepSpec(id="s-1", num_points=2))
+    untold.expect(tmp_path, "s-1")
+    first = make_ended("s-1-000", channels, verdict=FAILED, sweep="s-1")
+    assert untold.is_untold(first)
+    notify.tell(tmp_path, ["s-1"])
+    assert not out.exists()
+    make_ended("s-1-001", channels, sweep="s-1")
+    notify.tell(tmp_path, ["s-1"])
+    notify.tell(tmp_path, ["s-1"])
+    title, failed, *_ = out.read_text().splitlines()
+    assert title == "sweep s-1: 1 done, 1 failed"
+    assert failed == "run s-1-000 failed: rank 1 (host h) left with 3"
+    assert out.read_text().count("sweep s-1") == 1
+    assert not untold.is_untold(first)
+
+
+def test_a_channel_that_fails_is_tried_later_and_not_for_ever(make_ended, tmp_path, monkeypatch):
+    run = make_ended("ddp-1", ["command:false"])
+    notify.tell(tmp_path, [run.id])  # by the agent: the next command may try at once
+    assert untold.peek(tmp_path, run.id).not_before_s == 0.0
+    for _ in range(3):
+        notify.tell(tmp_path)  # by commands, of which one tries
+    assert untold.peek(tmp_path, run.id).num_tries == 2
+    assert untold.peek(tmp_path, run.id).not_before_s > time.time() + 60
+    now_s = time.time()
+    for number in range(20):
+        monkeypatch.setattr(notify.time, "time", lambda number=number: now_s + 7200 * number)
+        notify.tell(tmp_path)
+    assert not untold.list_untold(tmp_path)
+    assert "given up after 8 tries" in (run.path / "notify.log").read_text()
+    assert (run.path / "notify.log").read_text().count("exit code 1") == 8
+
+
+def test_nothing_is_told_in_a_folder_that_others_may_write(make_ended, tmp_path):
+    out = tmp_path / "out"
+    make_ended("ddp-1", [f"command:touch {out}"])
+    (tmp_path / ".untold").chmod(0o770)
+    notify.tell(tmp_path)
+    notify.tell(tmp_path, ["ddp-1"])
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("channel", "problem"),
+    [
+        ("sleck:env:X", "did you mean slack"),
+        ("slack:https://hooks.slack.com/services/T/B/s3cret", "slack:env:VARIABLE"),
+        ("https://ntfy.sh/s3cret", "they are mail, command"),
+        ("ntfy:file:address", "begin it with / or ~"),
+        ("mail:ada@host,x@y", "which is no address"),
+        ("command:", "without a program"),
+        ("command:./tell.sh", "begin it with / or ~"),
+        ("command:sh -c 'x", "close the quotes"),
+    ],
+)
+def test_what_is_no_channel_is_refused_without_what_may_be_secret(channel, problem):
+    with pytest.raises(ValueError, match="has ") as raised:
+        parse_channel(channel)
+    text = " ".join(raised.value.args)
+    assert problem in text
+    assert "s3cret" not in text
+
+
+def test_an_address_is_read_from_a_private_file_or_a_variable(tmp_path, monkeypatch):
+    file = tmp_path / "address"
+    file.write_text("https://host/s3cret\n")
+    file.chmod(0o644)
+    channel = parse_channel(f"slack:file:{file}")
+    with pytest.raises(UserError, match="cannot be used") as raised:
+        channel.address()
+    assert "chmod 600" in raised.value.hint
+    file.chmod(0o600)
+    assert channel.address() == "https://host/s3cret"
+    monkeypatch.delenv("NO_SUCH_URL", raising=False)
+    with pytest.raises(UserError, match="the variable NO_SUCH_URL is not set"):
+        parse_channel("slack:env:NO_SUCH_URL").address()
+
+
+def test_profiles_name_channels_which_render_shows_as_mail_and_mistakes_end_at_once(hpcdist):
+    hpcdist.write("script.py", "pass")
+    profile = "clusters: {c: {scheduler: %s, notify: [mail: ada@host.org]%s}}"
+    lines = {
+        "slurm": ["#SBATCH --mail-type=END,FAIL", "#SBATCH --mail-user=ada@host.org"],
+        "pbs": ["#PBS -m ae", "#PBS -M ada@host.org"],
+        "lsf": ["#BSUB -N", '#BSUB -u "ada@host.org"'],
+    }
+    for scheduler, expected in lines.items():
+        more = ", lsf: {options: [-J, -n, -R, -gpu, -o, -r, -N, -u]}" if scheduler == "lsf" else ""
+        hpcdist.write("hpcdist.yaml", profile % (scheduler, more))
+        rendered = hpcdist("render", "script.py")
+        assert rendered.returncode == 0, rendered.stderr
+        assert set(expected) <= set(rendered.stdout.splitlines())
+        silent = hpcdist("render", "script.py", "--notify", "none")
+        assert not set(expected) & set(silent.stdout.splitlines())
+    hpcdist.write("hpcdist.yaml", profile % ("lsf", ""))
+    refused = hpcdist("render", "script.py")
+    assert refused.returncode == 2
+    assert "add -N to lsf.options" in refused.stderr
+    refused = hpcdist("submit", "script.py", "--local", "--notify", "slack:env:NO_SUCH_URL")
+    assert refused.returncode == 2
+    assert "NO_SUCH_URL is not set" in refused.stderr
+    assert not (hpcdist.folder / "runs").exists()
