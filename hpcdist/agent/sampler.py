@@ -287,11 +287,13 @@ class _Gpu:
 
     def facts(self, uuid: str) -> GpuFacts:
         name = self._ask("name", self._nvml.nvmlDeviceGetName)
+        driver = self._ask("driver", lambda _: self._nvml.nvmlSystemGetDriverVersion())
         memory = self._ask("memory_bytes", self._memory)
         limit_mw = self._ask("power_limit", self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return GpuFacts(
             uuid=uuid,
-            name=name.decode() if isinstance(name, bytes) else name,
+            name=_text(name),
+            driver=_text(driver),
             memory_bytes=int(memory.total) if memory is not None else None,
             power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
         )
@@ -337,3 +339,7 @@ class _Gpu:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
         except self._nvml.NVMLError:  # a driver before 510
             return self._nvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value

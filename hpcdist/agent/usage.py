@@ -40,6 +40,8 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     memory_bytes: Count | None = None
     """Its memory."""
     power_limit_w: Amount | None = None
+    driver: str | None = None
+    """Version of its driver."""
 
 
 class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):

@@ -28,6 +28,7 @@ VERBS = {
     "cancel": "End runs.",
     "resume": "Take up a run again that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
+    "diff": "Name the first step at which two runs part, and what differs.",
     "fetch": "Bring home what runs elsewhere have published: events, logs, verdicts.",
     "data": "Make, check and show data sets.",
     "setup": "Install hpcdist at a host, for --host.",

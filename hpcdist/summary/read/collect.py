@@ -56,7 +56,7 @@ def read_run(run: Run) -> RunRecord | Fault:
     return RunRecord(
         id=run.id,
         facts=facts,
-        job=_job_as_submitted(spec),
+        job=job_as_submitted(spec),
         comparison=None if sweep.variant is None else sweep.id,
         variant=sweep.variant,
         # That of an image is not known: spec.json has what was there at the submission.
@@ -72,7 +72,7 @@ def read_run(run: Run) -> RunRecord | Fault:
     )
 
 
-def _job_as_submitted(spec: RunSpec) -> dict[str, Any]:
+def job_as_submitted(spec: RunSpec) -> dict[str, Any]:
     """Return the job with its script where the user has it: snapshots have it in a folder of their
     own."""
     snapshot, script = spec.snapshot, spec.job.get("script")

@@ -125,6 +125,9 @@ class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
 
     epoch: Count
     """Finished epochs."""
+    step: Count | None = None
+    loss: float | None = None
+    """Mean over the samples of this rank, in this attempt."""
 
 
 class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
