@@ -140,6 +140,10 @@ class Coordinator:
         self.deadline = self.now() + self.join_timeout_s
         self._forget_attempt()
 
+    def members(self) -> set[int]:
+        """Return the nodes whose agents have joined, and are not lost."""
+        return set(self._facts) - self._lost
+
     def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
         match message:
             case messages.Join():
@@ -234,7 +238,7 @@ class Coordinator:
         elif self.stage is Stage.DUMPING:
             self._decide_hang()
         elif self.stage is Stage.ENDING:
-            for node in self._members() - self._told.gone:
+            for node in self.members() - self._told.gone:
                 self.on_lost(node, "it did not end its ranks in time")
 
     # Messages.
@@ -274,11 +278,11 @@ class Coordinator:
             case messages.Stacks() if self.stage is Stage.DUMPING:
                 told.hang_reports |= {report.end.rank: report for report in message.reports}
                 told.dumped.add(node)
-                if told.dumped >= self._members():
+                if told.dumped >= self.members():
                     self._decide_hang()
             case messages.Reached():
                 self._reached[node] = message.boundary
-                if self._reached.keys() >= self._members():
+                if self._reached.keys() >= self.members():
                     self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
@@ -368,14 +372,14 @@ class Coordinator:
         elif reports:
             self._decide(hang_verdict(reports, told.world_size, told.ends))
         else:
-            mute = sorted(self._members() - told.dumped or self._members())
+            mute = sorted(self.members() - told.dumped or self.members())
             nodes = listed(mute, "node")
             sentence = f"the run hangs, and the agents of {nodes} did not say where"
             self._fail("hang", sentence, mute[0])
 
     def _check_gone(self) -> None:
         """With the last agent's Gone, start the next attempt or end the run."""
-        if self.stage is not Stage.ENDING or not self._members() <= self._told.gone:
+        if self.stage is not Stage.ENDING or not self.members() <= self._told.gone:
             return
         verdict = self._told.decided or self._numbered(
             failure.decide(
@@ -434,9 +438,6 @@ class Coordinator:
     def _host(self, node: int) -> str:
         return self._facts[node].host if node in self._facts else "unknown host"
 
-    def _members(self) -> set[int]:
-        return set(self._facts) - self._lost
-
     def _broadcast(self, message: ToAgent) -> None:
-        for node in sorted(self._members()):
+        for node in sorted(self.members()):
             self.send(node, message)

@@ -25,7 +25,7 @@ from hpcdist.agent.messages import (
     Hello,
     Refusal,
     ToAgent,
-    ToCoordinator,
+    ToLeader,
     Welcome,
 )
 from hpcdist.agent.node import DisagreementError
@@ -248,7 +248,7 @@ class Follower:
             self._liveness.begin(_LEADER)
         selector.register(self._channel, selectors.EVENT_READ, self._take_orders)
 
-    def tell(self, message: ToCoordinator) -> None:
+    def tell(self, message: ToLeader) -> None:
         try:
             self._channel.send(message)
         except ChannelClosedError as error:

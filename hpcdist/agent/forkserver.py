@@ -44,6 +44,7 @@ from hpcdist.machine.process import (
     children,
     die_with_parent,
     kill_descendants,
+    let_read,
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
@@ -199,10 +200,11 @@ class Forkserver:
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
-        parent = os.getpid()
+        parent, agent = os.getpid(), os.getppid()
 
         def child() -> NoReturn:
             os.close(self._reading)
+            let_read(agent)  # it is the parent's parent, and starts py-spy where it is asked to
             stacks = self._stacks.only(order.local_rank)
             become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
 

@@ -11,23 +11,26 @@ from collections.abc import Callable
 
 from hpcdist.agent import messages
 from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.inspection import Inspection
 from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
     FromForkserver,
-    ToCoordinator,
     ToForkserver,
+    ToLeader,
     ToRanks,
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.rank_process import STACKS_SIGNAL
+from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.questions import WHERE
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
@@ -51,7 +54,7 @@ class LocalRanks:
         run: Run,
         job: JobSpec,
         *,
-        tell: Callable[[ToCoordinator], None],
+        tell: Callable[[ToLeader], None],
         on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
     ) -> None:
@@ -69,6 +72,7 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks)
+        self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
         self._dumped_at = self._paused_at = math.inf
@@ -102,6 +106,10 @@ class LocalRanks:
         """Ask for a fresh store; `on_store` is the answer."""
         self._send(wanted)
 
+    def inspect(self, request: AnyRequest) -> None:
+        """Have a request of a command answered; Report is told when it is."""
+        self._inspection.begin(request)
+
     def obey(self, order: ToRanks) -> None:
         """Carry out what the coordinator wants of the ranks that there are; after End, Gone is told
         when nothing is left of them and of the store."""
@@ -119,7 +127,7 @@ class LocalRanks:
             case messages.Dump():
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 for local_rank in self._watch.pids:
-                    self._board.desk(local_rank).ask()
+                    self._board.desk(local_rank).ask(WHERE)
                 self._asked_at = time.monotonic()
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
             case messages.Pause():
@@ -137,7 +145,7 @@ class LocalRanks:
 
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return min(self._dumped_at, self._paused_at)
+        return min(self._dumped_at, self._paused_at, self._inspection.next_deadline())
 
     def on_time(self) -> None:
         """Answer the orders whose effect had to be waited for."""
@@ -153,6 +161,8 @@ class LocalRanks:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
             self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
+        for report in self._inspection.reports():
+            self._tell(report)
 
     def _has_answers(self, now: float) -> bool:
         """Return True where all living ranks have told their collectives, or will not."""

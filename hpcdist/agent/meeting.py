@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import secrets
 import selectors
 import socket
@@ -25,12 +26,13 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent import messages
+from hpcdist.agent.answers import Answers
 from hpcdist.agent.coordinator import Coordinator
 from hpcdist.agent.handshake import SECRET_BYTES, Entrance
 from hpcdist.agent.liveness import Liveness
 from hpcdist.agent.messages import (
     HELLO,
-    TO_COORDINATOR,
+    TO_LEADER,
     Beat,
     Channel,
     ChannelClosedError,
@@ -39,11 +41,12 @@ from hpcdist.agent.messages import (
     Join,
     Refusal,
     ToAgent,
-    ToCoordinator,
+    ToLeader,
     Welcome,
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.lives import Attempts, note_restart
+from hpcdist.agent.requests import Answer, RequestFile, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
@@ -53,6 +56,9 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Rendezvous
 from hpcdist.schedulers.notes import Notes
+
+_LOOK_AT_REQUESTS_S = 0.9
+"""Between two looks of node 0's agent at what commands want; its loop turns twice a second."""
 
 
 class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +97,7 @@ class HostedMeeting:
         addresses: Sequence[str],
         port_range: tuple[int, int] | None,
         selector: selectors.BaseSelector,
-        on_message: Callable[[int, ToCoordinator], None],
+        on_message: Callable[[int, ToLeader], None],
         on_lost: Callable[[int, str], None],
         log: Callable[[str], None],
         rendezvous: Rendezvous | None = None,
@@ -109,8 +115,8 @@ class HostedMeeting:
         self._selector = selector
         self._on_message = on_message
         self._on_lost = on_lost
-        self._channels: dict[int, Channel[ToCoordinator | Beat]] = {}
-        self._beating: dict[int, Channel[ToCoordinator | Beat]] = {}  # those that know beats
+        self._channels: dict[int, Channel[ToLeader | Beat]] = {}
+        self._beating: dict[int, Channel[ToLeader | Beat]] = {}  # those that know beats
         self._agent_timeout_s = agent_timeout_s
         self._liveness = Liveness(agent_timeout_s, now_s=time.monotonic())
         self._era = era
@@ -187,9 +193,9 @@ class HostedMeeting:
         if hello is None:
             newcomer.close()
             return
-        self._take_in(hello, newcomer.expect(TO_COORDINATOR))
+        self._take_in(hello, newcomer.expect(TO_LEADER))
 
-    def _take_in(self, hello: Hello, channel: Channel[ToCoordinator | Beat]) -> None:
+    def _take_in(self, hello: Hello, channel: Channel[ToLeader | Beat]) -> None:
         node = hello.node
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
@@ -199,7 +205,7 @@ class HostedMeeting:
         receive = functools.partial(self._receive, node, channel)
         self._selector.register(channel, selectors.EVENT_READ, receive)
 
-    def _receive(self, node: int, channel: Channel[ToCoordinator | Beat]) -> None:
+    def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         if self._channels.get(node) is not channel:
             return  # closed by an event of the same moment
         try:
@@ -271,7 +277,7 @@ class Leader:
         log: Callable[[str], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
-        self.messages: deque[ToCoordinator] = deque()
+        self.messages: deque[ToLeader] = deque()
         """From node 0's own agent, delivered one by one: handlers must not nest."""
         self._run = run
         self._node = node
@@ -300,6 +306,9 @@ class Leader:
             unix_now=time.time,
             saves="checkpoint" in node.job.__struct_fields__,
         )
+        self.answers = Answers(self.coordinator, send=self._send, finish=self._leave_answer)
+        self._requests = RequestFile(run.requests_file, log)
+        self._looks_at_s = 0.0
 
     def host_meeting(self, addresses: Sequence[str], selector: selectors.BaseSelector) -> None:
         """Let the others join. Raises NoFreePortError."""
@@ -314,14 +323,35 @@ class Leader:
             is_overtaken=self._attempts.is_overtaken,
             agent_timeout_s=self._node.job.launch.agent_timeout_s,
             selector=selector,
-            on_message=self.coordinator.on_message,
+            on_message=self.hear,
             on_lost=self.coordinator.on_lost,
             log=self._log,
         )
 
-    def tell(self, message: ToCoordinator) -> None:
+    def tell(self, message: ToLeader) -> None:
         """Take what node 0's own agent tells the coordinator."""
         self.messages.append(message)
+
+    def hear(self, node: int, message: ToLeader) -> None:
+        """Pass a message on to whom it is for."""
+        if isinstance(message, messages.Report):
+            self.answers.on_report(node, message)
+        else:
+            self.coordinator.on_message(node, message)
+
+    def look(self) -> None:
+        """Take what commands want of the agents; call it now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._looks_at_s:
+            self._looks_at_s = now_s + _LOOK_AT_REQUESTS_S
+            for request in self._requests.new():
+                self.answers.take(request)
+
+    @property
+    def deadline(self) -> float:
+        """When `on_time` must be called next, by the monotonic clock."""
+        due = self.coordinator.deadline
+        return min(self.answers.deadline, math.inf if due is None else due)
 
     def on_turn(self) -> None:
         """Note what counts before what others said meanwhile is heard."""
@@ -337,6 +367,7 @@ class Leader:
 
     def on_time(self) -> None:
         self.coordinator.on_time()
+        self.answers.on_time()
         if self._meeting is not None:
             self._meeting.on_time()
 
@@ -344,6 +375,12 @@ class Leader:
         """Tell the others that this node's agent lives; another thread calls this."""
         if self._meeting is not None:
             self._meeting.beat(beat)
+
+    def _leave_answer(self, request: str, answer: Answer) -> None:
+        try:
+            leave_answer(self._run, request, answer)
+        except OSError as error:
+            self._log(f"a request was not answered: {files.reason(error)}")
 
     def _ask_for_store(self, address: str, bind_to: str) -> None:
         port_range = self._node.job.launch.port_range

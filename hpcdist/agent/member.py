@@ -26,7 +26,7 @@ from hpcdist.agent.messages import (
     Cancelled,
     LimitReached,
     ToAgent,
-    ToCoordinator,
+    ToLeader,
     Warned,
 )
 from hpcdist.agent.node import DisagreementError, Meeting, OwnFile, OwnNode, rank_orders
@@ -186,6 +186,8 @@ class Member:
             self._look()
         if self._is_closing:
             return
+        if self._leader is not None:
+            self._leader.look()
         if self._leader is not None and (notice := self.notices.read_clock()) is not None:
             self._heed([notice])
         self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
@@ -195,8 +197,7 @@ class Member:
         if self._leader is not None:
             if self._leader.messages:
                 return 0.0
-            due = self._leader.coordinator.deadline
-            deadlines += [] if due is None else [due]
+            deadlines.append(self._leader.deadline)
         return 0.0 if self._orders else max(0.0, min(deadlines) - time.monotonic())
 
     def _look(self) -> None:
@@ -228,7 +229,7 @@ class Member:
 
     # Talking to the coordinator, and obeying it.
 
-    def _tell(self, message: ToCoordinator) -> None:
+    def _tell(self, message: ToLeader) -> None:
         assert self._way is not None
         self._way.tell(message)
 
@@ -243,7 +244,7 @@ class Member:
             if self._orders:
                 self._obey(self._orders.popleft())
             elif self._leader is not None and self._leader.messages:
-                self._leader.coordinator.on_message(0, self._leader.messages.popleft())
+                self._leader.hear(0, self._leader.messages.popleft())
             else:
                 return
 
@@ -281,6 +282,8 @@ class Member:
                 self._attempts.begin(order.attempt)
             case messages.Start():
                 self._start(order.meeting)
+            case messages.Ask():
+                self._ranks.inspect(order.request)
             case messages.Close():
                 self._is_closing = self._is_closing or not self._leaves_stranger()
             case _:

@@ -6,7 +6,7 @@ another type, a line without an end, or what is no JSON at all. All agents of a 
 version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
 run (agent/handshake.py).
 
-    agent -> node 0's agent        Hello, once; then ToCoordinator, and Beat
+    agent -> node 0's agent        Hello, once; then ToLeader, and Beat
     node 0's agent -> agent        Welcome or Refusal, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
@@ -25,6 +25,7 @@ import msgspec
 
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
+from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
 from hpcdist.runs.verdict import ErrorReport, RankEnd
 
@@ -202,6 +203,24 @@ class Cancelled(Message, tag="cancel"):
     signal: str
 
 
+# Of what commands want to know while the ranks run; the coordinator has no part in it.
+
+
+class Ask(Message, tag="ask"):
+    """Node 0's agent passes on a request; Report is the answer, late or never where a rank, a GPU's
+    driver or a file system hangs."""
+
+    request: AnyRequest
+
+
+class Report(Message, tag="report"):
+    """An agent reports on its ranks, as was asked."""
+
+    request: str
+    """Its id."""
+    report: NodeReport
+
+
 # From the coordinator to an agent.
 
 
@@ -336,17 +355,16 @@ class Unwritten(Message, tag="unwritten"):
 
 OfAttempt = Checked | Ended | Gone | Silent | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
+ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | Start | ToRanks | Close
+ToAgent = Begin | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = (
     Ready | StoreOpened | StoreLost | Started | Checked | Unwritten | Exited | Gone | Failed
 )
 FromRank = Checked | Unwritten | Leaving
 
-TO_COORDINATOR: msgspec.json.Decoder[ToCoordinator | Beat] = msgspec.json.Decoder(
-    ToCoordinator | Beat
-)
+TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)

@@ -41,11 +41,11 @@ from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.collectives import tell_of_collectives
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
+from hpcdist.rank.questions import answer_questions
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -103,7 +103,7 @@ def become_rank(
     fill_in_defaults()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    tell_of_collectives(slot.desk)
+    answer_questions(slot.desk)
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)

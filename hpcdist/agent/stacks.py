@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcdist.base import files
+from hpcdist.rank.stacks import Frame, ThreadStack
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
-_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>.*?)\])?")
 _WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
 """Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
 ends when the gradients of all ranks are there."""
@@ -30,7 +31,8 @@ class Stacks:
     def __init__(self, num_ranks: int) -> None:
         self._descriptors = [_make() for _ in range(num_ranks)]
         self._num_kept = [0] * num_ranks
-        """Bytes that are in a file already."""
+        """Bytes that are in a file already, or for nobody else to read."""
+        self._is_held = [False] * num_ranks
 
     def only(self, local_rank: int) -> int:
         """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
@@ -50,8 +52,23 @@ class Stacks:
         """Return all that a rank has written."""
         return self._written(local_rank, 0).decode(errors="replace")
 
+    def hold(self, local_rank: int) -> None:
+        """Keep nothing of a rank until `release`: what it writes now is for who asks alone."""
+        self._is_held[local_rank] = True
+
+    def held(self, local_rank: int) -> str:
+        """Return what a rank has written since it is held, and was not kept before."""
+        return self._written(local_rank, self._num_kept[local_rank]).decode(errors="replace")
+
+    def release(self, local_rank: int) -> None:
+        self._num_kept[local_rank] += len(self._written(local_rank, self._num_kept[local_rank]))
+        self._is_held[local_rank] = False
+
     def keep(self, local_rank: int, path: Path) -> None:
-        """Append what a rank has written since the last call to a file. Raises OSError."""
+        """Append what a rank has written since the last call to a file, unless it is held. Raises
+        OSError."""
+        if self._is_held[local_rank]:
+            return
         new = self._written(local_rank, self._num_kept[local_rank])
         if new:
             self._num_kept[local_rank] += len(new)
@@ -72,29 +89,50 @@ def _make() -> int:
         return os.dup(file.fileno())
 
 
+def parse(dump: str) -> list[ThreadStack]:
+    """Return the threads of one dump of faulthandler, which has the main one last; it is the first
+    here."""
+    threads: list[tuple[str | None, list[Frame]]] = []
+    for line in dump.splitlines():
+        if match := _THREAD.match(line):
+            threads.append((match["name"], []))
+        elif (match := _FRAME.match(line)) and threads:
+            frame = Frame(match["file"], int(match["line"]), match["function"])
+            threads[-1][1].append(frame)
+    return [
+        ThreadStack(name=name, is_main=index == 0, frames=frames)
+        for index, (name, frames) in enumerate(reversed(threads))
+    ]
+
+
 def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
-    """Return where the main thread is by the newest dump (its innermost line outside installed
-    libraries, or of all), the library's function that it called there, and whether it waits for
-    other ranks in it."""
-    frames: list[tuple[str, str, str]] = []
+    """Return where the main thread is by the newest dump; see `place_of`."""
+    frames: list[Frame] = []
     for line in text.splitlines():
         # The innermost frame stands first; the newest thread does, too, and the main thread last.
         if _THREAD.match(line):
             frames = []
         elif match := _FRAME.match(line):
-            frames.append((match["file"], match["line"], match["function"]))
+            frames.append(Frame(match["file"], int(match["line"]), match["function"]))
+    return place_of(frames)
+
+
+def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
+    """Return where a thread is by its stack (its innermost line outside installed libraries, or of
+    all), the library's function that it called there, and whether it waits for other ranks in
+    it."""
     if not frames:
         return None, None, False
-    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
+    own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
     innermost = (own or frames)[0]
-    file, number, function = innermost
     below = frames.index(innermost) - 1
-    calls = f"{frames[below][2]} of {Path(frames[below][0]).name}" if below >= 0 else None
+    calls = f"{frames[below].function} of {Path(frames[below].file).name}" if below >= 0 else None
     # It waits where only installed libraries' frames are below one that waits for others.
-    files = (frame[0] for frame in frames)
+    files = (frame.file for frame in frames)
     decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
     is_waiting = _is_in(decisive, _WAITING)
-    return f"{Path(file).name}:{number} ({function})", calls, is_waiting
+    place = f"{Path(innermost.file).name}:{innermost.line} ({innermost.function})"
+    return place, calls, is_waiting
 
 
 def _is_in(file: str, places: Iterable[str]) -> bool:

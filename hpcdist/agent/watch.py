@@ -9,8 +9,6 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-import msgspec
-
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
@@ -19,7 +17,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.questions import read_account
 from hpcdist.runs.run import Run
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
@@ -153,6 +151,7 @@ class RankWatch:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
         where, calls, is_waiting = whereabouts(self.stacks.read(local_rank))
+        account = read_account(self.board.desk(local_rank).answer())
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),
@@ -160,14 +159,5 @@ class RankWatch:
             calls=calls,
             is_waiting=is_waiting,
             state=state_letter(pid),
-            collectives=self._collectives(local_rank),
+            collectives=None if account is None else account.collectives,
         )
-
-    def _collectives(self, local_rank: int) -> Collectives | None:
-        answer = self.board.desk(local_rank).answer()
-        if answer is None:
-            return None
-        try:
-            return msgspec.json.decode(answer, type=Collectives)
-        except msgspec.MsgspecError:  # the program can write there, too
-            return None

@@ -25,6 +25,7 @@ VERBS = {
     "status": "Show the state of runs, and how far they have come.",
     "watch": "Watch runs wait, run and end, in a view that refreshes itself.",
     "logs": "Print what the ranks of a run print.",
+    "stacks": "Show where the ranks of a living run are, and who waits for whom.",
     "cancel": "End runs.",
     "resume": "Take up a run again that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",

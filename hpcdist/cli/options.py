@@ -100,6 +100,24 @@ def _shown(_context: click.Context, _option: click.Parameter, text: str | None) 
 shown_option = click.option(
     "--shown", hidden=True, callback=_shown, help="Lines of each log to leave out."
 )
+
+
+def parse_ranks(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> list[int] | None:
+    """Return the ranks that an option names, such as `0,3,8-11`; None where it is not given."""
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise click.BadParameter(f"{text!r} names no ranks: they are such as 0,3,8-11")
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 run_argument = click.argument("run_name", metavar="RUN")
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)

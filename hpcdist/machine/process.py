@@ -19,6 +19,7 @@ import msgspec
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
 _CLEANING_S = 0.2
@@ -44,6 +45,22 @@ class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start_ticks: int
     """Start time in clock ticks since boot, from /proc/<pid>/stat."""
+
+
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process does, as /proc has it."""
+
+    state: str
+    """State letter: R, S, D, T, Z ..."""
+    cpu_s: float
+    """CPU time of all its threads so far."""
+    rss_bytes: int
+
+
+def let_read(pid: int) -> None:
+    """Let a process of this user, and what it starts, read this one's memory, where the kernel's
+    Yama keeps that from all but parents; elsewhere nothing changes."""
+    _libc.prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
@@ -187,6 +204,28 @@ def handling(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def process_use(pid: int) -> ProcessUse | None:
+    """Return what a process does; None where it has ended."""
+    fields = _stat_fields(pid)
+    if not fields:
+        return None
+    return ProcessUse(
+        state=fields[0],
+        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+    )
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Return True where a process has a handler for a signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signum - 1) & 1)
 
 
 def state_letter(pid: int) -> str:

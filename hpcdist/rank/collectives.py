@@ -11,13 +11,9 @@ import functools
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
 from typing import Any
 
 import msgspec
-
-from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Desk
-from hpcdist.rank.on_import import on_import
 
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
@@ -25,11 +21,8 @@ ones warn of it."""
 _RENAMED_IN = (2, 8)
 _RECORDED_OPERATIONS = 2000
 
-_C10D = "torch.distributed.distributed_c10d"
-_MAKES_GROUP = "_new_process_group_helper"
-"""Called for each process group, by this name within its module (torch 2.6 to 2.15)."""
+C10D = "torch.distributed.distributed_c10d"
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-_NEWEST = 16
 _OLDEST_PENDING = 4
 _NS = 1e-9
 
@@ -72,25 +65,6 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 _UNRECORDED = Collectives(is_recorded=False)
 
 
-def tell_of_collectives(desk: Desk) -> None:
-    """Answer the agent's questions from the first process group on: a program without one has no
-    thread more than it makes."""
-
-    def attend_with_groups(module: ModuleType) -> None:
-        make = getattr(module, _MAKES_GROUP, None)
-        if make is None:  # another release
-            return
-
-        @functools.wraps(make)
-        def make_group(*args: Any, **kwargs: Any) -> Any:
-            desk.attend(own_collectives)
-            return make(*args, **kwargs)
-
-        setattr(module, _MAKES_GROUP, make_group)
-
-    on_import({_C10D: attend_with_groups})
-
-
 def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that turns the recorder on; nothing where the user has set it."""
     if any(name in before for name in _VARIABLES):
@@ -108,14 +82,9 @@ def _variable() -> str:
     return _VARIABLES[0 if is_renamed else 1]
 
 
-def own_collectives() -> bytes:
-    """Return this process' account as JSON, without its oldest operations where it is too long."""
-    account = _own_account()
-    for newest in (_NEWEST, 4, 1):
-        text = msgspec.json.encode(_shortened(account, newest))
-        if len(text) <= MOST_ANSWER_BYTES:
-            return text
-    return msgspec.json.encode(_UNRECORDED)
+def own_collectives(newest: int) -> Collectives:
+    """Return this process' account, with so many of the newest operations of each group."""
+    return _shortened(_own_account(), newest)
 
 
 def _own_account() -> Collectives:
@@ -129,7 +98,7 @@ def _own_account() -> Collectives:
 
 def _members() -> dict[str, list[int] | None]:
     """Return the global ranks of each group that this process knows, by name."""
-    distributed: Any = sys.modules.get(_C10D)
+    distributed: Any = sys.modules.get(C10D)
     try:
         world = distributed._world  # noqa: SLF001 - there is no public list of groups
         size = distributed.get_world_size()

@@ -19,8 +19,13 @@ from collections.abc import Callable
 from multiprocessing.synchronize import Semaphore
 
 _AREA_BYTES = 1 << 18
-"""Room for one rank's answer; memory is used only where it was written."""
-MOST_ANSWER_BYTES = _AREA_BYTES - 8
+"""Room for one rank's question and answer; memory is used only where it was written."""
+_ASKED, _QUESTION_BYTES, _ANSWERED, _ANSWER_BYTES, _IS_ATTENDED = range(5)
+"""Words at the begin of an area: numbers of the last question and of the one that the answer is to,
+from 1, their lengths, and whether a thread of the rank answers."""
+_WORDS_BYTES = 8 * 8
+MOST_QUESTION_BYTES = 1 << 12
+MOST_ANSWER_BYTES = _AREA_BYTES - _WORDS_BYTES - MOST_QUESTION_BYTES
 
 
 class Inquiry:
@@ -44,8 +49,9 @@ class Desk:
     """The place where one rank is asked, and answers."""
 
     def __init__(self, area: memoryview[int]) -> None:
-        self._size = area[:8].cast("q")
-        self._area = area[8:]
+        self._words = area[:_WORDS_BYTES].cast("q")
+        self._question = area[_WORDS_BYTES:][:MOST_QUESTION_BYTES]
+        self._answer = area[_WORDS_BYTES + MOST_QUESTION_BYTES :]
         self._served_by: int | None = None
         self._bell: Semaphore | None = None
         # Without /dev/shm there is no semaphore that processes share: then nobody answers.
@@ -54,39 +60,55 @@ class Desk:
 
     # The agent's side.
 
+    @property
+    def is_attended(self) -> bool:
+        """The rank has a thread that answers."""
+        return bool(self._words[_IS_ATTENDED])
+
     def clear(self) -> None:
-        self._size[0] = 0
+        for index in range(len(self._words)):
+            self._words[index] = 0
         while self._bell is not None and self._bell.acquire(block=False):
             pass
 
-    def ask(self) -> None:
-        self._size[0] = 0
+    def ask(self, question: bytes) -> None:
+        """Ask, also where no thread answers yet: one that starts later will; an answer to another
+        question counts no more."""
+        assert len(question) <= MOST_QUESTION_BYTES
+        self._question[: len(question)] = question
+        self._words[_QUESTION_BYTES] = len(question)
+        self._words[_ASKED] += 1
         if self._bell is not None:
             self._bell.release()
 
     def answer(self) -> bytes | None:
         """Return the answer to the last question; None until it is there."""
-        size = self._size[0]
-        return bytes(self._area[:size]) if 0 < size <= MOST_ANSWER_BYTES else None
+        if not self._words[_ASKED] or self._words[_ANSWERED] != self._words[_ASKED]:
+            return None
+        size = self._words[_ANSWER_BYTES]
+        return bytes(self._answer[:size]) if 0 <= size <= MOST_ANSWER_BYTES else None
 
     # The rank's side.
 
-    def attend(self, respond: Callable[[], bytes]) -> None:
-        """Start the thread that answers with what `respond` returns, cut to `MOST_ANSWER_BYTES`,
-        where this process has not started it."""
+    def attend(self, respond: Callable[[bytes], bytes]) -> None:
+        """Start the thread that answers a question with what `respond` returns, cut to
+        `MOST_ANSWER_BYTES`, where this process has not started it."""
         if self._served_by == os.getpid():
             return
         self._served_by = os.getpid()
         # It is none of threading's, whose list of threads is the program's.
         with contextlib.suppress(RuntimeError):  # the limit of threads is reached
             _thread.start_new_thread(self._serve, (respond, os.getpid()))
+            self._words[_IS_ATTENDED] = 1
 
-    def _serve(self, respond: Callable[[], bytes], pid: int) -> None:
+    def _serve(self, respond: Callable[[bytes], bytes], pid: int) -> None:
         # Handlers run in the main thread: a signal that came here would not wake that.
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         while self._bell is not None and os.getpid() == pid:
             self._bell.acquire()
             with contextlib.suppress(Exception):  # what it says depends on versions of torch
-                answer = respond()[:MOST_ANSWER_BYTES]
-                self._area[: len(answer)] = answer
-                self._size[0] = len(answer)
+                number, size = self._words[_ASKED], self._words[_QUESTION_BYTES]
+                answer = respond(bytes(self._question[:size]))[:MOST_ANSWER_BYTES]
+                self._answer[: len(answer)] = answer
+                self._words[_ANSWER_BYTES] = len(answer)
+                self._words[_ANSWERED] = number

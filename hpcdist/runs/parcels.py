@@ -45,7 +45,7 @@ OWN_FILES = frozenset(
 )
 """Files of a submission: no parcel has them, and none may replace them."""
 _OWN_FOLDERS = frozenset({"submitit", "code", "parcels"})
-_UNWANTED = frozenset({"launch/meeting.json", "launch/reserve", "launch/cancel"})
+_UNWANTED = frozenset({"launch/meeting.json", "launch/reserve", "launch/cancel", "launch/requests"})
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):

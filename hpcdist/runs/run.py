@@ -7,8 +7,9 @@
       submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
       submitit/               submitit's pickle, its digest, result and logs
-      launch/                 where the agents meet; one file per node about its agent; until the
-                              verdict, a reserve of disk space for it
+      launch/                 where the agents meet; one file per node about its agent; requests to
+                              them, and their answers; until the verdict, a reserve of disk space
+                              for it
       attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
                               says what the run had to show then, verdict.json why it failed or
                               stopped where another attempt is to follow
@@ -74,7 +75,7 @@ _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
 _OF_UNFINISHED = re.compile(
-    rf"(?:{'|'.join(_FOLDERS)})|launch/(?:reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
+    rf"(?:{'|'.join(_FOLDERS)})|launch/(?:requests|reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
 )
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
@@ -128,6 +129,10 @@ class Run:
     cancel_file = _Within("launch/cancel")
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
 
+    requests_file = _Within("launch/requests")
+    """The file with what commands want of the agents, a line each; it is there from the start, as
+    a shared file system may take half a minute to show another host a name that is new."""
+
     missed_file = _Within("launch/missed.json")
     """The file that says since when the scheduler has not known the run's job."""
 
@@ -155,6 +160,7 @@ class Run:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             self.write_reserve()
+            self.requests_file.touch(files.PRIVATE_FILE)
         except OSError as error:
             delete_folder(self.path)
             raise cannot_write(self.path.parent, error) from None
@@ -184,6 +190,10 @@ class Run:
     """The file for a rank's stacks when the run hangs."""
     agent_log_file = partialmethod(_numbered_file, "logs", "agent", ".log")
     """The log of the agent of one node."""
+
+    def answer_file(self, request: str) -> Path:
+        """Return the file with the agents' answer to a request, which its reader removes."""
+        return self.launch_folder / f"answer-{request}.json"
 
     def agent_file(self, node: int) -> Path:
         """Return the file with process, host and address of one node's agent."""

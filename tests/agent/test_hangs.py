@@ -15,7 +15,7 @@ from hpcdist.rank.collectives import (
     collectives_of,
     recorder_environment,
 )
-from hpcdist.rank.inquiry import Inquiry
+from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Inquiry
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
@@ -246,13 +246,13 @@ def test_a_recorder_that_the_user_has_set_stays(name):
 
 def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
     inquiry = Inquiry(2)
-    inquiry.desk(0).attend(lambda: b"x" * (1 << 20))
-    inquiry.desk(1).attend(lambda: msgspec.json.decode(b"{"))
+    inquiry.desk(0).attend(lambda _: b"x" * (1 << 20))
+    inquiry.desk(1).attend(msgspec.json.decode)
     for local_rank in (0, 1):
-        inquiry.desk(local_rank).ask()
+        inquiry.desk(local_rank).ask(b"{")
     deadline = time.monotonic() + 60
     while inquiry.desk(0).answer() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(inquiry.desk(0).answer()) == (1 << 18) - 8
+    assert len(inquiry.desk(0).answer()) == MOST_ANSWER_BYTES
     inquiry.clear()
     assert (inquiry.desk(0).answer(), inquiry.desk(1).answer()) == (None, None)

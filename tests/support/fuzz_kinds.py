@@ -18,10 +18,13 @@ from fuzzing import Sample
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import RankCheck
 from hpcdist.agent.node import Meeting
+from hpcdist.agent.requests import NodeStacks, RankStacks, WantStacks
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
+from hpcdist.rank.collectives import Collectives, GroupRecord
+from hpcdist.rank.stacks import Frame, ThreadStack
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -499,19 +502,33 @@ def message(_folder: Path) -> list[Sample]:
         device="cpu",
         backend="gloo",
     )
+    where = RankStacks(
+        rank=1,
+        pid=2,
+        threads=[ThreadStack(is_main=True, frames=[Frame("train.py", 3, "step")])],
+        collectives=Collectives(groups=[GroupRecord(name="0")]),
+    )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
         (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
         (messages.ANSWER, [messages.Welcome(time_s=1.0), messages.Refusal(version="0.2.0")]),
         (
-            messages.TO_COORDINATOR,
+            messages.TO_LEADER,
             [
                 messages.Ended(attempt=0, end=end),
                 messages.Failed(sentence="x"),
                 messages.Checked(attempt=0, check=check),
                 messages.Reached(attempt=0, boundary=3),
+                messages.Report(request="ab", report=NodeStacks(host="a", ranks=[where])),
             ],
         ),
-        (messages.TO_AGENT, [messages.Start(meeting=meeting), messages.End(attempt=0, grace_s=1)]),
+        (
+            messages.TO_AGENT,
+            [
+                messages.Start(meeting=meeting),
+                messages.End(attempt=0, grace_s=1),
+                messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
+            ],
+        ),
         (messages.FROM_RANK, [messages.Leaving(pid=3, code=0, limit_s=1.0)]),
     ]
 

@@ -154,15 +154,21 @@ def to_blame(standstills: Sequence[Standstill]) -> int | None:
     return first.mute[0] if first.mute and not first.missing else None
 
 
-def describe(standstills: Sequence[Standstill], lines: Mapping[int, str]) -> str | None:
+def describe(
+    standstills: Sequence[Standstill],
+    lines: Mapping[int, str],
+    *,
+    lacks: str = "never reached",
+) -> str | None:
     """Return how the ranks stand to each other in words; None where nothing is known.
 
-    `lines` are those of the program where ranks are, by rank.
+    `lines` are those of the program where ranks are, by rank; `lacks` is what a rank does that is
+    missing in an operation.
     """
     if not standstills:
         return None
     first, blamed = standstills[0], to_blame(standstills)
-    told = [_Words(standstill, lines) for standstill in standstills]
+    told = [_Words(standstill, lines, lacks) for standstill in standstills]
     if first.others:
         return told[0].mismatch()
     if blamed is not None and blamed in first.mute:
@@ -176,9 +182,10 @@ def describe(standstills: Sequence[Standstill], lines: Mapping[int, str]) -> str
 class _Words:
     """The sentences on one standstill."""
 
-    def __init__(self, standstill: Standstill, lines: Mapping[int, str]) -> None:
+    def __init__(self, standstill: Standstill, lines: Mapping[int, str], lacks: str) -> None:
         self._standstill = standstill
         self._lines = lines
+        self._lacks = lacks
 
     def never_reached(self) -> str:
         standstill = self._standstill
@@ -186,7 +193,7 @@ class _Words:
             members = number_of(standstill.num_members, "rank")
             return f"all {members} have begun {self._operation()}, which does not end"
         waits = f"in which {self._who_waits()} since {self._clock()}"
-        return f"{listed(standstill.missing)} never reached {self._operation()}, {waits}"
+        return f"{listed(standstill.missing)} {self._lacks} {self._operation()}, {waits}"
 
     def mismatch(self) -> str:
         others = self._standstill.others

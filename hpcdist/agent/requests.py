@@ -1,0 +1,202 @@
+"""Requests of commands to the agents of a living run, and the answers, as files of its directory.
+
+A command appends a line to a file that is there since the run's start, and which node 0's agent
+opens about once a second: opening is what makes a shared file system tell what another host has
+just written. That agent asks the others over the connections that it has, and leaves their reports
+in one file, whole. So there is no port to find, and nothing to be polled per node or rank.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.stacks import ThreadStack
+from hpcdist.runs.run import Run
+
+_MOST_BYTES_AT_ONCE = 1 << 16
+"""Bytes of requests that an agent reads at a look."""
+_MOST_ANSWER_BYTES = 1 << 28
+"""Size of an answer that is read: 10,000 ranks of 25 kB."""
+_ID_BYTES = 8
+
+_Id = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * _ID_BYTES}}}$")]
+_Limit = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+# Requests.
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
+    """The base of all requests."""
+
+    id: _Id = msgspec.field(default_factory=lambda: secrets.token_hex(_ID_BYTES))
+    """Names the answer's file."""
+    limit_s: _Limit
+    """Nodes that have not reported by then are left out of the answer."""
+    ranks: list[int] | None = None
+    """None: all."""
+
+    def concerns(self, rank: int) -> bool:
+        return self.ranks is None or rank in self.ranks
+
+
+class WantStacks(Request, frozen=True, kw_only=True, tag="stacks"):
+    """The command wants to know where ranks are; NodeStacks are the reports."""
+
+    native: bool = False
+    """With the frames of C code, by py-spy."""
+
+
+AnyRequest = WantStacks
+
+
+# Reports.
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU does now, as NVML tells."""
+
+    utilization: float | None = None
+    """Share of the time in which a kernel ran, 0 to 1."""
+    memory_bytes: float | None = None
+
+
+class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank is, and what its process does."""
+
+    rank: int
+    pid: int
+    step: int | None = None
+    """Number of finished steps."""
+    state: str = "?"
+    """State letter of the process."""
+    cpu_share: float | None = None
+    """CPUs that it kept busy in the last moment: 1.0 is one of them."""
+    rss_bytes: int | None = None
+    gpu: GpuUse | None = None
+    threads: list[ThreadStack] = []
+    note: str | None = None
+    """Why there are no stacks, or less than there should be."""
+    collectives: Collectives | None = None
+
+
+class NodeStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
+    """One agent's answer to WantStacks."""
+
+    host: str
+    ranks: list[RankStacks]
+
+
+class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
+    """An agent's answer where it could give no other."""
+
+    sentence: str
+
+
+NodeReport = NodeStacks | NodeTrouble
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents' answer to one request."""
+
+    attempt: int
+    time_s: float
+    """Node 0's clock."""
+    world_size: int
+    reports: dict[int, NodeReport] = {}
+    """By node."""
+    missing: list[int] = []
+    """Nodes that did not report in time."""
+    refusal: str | None = None
+    """Why nothing was asked."""
+
+    def troubles(self) -> dict[int, str]:
+        """Return why nodes have given no report, by node."""
+        late = dict.fromkeys(self.missing, "its agent did not answer in time")
+        failed = {
+            node: report.sentence
+            for node, report in self.reports.items()
+            if isinstance(report, NodeTrouble)
+        }
+        return dict(sorted((late | failed).items()))
+
+
+_REQUEST: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+_ANSWER = msgspec.json.Decoder(Answer)
+
+
+# The command's side.
+
+
+def send(run: Run, request: AnyRequest) -> None:
+    """Tell the agents of a request. Raises OSError: FileNotFoundError where the run is of a version
+    that took none."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(run.requests_file, flags)
+    try:
+        os.write(descriptor, msgspec.json.encode(request) + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def take_answer(run: Run, request: AnyRequest) -> Answer | None:
+    """Return the answer to a request, whose file is removed; None until it is there. Raises
+    OSError, and msgspec.MsgspecError where the file is not what an agent writes."""
+    path = run.answer_file(request.id)
+    if not files.is_there(path):
+        return None
+    try:
+        return _ANSWER.decode(files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+# The agents' side.
+
+
+def leave_answer(run: Run, request: str, answer: Answer) -> None:
+    """Write the answer to a request. Raises OSError."""
+    files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
+
+
+class RequestFile:
+    """The file of requests as node 0's agent reads it: from where it ended when this was made."""
+
+    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
+        self._path = path
+        self._log = log
+        self._offset = 0
+        self.new(is_first=True)
+
+    def new(self, *, is_first: bool = False) -> Sequence[AnyRequest]:
+        """Return the requests that have come since the last look."""
+        try:
+            with files.open_regular(self._path, most_bytes=math.inf) as file:
+                size = os.fstat(file.fileno()).st_size
+                if is_first or size < self._offset:  # or somebody has cut it
+                    self._offset = size
+                if size == self._offset:
+                    return []
+                file.seek(self._offset)
+                text = file.read(_MOST_BYTES_AT_ONCE)
+        except OSError:  # of a run of an older version
+            return []
+        end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_BYTES_AT_ONCE else 0)
+        self._offset += end
+        return [one for line in text[:end].splitlines() if (one := self._decode(line)) is not None]
+
+    def _decode(self, line: bytes) -> AnyRequest | None:
+        try:
+            return _REQUEST.decode(line)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            self._log(f"a request that cannot be read: {error}")
+            return None

@@ -1,0 +1,225 @@
+"""Requests to a living run: the files, what node 0's agent makes of them, and what ranks tell."""
+
+import math
+import os
+import signal
+
+import msgspec
+import pytest
+
+from hpcdist.agent import messages
+from hpcdist.agent.answers import Answers
+from hpcdist.agent.coordinator import Stage
+from hpcdist.agent.requests import (
+    Answer,
+    NodeStacks,
+    NodeTrouble,
+    RequestFile,
+    WantStacks,
+    leave_answer,
+    send,
+    take_answer,
+)
+from hpcdist.base.errors import UserError
+from hpcdist.cli.main import main
+from hpcdist.monitor.requests import ask
+from hpcdist.monitor.stacks import view_stacks
+from hpcdist.runs.run import Run
+
+PLACES = """
+import ctypes, os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from hpcdist import record
+
+rank = int(os.environ["RANK"])
+
+def rest():
+    time.sleep(1000)
+
+record.step(samples=1)
+if rank == 4:
+    if os.path.exists("/bin/sleep"):
+        print("here", flush=True)
+        os.execv("/bin/sleep", ["sleep", "1000"])
+if rank == 3:
+    print("here", flush=True)
+    rest()
+dist.init_process_group("gloo", world_size=3)
+dist.barrier()
+threading.Thread(target=rest, name="prefetch", daemon=True).start()
+print("here", flush=True)
+if rank == 0:
+    rest()
+if rank == 2:
+    here, _ = os.pipe()
+    ctypes.PyDLL(None).read(here, ctypes.create_string_buffer(1), 1)
+dist.all_reduce(torch.ones(2))
+"""
+"""Rank 0 sleeps, 1 waits for it, 2 is in C code that keeps Python's lock, 3 has no process group,
+and 4 is no Python any more."""
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    return Run.create(tmp_path, "train")
+
+
+def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(launch, write_script, capsys):
+    launched = launch(write_script(PLACES, "places.py"), gpus=5)
+    for rank in range(5):
+        launched.wait(lambda rank=rank: "here" in launched.log(rank))
+    launched.wait(lambda: _is_waiting(launched))
+    view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
+    of = {one.of.rank: one.of for one in view.ranks}
+    group_of = {rank: group for group in view.groups for rank in group.ranks}
+    assert [frame.function for frame in group_of[0].frames] == ["rest", "<module>"]
+    assert [frame.function for frame in group_of[1].frames][-1] == "<module>"
+    assert [thread.name for thread in of[1].threads[1:]] == ["prefetch"]
+    assert "C code holds Python's lock" in of[2].note
+    assert [frame.function for frame in group_of[2].frames] == ["<module>"]
+    assert [frame.function for frame in group_of[3].frames] == ["rest", "<module>"]
+    assert "no Python program" in of[4].note
+    assert (of[0].step, of[0].state) == (1, "S")
+    assert of[0].rss_bytes > 1e7
+    assert (of[1].collectives.groups[0].operations[-1].name, view.blamed) == ("all_reduce", 0)
+    assert not list(launched.run.logs_folder.glob("*.stacks"))
+    assert not list(launched.run.launch_folder.glob("answer-*"))
+
+    assert main(["stacks", str(launched.run.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("rank 0 has not reached all_reduce(float[2]), number 2 (at places")
+    assert lines[4] == "rank 0"
+    assert max(map(len, lines[3:])) <= 80
+    assert main(["stacks", str(launched.run.path), "--rank", "3-4", "--native", "--json"]) == 0
+    shown = msgspec.json.decode(capsys.readouterr().out)
+    assert [group["ranks"] for group in shown["groups"]] == [[3], [4]]
+    assert "clock_nanosleep" in {frame[2] for frame in shown["groups"][0]["frames"]}
+    assert "no native frames" in shown["groups"][1]["note"]
+
+    os.kill(launched.pid(0), signal.SIGSTOP)
+    few = view_stacks(ask(launched.run, WantStacks(limit_s=30, ranks=[0, 3])), [0, 3])
+    assert [one.of.rank for one in few.ranks] == [0, 3]
+    assert "is stopped" in few.ranks[0].of.note
+    with pytest.raises(UserError, match="has no rank 7"):
+        ask(launched.run, WantStacks(limit_s=30, ranks=[7]))
+    os.kill(launched.agent_pid(0), signal.SIGTERM)
+    launched.verdict()
+    with pytest.raises(UserError, match="has ended"):
+        ask(launched.run, WantStacks(limit_s=30))
+
+
+def _is_waiting(launched):
+    """Rank 1 has begun what rank 0 never does, and rank 2 does not answer."""
+    view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
+    return view.finding is not None and any("lock" in (one.of.note or "") for one in view.ranks)
+
+
+def test_a_run_that_never_began_or_takes_no_requests_says_so(make_run):
+    with pytest.raises(UserError, match="not running"):
+        ask(make_run, WantStacks(limit_s=1))
+    make_run.requests_file.unlink()
+    with pytest.raises(FileNotFoundError):
+        send(make_run, WantStacks(limit_s=1))
+
+
+def test_requests_are_read_once_and_those_of_before_or_of_others_are_left_out(make_run):
+    logged = []
+    send(make_run, WantStacks(limit_s=1))
+    file = RequestFile(make_run.requests_file, logged.append)
+    assert file.new() == []
+    wanted = [WantStacks(limit_s=2, ranks=[3]), WantStacks(limit_s=3, native=True)]
+    for request in wanted:
+        send(make_run, request)
+    with make_run.requests_file.open("ab") as out:
+        out.write(b'{"wants":"stacks","id":"../../x","limit_s":1}\n{"wants":"all"}\n\xff\n')
+        out.write(b'{"wants":"sta')
+    assert file.new() == wanted
+    assert len(logged) == 3
+    assert file.new() == []
+    with make_run.requests_file.open("ab") as out:
+        out.write(b"x" * 200_000)
+    for _ in range(4):
+        assert file.new() == []
+    os.truncate(make_run.requests_file, 0)
+    assert file.new() == []
+    send(make_run, wanted[0])
+    assert file.new() == wanted[:1]
+
+
+def test_an_answer_is_taken_once_and_one_that_is_none_is_refused(make_run):
+    request = WantStacks(limit_s=1)
+    assert take_answer(make_run, request) is None
+    answer = Answer(
+        attempt=1,
+        time_s=2.0,
+        world_size=2,
+        reports={1: NodeStacks(host="a", ranks=[]), 2: NodeTrouble(sentence="no memory")},
+        missing=[0],
+    )
+    leave_answer(make_run, request.id, answer)
+    assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
+    assert take_answer(make_run, request) == answer
+    assert list(answer.troubles()) == [0, 2]
+    assert take_answer(make_run, request) is None
+    make_run.answer_file(request.id).write_text('{"attempt": "x"}')
+    with pytest.raises(msgspec.MsgspecError):
+        take_answer(make_run, request)
+    os.mkfifo(make_run.answer_file(request.id))
+    with pytest.raises(OSError, match="pipe"):
+        take_answer(make_run, request)
+
+
+class Leading:
+    """A coordinator of three nodes, of which the second is lost when a test says so."""
+
+    num_nodes, ranks_per_node, attempt, stage = 3, 2, 4, Stage.RUNNING
+
+    def __init__(self):
+        self.time_s = 0.0
+        self.there = {0, 1, 2}
+        self.sent, self.answers = [], {}
+        self.all = Answers(
+            self,
+            send=lambda node, message: self.sent.append((node, message.request.id)),
+            finish=self.answers.__setitem__,
+        )
+
+    def now(self):
+        return self.time_s
+
+    unix_now = now
+
+    def members(self):
+        return self.there
+
+
+def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
+    leading = Leading()
+    first, second = WantStacks(limit_s=5), WantStacks(limit_s=9)
+    report = NodeStacks(host="a", ranks=[])
+    assert leading.all.deadline == math.inf
+    leading.all.take(first)
+    leading.all.take(second)
+    assert [node for node, name in leading.sent if name == first.id] == [0, 1, 2]
+    for node in (0, 2):
+        leading.all.on_report(node, messages.Report(request=first.id, report=report))
+    assert not leading.answers
+    leading.there = {0, 2}
+    leading.all.on_time()
+    assert leading.answers.pop(first.id).reports == {0: report, 2: report}
+    leading.all.on_report(0, messages.Report(request=second.id, report=report))
+    leading.time_s = leading.all.deadline
+    leading.all.on_time()
+    assert leading.answers[second.id].missing == [2]
+    leading.all.on_report(2, messages.Report(request=second.id, report=report))  # nobody waits
+    assert leading.all.deadline == math.inf
+
+
+@pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
+def test_without_ranks_there_is_nothing_to_tell(stage):
+    leading = Leading()
+    leading.stage = stage
+    request = WantStacks(limit_s=5)
+    leading.all.take(request)
+    assert leading.answers[request.id].refusal
+    assert not leading.sent
