@@ -35,9 +35,13 @@ VERBS = [
     ["cluster", "list"],
     ["cluster", "show"],
     ["cluster", "copy", "dtu"],
-    ["render", "ddp", "--scheduler", "slurm", "--explain"],
+    ["explain", "ddp", "--scheduler", "slurm"],
+    ["explain", "train.lr"],
+    ["explain", "75"],
+    ["explain", "hang"],
+    ["explain", "straggler"],
     ["render", "lightning", "--local"],
-    ["render", "ddp", "--cluster", "azure-gpu", "--explain"],
+    ["explain", "ddp", "--cluster", "azure-gpu"],
 ]
 
 SHOW_MODULES = f"""

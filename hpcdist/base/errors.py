@@ -28,6 +28,18 @@ EXIT_SCHEDULER = 3
 EXIT_STOPPED = 75
 EXIT_INTERRUPTED = 130
 
+EXIT_CODES = {
+    EXIT_DONE: "done",
+    EXIT_FAILED: "the run failed",
+    EXIT_USER: "the input is wrong (job, flag, run id, runs folder); nothing was submitted",
+    EXIT_SCHEDULER: "the scheduler refused the job or cannot be reached; if it may have the job in "
+    "spite of that, the message says so",
+    EXIT_STOPPED: "stopped before its end, to continue later: before the time limit, for a "
+    "preemption or a requeue (`--no-requeue`, or a scheduler that does not start jobs again)",
+    EXIT_INTERRUPTED: "interrupted or cancelled",
+}
+"""The codes in words, for the help, `hpcdist explain` and docs/exit-codes.md."""
+
 
 class HpcdistError(Exception):
     """An error with one line that says what is wrong and one that says what to do."""

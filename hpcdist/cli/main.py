@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import click
 
-from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
@@ -37,6 +38,7 @@ VERBS = {
     "doctor": "Check a cluster, part by part, and say what to do.",
     "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
+    "explain": "Say what a script, key, exit code, verdict or word of the summary means.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
 _UNLISTED_VERBS = ("serve",)
@@ -79,11 +81,15 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _short(meaning: str) -> str:
+    """Return a meaning without its details."""
+    return re.split(r"[;:,(]", meaning)[0].strip()
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 the run failed, 2 wrong input, 3 the scheduler refused, "
-    "75 stopped with a checkpoint saved, 130 interrupted.",
+    epilog=f"Exit codes: {', '.join(f'{code} {_short(EXIT_CODES[code])}' for code in EXIT_CODES)}.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option(

@@ -176,7 +176,7 @@ class JobOptions:
         return "program" if self.is_program else "job"
 
 
-_JOB_ARGUMENTS: tuple[_Decorator, ...] = (
+_KIND_OPTIONS: tuple[_Decorator, ...] = (
     click.option("-m", "is_module", is_flag=True, help="JOB is a module, run as by python -m."),
     click.option(
         "--no-python",
@@ -184,7 +184,6 @@ _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
         is_flag=True,
         help="JOB is a program in any language: a name in PATH, or a path with a slash.",
     ),
-    click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
 _PLACE_OPTIONS: tuple[_Decorator, ...] = (
@@ -277,12 +276,13 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
 )
 
 
-def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def job_options(metavar: str = "JOB") -> _Decorator:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
+    name = click.argument("job_name", metavar=metavar)
     options = with_options(
-        *_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, host_option, runs_option
+        name, *_KIND_OPTIONS, *_PLACE_OPTIONS, *_RUN_OPTIONS, host_option, runs_option
     )
-    return options(_taking_options(function))
+    return lambda function: options(_taking_options(function))
 
 
 def options_of_job(job_name: str) -> _Decorator:

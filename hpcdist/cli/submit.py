@@ -55,7 +55,7 @@ _LISTED_POINTS = 40
 
 
 @click.command(cls=HostCommand)
-@job_options
+@job_options()
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
 @click.option("--here", is_flag=True, help="Run in this shell's salloc or qsub -I, and follow.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")

@@ -14,10 +14,14 @@ from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
 
 if TYPE_CHECKING:
+    from hpcdist.job.keys import DottedKey
+
     SchedulerChoice = str
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
 
+TYPES = {"SchedulerChoice": ", ".join(scheduler_choices())}
+"""Types of keys in words, as `hpcdist.job.keys` has them."""
 LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 
 
@@ -124,3 +128,10 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     def node_price(self) -> float | None:
         """Price of one node for an hour; None where the profile has none."""
         return self.azure.price_per_hour or self.price_per_hour
+
+
+def profile_keys() -> list[DottedKey]:
+    """Return every key of a profile in words, with those of its sections by their dotted names."""
+    from hpcdist.job.keys import keys_below
+
+    return keys_below(ClusterProfile, types=TYPES)

@@ -60,7 +60,7 @@ class _Mistake:
         self._path: Path = ()
         self._field: msgspec.structs.FieldInfo | None = None
         for key in re.findall(r"\.(\w+)", place):  # an item of a list is shown with its list
-            if not _is_struct(self._annotation):
+            if not is_struct(self._annotation):
                 break
             fields = msgspec.structs.fields(self._annotation)
             self._field = next(field for field in fields if field.name == key)
@@ -78,7 +78,7 @@ class _Mistake:
                 f"{self._origin(path)}: {dotted(path)} is missing",
                 hint=f"add the key {field[2]}: {_wanted(inspect.type_info(wanted))}",
             )
-        if _is_struct(self._annotation):
+        if is_struct(self._annotation):
             known = ", ".join(self._annotation.__struct_fields__)
             hint = f"{dotted(self._path)} takes: {known}"
             return self._is_not(self._path, self._value, "a section with keys", hint)
@@ -118,7 +118,7 @@ class _Mistake:
 
     def _hint(self, wanted: inspect.Type) -> str:
         assert self._field is not None
-        names = [name for name in _literals(wanted) if isinstance(name, str)]
+        names = [name for name in literals(wanted) if isinstance(name, str)]
         near = nearest(self._value, names) if isinstance(self._value, str) else None
         if near is not None:
             return f"did you mean {near}?"
@@ -157,7 +157,7 @@ def annotation_at(struct: type[msgspec.Struct], path: Path) -> Any | None:
     """The annotation of the field that a dotted path leads to; None where there is none."""
     found: Any = struct
     for key in path:
-        if not _is_struct(found):
+        if not is_struct(found):
             return None
         found = _annotations(found).get(key)
     return found
@@ -174,7 +174,8 @@ def show(value: Any) -> str:
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
 
 
-def _is_struct(annotation: Any) -> bool:
+def is_struct(annotation: Any) -> bool:
+    """Return whether an annotation is that of a section."""
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
 
 
@@ -184,17 +185,18 @@ def _annotations(struct: Any) -> dict[str, Any]:
 
 def _leaves(struct: type[msgspec.Struct], path: Path) -> Iterator[Path]:
     for key, annotation in _annotations(struct).items():
-        if _is_struct(annotation):
+        if is_struct(annotation):
             yield from _leaves(annotation, (*path, key))
         else:
             yield (*path, key)
 
 
-def _literals(wanted: inspect.Type) -> list[Any]:
+def literals(wanted: inspect.Type) -> list[Any]:
+    """Return the values that a type lists one by one."""
     if isinstance(wanted, inspect.LiteralType):
         return list(wanted.values)
     if isinstance(wanted, inspect.UnionType):
-        return [value for part in wanted.types for value in _literals(part)]
+        return [value for part in wanted.types for value in literals(part)]
     return []
 
 

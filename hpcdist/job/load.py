@@ -12,7 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,20 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the script, given after `--`."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
+    file_keys: list[str] = []
+    """Keys that stand in the job file."""
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
+
+    def origin_of(self, key: str) -> str | None:
+        """Return where the value of a key comes from: a flag, or the job file; None: it is the
+        default."""
+        path = tuple(key.split("."))
+        origin = _Origins(self.source, self.origins)(path)
+        if origin != self.source:
+            return origin
+        above = {dotted(path[:end]) for end in range(1, len(path) + 1)}
+        return self.source if above & set(self.file_keys) else None
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +107,23 @@ def load_job(
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
+    file_keys = list(_leaves(values))
     job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
     return msgspec.structs.replace(
         _loaded(_finish(job, file, origins, list(script_args)), given, origins),
         script_args=list(script_args),
+        file_keys=file_keys,
         notes=file.notes,
     )
+
+
+def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Give the keys of nested sections by their dotted names."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:

@@ -15,19 +15,20 @@ State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", 
 """Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
 verdict."""
 Kind = Literal[
-    "done",  # every rank ended with 0
-    "exception",  # a Python exception ended a rank
-    "exit",  # a rank left with an exit code of its own
-    "signal",  # a signal killed a rank
-    "out_of_memory",  # no memory, on the host or on the GPU
-    "hang",  # no step for hang_timeout_s
-    "agent_lost",  # a node's agent died or cannot be reached
-    "launch",  # the ranks could not be started
-    "cancelled",  # the user asked
-    "time_limit",  # the scheduler's limit
-    "preempted",  # the scheduler wants the nodes for others
-    "no_progress",  # it was started again and again, and came no further
+    "done",
+    "exception",
+    "exit",
+    "signal",
+    "out_of_memory",
+    "hang",
+    "agent_lost",
+    "launch",
+    "cancelled",
+    "time_limit",
+    "preempted",
+    "no_progress",
 ]
+"""In words: `hpcdist.runs.meanings`."""
 
 
 class Beginning(Struct, frozen=True, kw_only=True):

@@ -108,6 +108,18 @@ class Target(Struct, frozen=True, kw_only=True):
             folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
+class LineMeaning(Struct, frozen=True):
+    """The meaning of a line of a script, for `hpcdist explain`."""
+
+    begins: str
+    """Beginning of the line."""
+    what: str = ""
+    """Empty: what the first of the keys means."""
+    keys: Sequence[str] = ()
+    """Keys of the job (resources.nodes) or of the profile (partition) that it comes from; of
+    `resources.mem_gb|mem_gb` the first counts that is set."""
+
+
 class Condition(Struct, frozen=True, kw_only=True):
     """The state of a run that has no verdict, as its scheduler tells it."""
 
@@ -246,6 +258,8 @@ class Scheduler(ABC):
     """Its agents can be started in a container image."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
+    line_meanings: ClassVar[Sequence[LineMeaning]] = ()
+    """The meanings of its directives, and of further lines that only its scripts have."""
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""

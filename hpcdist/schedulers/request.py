@@ -17,7 +17,7 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.base import LineMeaning, Target
 
 if TYPE_CHECKING:
     import jinja2
@@ -147,6 +147,29 @@ NO_MEMORY_LINE = "memory: what the site gives, for mem_gb is unset"
 
 
 # The script.
+
+
+_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
+LINE_MEANINGS = (
+    LineMeaning("# hpcdist: ", "The job's name."),
+    LineMeaning("#!", "The shell that executes the script."),
+    LineMeaning("set -euo pipefail", "From here on, a command that fails ends the script."),
+    LineMeaning("trap - ERR", "The profile's lines end here."),
+    LineMeaning(
+        "cd ", "The ranks' working directory: where you submit, or the same place in the snapshot."
+    ),
+    LineMeaning(
+        "export OMP_NUM_THREADS=", "CPU threads of each rank: as many as it has CPUs.", [_CPUS]
+    ),
+    LineMeaning(
+        "export HPCDIST_SUBMIT_DIR=", "The directory that you submit from, for the ranks to know."
+    ),
+    LineMeaning("export PYTHONPATH=", "Your PYTHONPATH, with folders of the snapshot in it."),
+    LineMeaning(
+        "export SUBMITIT_", "The scheduler, for submitit, by which agents find each other."
+    ),
+)
+"""The meanings of lines in scripts of every scheduler; comments say the rest."""
 
 
 def check_folder(target: Target, signs: str, taken_for: str) -> None:

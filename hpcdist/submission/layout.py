@@ -201,6 +201,26 @@ def planned_scripts(
 
     RUN and JOBID-of-NAME stand for ids that are not known yet.
     """
+    jobs, summary = _planned(planned, folder, dependencies, summary_after=summary_after)
+    return [script for script, _ in jobs] + summary
+
+
+def scripts_by_point(
+    planned: PlannedSubmission, folder: Path, dependencies: Sequence[Dependency] = ()
+) -> dict[int, str]:
+    """Return the script that each point is run by, as `planned_scripts` has it."""
+    jobs, _ = _planned(planned, folder, dependencies, summary_after=False)
+    return {point: script for script, job in jobs for point in job.points}
+
+
+def _planned(
+    planned: PlannedSubmission,
+    folder: Path,
+    dependencies: Sequence[Dependency],
+    *,
+    summary_after: bool,
+) -> tuple[list[tuple[str, LaidOutJob]], list[str]]:
+    """Return the script of each job, and that of the summary's."""
     check_waits(planned, summary_after=summary_after)
     places = planned.places(folder / _PLACEHOLDER_ID)
     jobs = lay_out(planned, places, dependencies)
@@ -211,10 +231,11 @@ def planned_scripts(
         )
         for job in jobs
     ]
+    of_summary = []
     if summary_after and planned.scheduler.has_queue:
         summary = SummaryJob(planned, places)
-        scripts.append(summary.script(summary.target(ids)))
-    return scripts
+        of_summary = [summary.script(summary.target(ids))]
+    return list(zip(scripts, jobs, strict=True)), of_summary
 
 
 class SummaryJob:

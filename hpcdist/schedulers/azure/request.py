@@ -26,7 +26,7 @@ from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import slug
 from hpcdist.runs.seal import PLACEHOLDER
-from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.base import LineMeaning, Target
 from hpcdist.schedulers.request import limit_line, product, time_limit_min
 
 CODE, ARCHIVE = "code", "code.tar.gz"
@@ -162,6 +162,36 @@ def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:
 
 
 # In lines that people can check by hand.
+
+LINE_MEANINGS = (
+    LineMeaning("$schema:", "The format, which the SDK checks."),
+    LineMeaning("type: command", "A job that executes one command on each of its nodes."),
+    LineMeaning("name:", "The run's id, in letters that Azure takes."),
+    LineMeaning("display_name:", "The job's name in the studio."),
+    LineMeaning("experiment_name:", "The studio lists jobs of one experiment together."),
+    LineMeaning("code:", "The folder that is uploaded: hpcdist, the run's files, the snapshot."),
+    LineMeaning("command:", "bash that every node executes."),
+    LineMeaning("here=", "The folder that Azure has brought."),
+    LineMeaning("cd ", "Back there, wherever the profile's lines have gone."),
+    LineMeaning("echo ", "What was brought must be what was uploaded."),
+    LineMeaning("tar ", "Unpacks it."),
+    LineMeaning(
+        "export PYTHONPATH=", "hpcdist, and folders of the snapshot, are imported from there."
+    ),
+    LineMeaning("exec ", "Starts the node's agent, which forks its ranks."),
+    LineMeaning("environment:", "", ["azure.image|azure.environment"]),
+    LineMeaning(
+        "environment_variables:", "Variables of the job and of the profile.", ["environment"]
+    ),
+    LineMeaning("compute:", "", ["azure.compute"]),
+    LineMeaning("distribution:", "One process per node, which is told of the others."),
+    LineMeaning("resources:", "Nodes, and shared memory for the workers of data loaders."),
+    LineMeaning("instance_count:", "", ["resources.nodes"]),
+    LineMeaning("shm_size:", "", ["azure.shm_gb"]),
+    LineMeaning("limits:", "Time limit in seconds.", ["resources.time_limit_min|time_limit_min"]),
+    LineMeaning("outputs:", "The folder where nodes write the run, mounted.", ["azure.datastore"]),
+)
+"""Lines of the YAML, and the keys that they come from."""
 
 
 def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:

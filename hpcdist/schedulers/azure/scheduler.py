@@ -25,6 +25,7 @@ from hpcdist.schedulers.azure.node import AzureNode
 from hpcdist.schedulers.azure.request import (
     ARCHIVE,
     CODE,
+    LINE_MEANINGS,
     check_profile,
     explanation,
     job_yaml,
@@ -45,6 +46,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
     name = "azure"
     title = "Azure"
     has_queue = True
+    line_meanings = LINE_MEANINGS
     shares_files = False
     jobs_can_wait = False
     can_requeue = True

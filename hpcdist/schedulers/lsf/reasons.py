@@ -178,7 +178,7 @@ _RESOURCE_SYNTAX = re.compile(
     r"resource requirement|resreq|rusage|\bmem\b.*\bunit|\bmem=", re.IGNORECASE
 )
 _ASKED = (
-    "nothing was submitted; what was asked for: hpcdist render --explain, what the profile says: "
+    "nothing was submitted; what was asked for: hpcdist explain JOB, what the profile says: "
     "hpcdist cluster show, what the cluster has: bqueues"
 )
 

@@ -29,7 +29,7 @@ from hpcdist.cluster.requirement import (
 )
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.base import LineMeaning, Target
 from hpcdist.schedulers.request import (
     NO_MEMORY_LINE,
     asks_for_gpus,
@@ -213,6 +213,30 @@ def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str
 
 
 # The #BSUB lines.
+
+_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
+LINE_MEANINGS = (
+    LineMeaning("#BSUB -J ", "The run's id, by which bjobs lists it; of a sweep with its array."),
+    LineMeaning("#BSUB -q ", "", ["partition"]),
+    LineMeaning("#BSUB -P ", "", ["account"]),
+    LineMeaning(
+        "#BSUB -n ",
+        "Slots over all hosts: nodes x GPUs per node x CPUs per GPU.",
+        ["resources.nodes", "resources.gpus", _CPUS],
+    ),
+    LineMeaning(
+        "#BSUB -R ",
+        "Demands on the hosts: slots per host (span), memory as the site counts it (rusage), and "
+        "what the profile asks for.",
+        ["resources.mem_gb|mem_gb", "lsf.mem_per", "lsf.mem_unit", "constraint", "lsf.gpu_rusage"],
+    ),
+    LineMeaning("#BSUB -gpu ", "GPUs per host.", ["resources.gpus", "lsf.gpu", "gpu_type"]),
+    LineMeaning("#BSUB -W ", "Time limit, as HH:MM.", ["resources.time_limit_min|time_limit_min"]),
+    LineMeaning("#BSUB -r", "", ["launch.requeue"]),
+    LineMeaning("#BSUB -o ", "LSF's own report on the job."),
+    LineMeaning("#BSUB -w ", "Jobs that must have ended: --after, or --max-parallel."),
+)
+"""Lines of the script, and the keys that they come from."""
 
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:

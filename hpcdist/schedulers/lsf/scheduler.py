@@ -29,7 +29,13 @@ from hpcdist.schedulers.lsf.bjobs import ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.doctor import LsfDoctor
 from hpcdist.schedulers.lsf.hosts import own_id
-from hpcdist.schedulers.lsf.request import explanation, job_script, notes_on, request_of
+from hpcdist.schedulers.lsf.request import (
+    LINE_MEANINGS,
+    explanation,
+    job_script,
+    notes_on,
+    request_of,
+)
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 from hpcdist.schedulers.lsf.site import (
     ask_hosts,
@@ -51,6 +57,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     version_command = ("bsub", "-V")
     has_queue = True
     takes_containers = True
+    line_meanings = LINE_MEANINGS
     can_requeue = True
     # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
     # ends a job sooner, the verdict on its last attempt is written.

@@ -39,7 +39,7 @@ _OF_A_JOB = re.compile(
 """Variables of a job, or a shell, that the caller may be part of."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _REFUSED_HINT = (
-    "nothing was submitted; what was asked for: hpcdist render --explain, what the profile says: "
+    "nothing was submitted; what was asked for: hpcdist explain JOB, what the profile says: "
     "hpcdist cluster show, what the cluster has: qstat -Q"
 )
 ENVIRONMENT = "# The environment of the submission stands here."

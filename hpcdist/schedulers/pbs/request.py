@@ -15,7 +15,7 @@ from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.base import Dependency, LineMeaning, Target
 from hpcdist.schedulers.pbs.commands import ENVIRONMENT, array_id
 from hpcdist.schedulers.request import (
     NO_MEMORY_LINE,
@@ -35,6 +35,30 @@ from hpcdist.schedulers.request import (
 INDEX = "^array_index^"
 """Stands for a job's place in the paths of an array."""
 _LAUNCHER = "pbs_tmrsh {host} {command}"
+
+_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
+LINE_MEANINGS = (
+    LineMeaning("#PBS -N ", "The run's id, by which qstat lists it."),
+    LineMeaning("#PBS -q ", "", ["partition"]),
+    LineMeaning("#PBS -A ", "", ["account"]),
+    LineMeaning(
+        "#PBS -l select=",
+        "One chunk per node, with GPUs per node x CPUs per GPU as its CPUs; PBS's mb is 2**20 "
+        "bytes.",
+        ["resources.nodes", "resources.gpus", _CPUS, "resources.mem_gb|mem_gb", "constraint"],
+    ),
+    LineMeaning("#PBS -l place=scatter", "Each chunk on a host of its own."),
+    LineMeaning("#PBS -l walltime=", "Time limit.", ["resources.time_limit_min|time_limit_min"]),
+    LineMeaning("#PBS -r ", "", ["launch.requeue"]),
+    LineMeaning("#PBS -j ", "PBS keeps the job's output and errors in one file."),
+    LineMeaning("#PBS -o ", "PBS's own copy of the output, when the job has ended."),
+    LineMeaning("#PBS -J ", "Runs of the sweep that differ in nothing here; %: --max-parallel."),
+    LineMeaning("#PBS -W ", "Jobs that must have ended: --after, or --max-parallel."),
+    LineMeaning(
+        "printf -v HPCDIST_JOB_BEGIN", "When the job began: its time limit counts from then."
+    ),
+)
+"""Lines of the script, and the keys that they come from."""
 
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:

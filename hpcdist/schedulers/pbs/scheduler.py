@@ -42,7 +42,7 @@ from hpcdist.schedulers.pbs.commands import (
 from hpcdist.schedulers.pbs.doctor import PbsDoctor
 from hpcdist.schedulers.pbs.hosts import own_id
 from hpcdist.schedulers.pbs.qstat import ask_jobs
-from hpcdist.schedulers.pbs.request import explanation, job_script
+from hpcdist.schedulers.pbs.request import LINE_MEANINGS, explanation, job_script
 from hpcdist.schedulers.pbs.requeue import PbsRequeuer
 from hpcdist.schedulers.pbs.site import ask_max_array_size, ask_queues, check_queue, detect_pbs
 from hpcdist.schedulers.request import lay_out, time_limit_min
@@ -59,6 +59,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     version_command = ("qsub", "--version")
     has_queue = True
     takes_containers = True
+    line_meanings = LINE_MEANINGS
     allocation_variable = "PBS_JOBID"
     can_requeue = True
 

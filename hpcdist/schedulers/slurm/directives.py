@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, warning_before_s
-from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.base import LineMeaning, Target
 from hpcdist.schedulers.request import (
     NO_MEMORY_LINE,
     asks_for_gpus,
@@ -58,6 +58,52 @@ _VARIABLES = {
 }
 """Options whose variable is not SBATCH_ with their name (slurm.schedmd.com/sbatch.html, INPUT
 ENVIRONMENT VARIABLES)."""
+
+
+_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
+_LIMIT = "resources.time_limit_min|time_limit_min"
+LINE_MEANINGS = (
+    LineMeaning("#SBATCH --job-name=", "The run's id, by which squeue lists it."),
+    LineMeaning("#SBATCH --partition=", "", ["partition"]),
+    LineMeaning("#SBATCH --account=", "", ["account"]),
+    LineMeaning("#SBATCH --qos=", "", ["qos"]),
+    LineMeaning("#SBATCH --constraint=", "", ["constraint"]),
+    LineMeaning("#SBATCH --nodes=", "", ["resources.nodes"]),
+    LineMeaning("#SBATCH --ntasks-per-node=", "One agent per node, which forks the node's ranks."),
+    LineMeaning(
+        "#SBATCH --cpus-per-task=",
+        "CPUs of the agent, which are those of its ranks: GPUs per node x CPUs per GPU.",
+        ["resources.gpus", _CPUS],
+    ),
+    LineMeaning("#SBATCH --gres=", "GPUs per node.", ["resources.gpus", "gpu_request", "gpu_type"]),
+    LineMeaning(
+        "#SBATCH --gpus-per-node=", "GPUs per node.", ["resources.gpus", "gpu_request", "gpu_type"]
+    ),
+    LineMeaning(
+        "#SBATCH --mem=", "Memory per node; sbatch's M is 2**20 bytes.", ["resources.mem_gb|mem_gb"]
+    ),
+    LineMeaning("#SBATCH --time=", "Time limit, as D-HH:MM:SS.", [_LIMIT]),
+    LineMeaning(
+        "#SBATCH --signal=",
+        "Slurm sends SIGUSR2 so many seconds before the time limit, and the ranks save a "
+        "checkpoint; at most a quarter of the limit.",
+        ["launch.warning_s", _LIMIT],
+    ),
+    LineMeaning("#SBATCH --requeue", "", ["launch.requeue"]),
+    LineMeaning("#SBATCH --no-requeue", "", ["launch.requeue"]),
+    LineMeaning("#SBATCH --output=", "The job's own output, before and around that of the ranks."),
+    LineMeaning("#SBATCH --open-mode=", "A requeued job adds to its output."),
+    LineMeaning(
+        "#SBATCH --array=", "Runs of the sweep that differ in nothing here; %: --max-parallel."
+    ),
+    LineMeaning("#SBATCH --dependency=", "Jobs that must have ended: --after, or --max-parallel."),
+    LineMeaning("#SBATCH --kill-on-invalid-dep=", "A job that would wait in vain ends."),
+    LineMeaning("srun ", "Slurm starts one agent on each node, as a step of the job."),
+    LineMeaning('if [ "$ended"', "If srun has failed:"),
+    LineMeaning('exit "$ended"', "The job's exit code is srun's."),
+    LineMeaning("begin=", "The length of the job's output so far, to find what srun adds."),
+)
+"""Lines of the script, and the keys that they come from."""
 
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:

@@ -78,6 +78,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
     takes_containers = True
     allocation_variable = "SLURM_JOB_ID"
     can_requeue = True
+    line_meanings = directives.LINE_MEANINGS
 
     def plan(
         self,

@@ -10,6 +10,7 @@ from hpcdist.base.table import Column, Table, each, mean_interval, percent
 from hpcdist.base.text import format_ranges, shown, spread_text, whole_percents
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.report.runs import BASELINE_NOTE, Row, gpus_column, interval_note
+from hpcdist.summary.report.words import footnote
 from hpcdist.summary.values import Comparison, Group, Losses, VariantSummary
 
 
@@ -55,11 +56,8 @@ _NOTE = (
     "all the time is that of steps, checkpoints and what restarts cost, so that in all may be more "
     "than 100 - effic."
 )
-_EXPOSED = "exposed comm.: waiting for communication that no computing hides (--explain)"
-_MIXED = (
-    "comp. + comm.: computing and communication together, where nothing told the two apart "
-    "(--explain)"
-)
+_EXPOSED = footnote("exposed communication (exposed comm.)")
+_MIXED = footnote("computing and communication together (comp. + comm.)")
 _SEEN = 0.005
 """Smaller shares are 0 % in a table."""
 

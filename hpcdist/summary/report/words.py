@@ -1,5 +1,7 @@
 """The words of the summary that a reader may not know, each in a sentence or two."""
 
+import re
+
 WORDS = {
     "speed-up": "Samples per second as a multiple of those of the smallest size (marked *).",
     "efficiency (effic.)": "Speed-up divided by what as many GPUs could give: 100 % is ideal.",
@@ -9,13 +11,13 @@ WORDS = {
     "larger. Ideal: a step takes as long as before.",
     "strong scaling": "A step keeps its number of samples, and more GPUs share them. Ideal: "
     "twice the GPUs take half the time.",
-    "exposed communication": "The time that ranks wait for communication which no computing hides "
-    "(exposed comm.).",
+    "exposed communication (exposed comm.)": "The time that ranks wait for communication which no "
+    "computing hides.",
     "overlapped communication": "Communication that computing hides. DDP times it itself in some "
     "of its steps; of FSDP only record.profile_steps=5 tells it: else what is waited for is known, "
     "and what is hidden is not.",
-    "computing and communication together": "Nothing told the two apart: a loop that marks its "
-    "passes only, or FSDP that cannot be watched. record.profile_steps=5 does.",
+    "computing and communication together (comp. + comm.)": "Nothing told the two apart: a loop "
+    "that marks its passes only, or FSDP that cannot be watched. record.profile_steps=5 does.",
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",
     "equal parts of a run": "Up to 20 blocks of as many windows of steps each.",
     "fixed cost": "The optimizer and all that takes as long for few samples as for many.",
@@ -26,6 +28,20 @@ WORDS = {
     "cannot be told": "The interval of the ratio contains 1, so chance may explain the difference.",
     "node 0": "The node of rank 0, whose address the others connect to.",
 }
+
+
+def names_of(word: str) -> list[str]:
+    """Return the names by which a reader may ask for a word of the table: `efficiency (effic.)`,
+    `efficiency` and `effic.`."""
+    parts = re.split(r" \(|\)|, ", word)
+    return [word, *filter(None, parts)]
+
+
+def footnote(word: str) -> str:
+    """Return the short name of a word, and what it means, for below a table."""
+    *_, short = names_of(word)
+    meaning = WORDS[word].partition(".")[0]
+    return f"{short}: {meaning[0].lower()}{meaning[1:]} (--explain)"
 
 
 def explain() -> str:

@@ -236,7 +236,7 @@ SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
         ("nowhere: No such queue. Job not submitted.", "--partition"),
         ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "--time"),
         ("Too many processors requested. Job not submitted.", "cpus_per_gpu"),
-        ("It is Monday. Job not submitted.", "render --explain"),
+        ("It is Monday. Job not submitted.", "hpcdist explain JOB"),
     ],
 )
 def test_the_hint_of_a_refusal_names_the_key(said, key):

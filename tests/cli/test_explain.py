@@ -1,0 +1,245 @@
+"""`hpcdist explain`: scripts line by line, keys, exit codes, verdicts, runs and words."""
+
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+
+from hpcdist.base.errors import EXIT_CODES
+from hpcdist.cli.main import main
+from hpcdist.cluster.profile import ClusterProfile, profile_keys
+from hpcdist.job.check import annotation_at
+from hpcdist.job.keys import example_of, job_keys
+from hpcdist.job.spec import JOB_TYPES
+from hpcdist.job.yaml_text import parse_yaml
+from hpcdist.runs.meanings import KINDS, STATES
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.verdict import Kind, State, Verdict
+
+PROFILES = """
+clusters:
+  slurm: &one
+    scheduler: slurm
+    partition: gpu
+    account: proj42
+    constraint: fast
+    cpus_per_gpu: 4
+    mem_gb: 64
+    setup: [module load cuda, source venv/bin/activate]
+    environment: {NCCL_DEBUG: INFO}
+    directives: [--exclusive]
+  lsf: {<<: *one, scheduler: lsf, directives: [-B]}
+  pbs: {<<: *one, scheduler: pbs, directives: [-m abe]}
+  azure:
+    scheduler: azure
+    setup: [module load cuda]
+    environment: {NCCL_DEBUG: INFO}
+    azure:
+      subscription: 00000000-1111-2222-3333-444444444444
+      resource_group: ml-course
+      workspace: ml-course
+      compute: gpu-cluster
+      image: i
+"""
+BEHIND = ("#SBATCH", "#BSUB", "#PBS")
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "lsf", "pbs", "azure", "local"])
+def test_every_line_of_a_script_is_told_and_every_directive_by_itself(hpcdist, scheduler):
+    hpcdist.write("hpcdist.yaml", PROFILES)
+    place = ("--local",) if scheduler == "local" else ("--cluster", scheduler)
+    options = ("ddp", *place, "--nodes", "2", "--gpus", "2", "--time", "90")
+    script = hpcdist("render", *options).stdout.splitlines()
+    done = hpcdist("explain", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    told = [line for part in found["lines"] for line in part["lines"]]
+    comments = [line for line in script if line.strip().startswith("# ")]
+    kept = [line for line in script if line.strip() and line not in comments[1:]]
+    assert told == kept
+    for part in found["lines"]:
+        assert part["what"]
+        assert len(part["lines"]) == 1 or not part["lines"][1].startswith(BEHIND), part
+    assert found["numbers"]
+
+
+def test_a_line_names_the_flag_the_file_or_the_default_that_it_comes_from(hpcdist):
+    hpcdist.write("hpcdist.yaml", PROFILES)
+    job = "name: j\nworkload: train\nresources: {mem_gb: 32}\nlaunch: {requeue: false}\n"
+    hpcdist.write("jobs/j.yaml", job)
+    done = hpcdist("explain", "j", "--cluster", "slurm", "--nodes", "2", "--json")
+    (found,) = json.loads(done.stdout)
+    origins = {
+        part["lines"][0]: [(one["key"], one["value"], one["origin"]) for one in part["origins"]]
+        for part in found["lines"]
+    }
+    assert origins["#SBATCH --nodes=2"] == [("resources.nodes", 2, "--nodes")]
+    assert origins["#SBATCH --cpus-per-task=4"] == [
+        ("resources.gpus", 1, "default"),
+        ("cpus_per_gpu", 4, "hpcdist.yaml, cluster slurm"),
+    ]
+    assert origins["#SBATCH --mem=30518M"] == [("resources.mem_gb", 32.0, "jobs/j.yaml")]
+    assert origins["#SBATCH --no-requeue"] == [("launch.requeue", False, "jobs/j.yaml")]
+    assert origins["#SBATCH --exclusive"][0][0] == "directives"
+    assert origins["module load cuda"] == [
+        (
+            "setup",
+            ["module load cuda", "source venv/bin/activate"],
+            "hpcdist.yaml, cluster slurm",
+        )
+    ]
+
+
+def test_slurms_numbers_are_told_with_where_they_come_from(hpcdist):
+    hpcdist.write(
+        "hpcdist.yaml",
+        "clusters: {c: {scheduler: slurm, cpus_per_gpu: 4, mem_gb: 64, gpu_request: gres}}\n",
+    )
+    done = hpcdist(
+        *("explain", "ddp", "--nodes", "2", "--gpus", "2", "--time", "90", "--no-requeue"),
+    )
+    cpus, memory, gpus, limit = (line.strip() for line in done.stdout.splitlines()[-4:])
+    assert cpus == (
+        "CPUs: 2 nodes x 8 CPUs = 16 CPUs (2 ranks x cpus_per_gpu 4, from the profile; one agent "
+        "per node): --nodes=2 --ntasks-per-node=1 --cpus-per-task=8"
+    )
+    assert memory == (
+        "memory 64 GB per node (mem_gb, from the profile): --mem=61036M, for Slurm's M is 2**20 "
+        "bytes; 128 GB in all"
+    )
+    assert gpus == "GPUs: 2 nodes x 2 GPUs = 4 GPUs (gpu_request: gres): --gres=gpu:2"
+    assert limit == (
+        "time limit 90 min (time_limit_min, from the job): --time=0-01:30:00 --signal=USR2@120; "
+        "before the job is ended its ranks save a checkpoint, and the run ends with exit code 75"
+    )
+
+
+def test_what_is_not_asked_for_is_told_too(hpcdist):
+    done = hpcdist("explain", "ddp", "--scheduler", "slurm", "--set", "launch.device=cpu")
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert "memory: what the site gives, for mem_gb is unset" in lines
+    assert "GPUs: not asked for (launch.device is cpu)" in lines
+    assert lines[-1].startswith("time limit: the site's, for time_limit_min is unset; ")
+
+
+def test_on_this_machine_every_rank_is_told_its_cpus(hpcdist):
+    done = hpcdist(
+        *("explain", "ddp", "--local", "--nodes", "2", "--gpus", "2", "--json"),
+        *("--set", "launch.device=cpu"),
+    )
+    ranks, *nodes = json.loads(done.stdout)[0]["numbers"]
+    assert ranks.startswith("ranks: 2 nodes x 2 ranks = 4 ranks, on cpu with gloo, ")
+    assert [line.split(": ")[0] for line in nodes] == ["node 0", "node 1"]
+    for line in nodes:
+        assert "rank 0: CPUs " in line
+        assert "rank 1: CPUs " in line
+
+
+def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
+    sweep = ("--sweep", "nodes=1,2 train.lr=0.1,0.2")
+    done = hpcdist("explain", "ddp", "--scheduler", "slurm", *sweep)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if "of 4 runs" in line] == [
+        "2 of 4 runs: nodes=1 train.lr=0.1, nodes=1 train.lr=0.2",
+        "2 of 4 runs: nodes=2 train.lr=0.1, nodes=2 train.lr=0.2",
+    ]
+    assert len([line for line in lines if line.startswith("    CPUs: ")]) == 2
+
+
+def test_runs_of_a_sweep_share_an_array_only_with_those_in_the_same_image(hpcdist):
+    image = "docker://a/b"
+    sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
+    options = ("check", "--scheduler", "slurm", *sets, "--repeat", 2)
+    explained = json.loads(hpcdist("explain", *options, "--json").stdout)
+    told = [line for each in explained for line in each["numbers"] if "container: " in line]
+    assert [line.split()[1].rstrip(",") for line in told] == [f"{image}:1", f"{image}:2"]
+    lines = [line.strip(" \\") for line in hpcdist("render", *options).stdout.splitlines()]
+    assert [line for line in lines if line.startswith(("#SBATCH --array", "--image"))] == [
+        *("#SBATCH --array=0-1", f"--image={image}:1"),
+        *("#SBATCH --array=0-1", f"--image={image}:2"),
+    ]
+
+
+def explained(capsys, *words):
+    """What is printed as JSON, in this process: a fork per word would take seconds."""
+    assert main(["explain", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_names_are_told_in_the_order_of_the_help_and_by_kind(capsys):
+    def told(*words):
+        found = explained(capsys, *words)
+        return found["kind"], found["name"], found["text"][0]
+
+    assert told("75") == ("code", "75", EXIT_CODES[75])
+    assert told("137")[2].endswith("SIGKILL ended")
+    assert told("hang") == ("verdict", "hang", KINDS["hang"].meaning)
+    assert told("pending")[2] == STATES["pending"]
+    assert told("accumulate")[:2] == ("key", "train.accumulate")
+    assert told("gpu_request")[0] == "key"
+    assert told("exposed", "communication")[:2] == ("word", "exposed communication (exposed comm.)")
+    assert told("Exposed comm.")[0] == "word"
+    assert told("launch")[0] == "key"
+    assert told("launch", "--as", "verdict") == ("verdict", "launch", KINDS["launch"].meaning)
+    assert main(["explain", "launch"]) == 0
+    also = "note: launch is also a kind of verdict: hpcdist explain launch --as verdict"
+    assert also in capsys.readouterr().err
+    facts = explained(capsys, "train.accumulate")["facts"]
+    assert facts["jobs"] == "data_parallel, ddp, fsdp, lightning"
+    assert facts["example"] == "hpcdist submit ddp --set train.accumulate=2"
+    assert explained(capsys, "launch.grace_s")["facts"]["unit"] == "seconds"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["hnag"], "'hnag' is not", "did you mean hang, a kind of verdict"),
+        (["train.acumulate"], "is not", "did you mean train.accumulate, a key"),
+        (["9", "--as", "code"], "'9' is not an exit code", ""),
+        (["gone.py", "--as", "job"], "no such file", ""),
+    ],
+)
+def test_a_name_that_is_nothing_is_refused_with_what_is_near(words, message, hint, capsys):
+    assert main(["explain", *words]) == 2
+    error, hinted = capsys.readouterr().err.splitlines()
+    assert message in error
+    assert hint in hinted
+
+
+def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
+    run = Run.create(tmp_path, "ddp")
+    run.write_spec(RunSpec(id=run.id, created_s=1.0, scheduler="local"))
+    run.write_verdict(
+        Verdict(
+            kind="out_of_memory",
+            state="failed",
+            message="rank 1 (node 0, host n1) has no memory",
+            exit_code_of_run=1,
+            log="logs/rank-00001.log",
+        )
+    )
+    found = explained(capsys, "last", "--runs", str(tmp_path))
+    assert (found["kind"], found["name"]) == ("run", run.id)
+    assert found["text"][0] == "rank 1 (node 0, host n1) has no memory"
+    assert f"hpcdist summary {run.id} --details" in " ".join(found["text"])
+    assert "train.batch_size" in " ".join(found["text"])
+    assert found["facts"]["exit code"] == "1: the run failed"
+
+
+def test_every_state_and_kind_of_verdict_has_its_words():
+    assert list(KINDS) == list(get_args(Kind))
+    assert set(STATES) == set(get_args(State))
+    assert all(kind.advice for kind in KINDS.values())
+
+
+def test_every_key_has_a_meaning_and_its_example_is_taken():
+    for key in [*job_keys(), *profile_keys()]:
+        assert key.meaning or key.value == "section" or key.path == "workload", key.path
+    for key in job_keys():
+        annotation = annotation_at(JOB_TYPES[key.workloads[0]], tuple(key.path.split(".")))
+        example = None if key.value == "section" else example_of(key.path, annotation)
+        if example is not None:
+            msgspec.convert(parse_yaml(example), annotation)
+    assert {key.path for key in profile_keys()} >= set(ClusterProfile.__struct_fields__)
