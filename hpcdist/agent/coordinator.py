@@ -26,9 +26,10 @@ from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.hang import hang_verdict
+from hpcdist.agent.outcome.quiet import QuietRun
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.runs.verdict import Kind, RankEnd, Verdict
+from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 
 SETTLE_S = 0.2
 """After a first failure, how long others that failed at the same moment have to be heard."""
@@ -123,7 +124,7 @@ class Coordinator:
     attempt: int = 0
     restarts: int = 0
     deadline: float | None = None
-    """When `on_time` must be called next; None: only messages matter."""
+    """When a stage ends of itself; None: only messages matter."""
     _told: _Attempt = field(init=False)
     _facts: dict[int, NodeFacts] = field(default_factory=dict)
     _agreement: Agreement | None = None
@@ -132,6 +133,9 @@ class Coordinator:
     """Came when the ranks were being ended for another reason."""
     _notice: failure.Notice | None = None
     _resumed_s: float = -math.inf
+    note_hang: Callable[[Hang], None] = lambda _: None
+    """Take what is said of an attempt that seems to hang, or that it does no more."""
+    _quiet: QuietRun = field(init=False)
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
 
@@ -224,7 +228,14 @@ class Coordinator:
         self._resumed_s = self.now()
         self._broadcast(messages.Forgive())
 
+    def next_deadline(self) -> float:
+        """Return the time, by the monotonic clock, at which `on_time` must be called next."""
+        own = math.inf if self.deadline is None else self.deadline
+        return min(own, self._quiet.deadline) if self.stage is Stage.RUNNING else own
+
     def on_time(self) -> None:
+        if self.stage is Stage.RUNNING:
+            self._quiet.on_time()
         if self.deadline is None or self.now() < self.deadline:
             return
         self.deadline = None
@@ -275,6 +286,10 @@ class Coordinator:
                 self.stage = Stage.DUMPING
                 self.deadline = self.now() + _DUMP_S
                 self._broadcast(messages.Dump(attempt=self.attempt))
+            case messages.Quiet() if self.stage is Stage.RUNNING:
+                self._quiet.on_quiet(node, message.quiet_s, self.members())
+            case messages.Stacks() if self.stage is Stage.RUNNING:
+                self._quiet.on_reports(node, message.reports, self.members(), told.ends)
             case messages.Stacks() if self.stage is Stage.DUMPING:
                 told.hang_reports |= {report.end.rank: report for report in message.reports}
                 told.dumped.add(node)
@@ -337,6 +352,14 @@ class Coordinator:
     def _forget_attempt(self) -> None:
         world_size = self.num_nodes * self.ranks_per_node
         self._told = _Attempt(world_size, RankChecks(world_size))
+        self._quiet = QuietRun(
+            attempt=self.attempt,
+            world_size=world_size,
+            now=self.now,
+            unix_now=self.unix_now,
+            ask=lambda: self._broadcast(messages.Dump(attempt=self.attempt)),
+            note=self.note_hang,
+        )
 
     def _start_attempt(self) -> None:
         assert self._agreement is not None

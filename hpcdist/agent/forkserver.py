@@ -34,13 +34,14 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import become_rank
+from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
     adopt_orphans,
+    catches,
     children,
     die_with_parent,
     kill_descendants,
@@ -179,7 +180,9 @@ class Forkserver:
                     self._begin_ending(message)
                 case messages.SignalRanks():
                     for pid in self._ranks:
-                        send_signal(pid, message.signal)
+                        # A program that the rank has become would be ended by it.
+                        if message.signal != STACKS_SIGNAL or catches(pid, STACKS_SIGNAL):
+                            send_signal(pid, message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))

@@ -57,10 +57,12 @@ class LocalRanks:
         tell: Callable[[ToLeader], None],
         on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
+        gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Fork the forkserver: before the agent opens a socket, or the selector.
 
-        `on_store` is told the port of a store that was asked for, or why there is none.
+        `on_store` is told the port of a store that was asked for, or why there is none; `gpu_share`
+        is that of RankWatch.
         """
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
@@ -71,7 +73,7 @@ class LocalRanks:
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
-        self._watch = RankWatch(run, job, self._board, stacks)
+        self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
@@ -79,7 +81,7 @@ class LocalRanks:
         self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = False
+        self._was_silent = self._is_quiet = False
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
@@ -97,7 +99,7 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = False
+        self._was_silent = self._is_quiet = False
         self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
@@ -181,6 +183,13 @@ class LocalRanks:
         if silent is not None and not self._was_silent:
             self._was_silent = True
             self._tell(messages.Silent(attempt=self._attempt, rank=silent))
+        if self._watch.signs.look(self._watch.pids):
+            quiet_s = self._watch.signs.quiet_s()
+            is_quiet = quiet_s >= self._watch.signs.notice_s
+            if is_quiet != self._is_quiet:
+                self._is_quiet = is_quiet
+                told_s = quiet_s if is_quiet else 0.0
+                self._tell(messages.Quiet(attempt=self._attempt, quiet_s=told_s))
 
     def living(self) -> dict[int, int]:
         """Return the pids of the living ranks, by local rank; another thread may call this."""

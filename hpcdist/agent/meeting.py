@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import secrets
 import selectors
 import socket
@@ -53,7 +52,7 @@ from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
 from hpcdist.schedulers.notes import Notes
 
@@ -301,6 +300,7 @@ class Leader:
             claim_attempt=attempts.claim,
             is_overtaken=attempts.is_overtaken,
             note_restart=lambda verdict: note_restart(run, verdict),
+            note_hang=self._note_hang,
             finish=finish,
             now=time.monotonic,
             unix_now=time.time,
@@ -350,8 +350,7 @@ class Leader:
     @property
     def deadline(self) -> float:
         """When `on_time` must be called next, by the monotonic clock."""
-        due = self.coordinator.deadline
-        return min(self.answers.deadline, math.inf if due is None else due)
+        return min(self.answers.deadline, self.coordinator.next_deadline())
 
     def on_turn(self) -> None:
         """Note what counts before what others said meanwhile is heard."""
@@ -381,6 +380,16 @@ class Leader:
             leave_answer(self._run, request, answer)
         except OSError as error:
             self._log(f"a request was not answered: {files.reason(error)}")
+
+    def _note_hang(self, hang: Hang) -> None:
+        if hang.recovered_s is None:
+            self._log(f"the run seems to hang: {hang.message}")
+        else:
+            self._log("a rank works again: the run did not hang, or does no more")
+        try:
+            self._run.write_hang(hang)
+        except OSError as error:
+            self._log(f"this is not told: {files.reason(error)}")
 
     def _ask_for_store(self, address: str, bind_to: str) -> None:
         port_range = self._node.job.launch.port_range

@@ -75,7 +75,12 @@ class Member:
         self._notes = Notes()
         use_all_descriptors()  # the ranks get back the limit that their user has
         self._ranks = LocalRanks(
-            run, node.job, tell=self._tell, on_store=self._on_store, log=self._log
+            run,
+            node.job,
+            tell=self._tell,
+            on_store=self._on_store,
+            log=self._log,
+            gpu_share=lambda: self.usage.gpu_share,
         )
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self.notices = Notices(run, node.job, node.plan, begin_s=begin_s, log=self._log)

@@ -64,6 +64,10 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
     """State letter of the process: T is stopped."""
     collectives: Collectives | None = None
     """None where it did not answer."""
+    stack: str | None = None
+    """Digest of its main thread's calls; None where it did not answer."""
+    spins: bool = False
+    """It uses CPU time, or its node's GPUs work or cannot be asked."""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
@@ -162,9 +166,17 @@ class Silent(Message, tag="silent"):
     rank: int
 
 
+class Quiet(Message, tag="quiet"):
+    """No rank of the node has shown for so long that it works; with the last node's comes Dump. 0:
+    one works again."""
+
+    attempt: int
+    quiet_s: float
+
+
 class Stacks(Message, tag="stacks"):
-    """An agent's answer to Dump says where its ranks hang; with the last node's the verdict is
-    made, and End follows."""
+    """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
+    and End follows, or it is decided whether a quiet run hangs."""
 
     attempt: int
     reports: list[HangReport]
@@ -353,7 +365,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

@@ -88,6 +88,8 @@ class UsageSampler:
     host: str
     every_s: float
     log: Callable[[str], None]
+    gpu_share: float | None = None
+    """Largest share of the last moment in which a GPU worked; None where that is not known."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -130,33 +132,40 @@ class UsageSampler:
             while not share.ranks() and not stop.is_set():
                 stop.wait(_LOOK_S)  # a node may take long to import what they need
             if not stop.wait(min(_FIRST_S, self.every_s)):
-                _sample(stop, events, begin, share, max(_SHORTEST_S, self.every_s))
+                self._sample(stop, events, begin, share)
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self.log(f"what the ranks use is not sampled any more: {error!r}")
 
+    def _sample(
+        self, stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare
+    ) -> None:
+        own, host, gpus = RankProcesses(), HostReader(share.cpus), GpuReader(share.gpus)
+        begin = msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts)
+        events.write("node", **to_fields(begin))
+        windows = Windows(max(_SHORTEST_S, self.every_s))
+        at_s, sampled_s = time.monotonic(), time.time()
+        own.sample(share.ranks().values(), 0.0)
+        gpus.sample(0.0)
+        while not stop.wait(windows.next_in_s()) and (pids := list(share.ranks().values())):
+            before_s, at_s, sampled_s = at_s, time.monotonic(), time.time()
+            length_s = at_s - before_s
+            found = own.sample(pids, length_s) | host.sample(length_s)
+            of_gpus = gpus.sample(length_s)
+            self.gpu_share = _busiest(of_gpus)
+            full = windows.add(Sample(length_s, found, of_gpus), time_s=sampled_s)
+            if full is not None:
+                events.write("usage", **to_fields(full))
+        last = windows.close(time_s=sampled_s)
+        if last is not None:
+            events.write("usage", **to_fields(last))
+        gpus.close()
 
-def _sample(
-    stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare, every_s: float
-) -> None:
-    own, host, gpus = RankProcesses(), HostReader(share.cpus), GpuReader(share.gpus)
-    begin = msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts)
-    events.write("node", **to_fields(begin))
-    windows = Windows(every_s)
-    at_s, sampled_s = time.monotonic(), time.time()
-    own.sample(share.ranks().values(), 0.0)
-    gpus.sample(0.0)
-    while not stop.wait(windows.next_in_s()) and (pids := list(share.ranks().values())):
-        before_s, at_s, sampled_s = at_s, time.monotonic(), time.time()
-        length_s = at_s - before_s
-        found = own.sample(pids, length_s) | host.sample(length_s)
-        full = windows.add(Sample(length_s, found, gpus.sample(length_s)), time_s=sampled_s)
-        if full is not None:
-            events.write("usage", **to_fields(full))
-    last = windows.close(time_s=sampled_s)
-    if last is not None:
-        events.write("usage", **to_fields(last))
-    gpus.close()
+
+def _busiest(gpus: Sequence[Mapping[str, float]]) -> float | None:
+    """Return the largest use of a GPU; None where one does not tell."""
+    shares = [gpu["utilization"] for gpu in gpus if "utilization" in gpu]
+    return max(shares) if shares and len(shares) == len(gpus) else None
 
 
 @dataclass

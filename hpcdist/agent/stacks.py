@@ -7,6 +7,7 @@ write into memory that their agent has made, which keeps it as a file as soon as
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
@@ -22,7 +23,8 @@ _WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parall
 """Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
 ends when the gradients of all ranks are there."""
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+_DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 
 
 class Stacks:
@@ -64,6 +66,10 @@ class Stacks:
         self._num_kept[local_rank] += len(self._written(local_rank, self._num_kept[local_rank]))
         self._is_held[local_rank] = False
 
+    def num_bytes(self, local_rank: int) -> int:
+        """Return how much a rank has written."""
+        return os.fstat(self._descriptors[local_rank]).st_size
+
     def keep(self, local_rank: int, path: Path) -> None:
         """Append what a rank has written since the last call to a file, unless it is held. Raises
         OSError."""
@@ -78,7 +84,7 @@ class Stacks:
 
     def _written(self, local_rank: int, offset: int) -> bytes:
         descriptor = self._descriptors[local_rank]
-        return os.pread(descriptor, os.fstat(descriptor).st_size - offset, offset)
+        return os.pread(descriptor, self.num_bytes(local_rank) - offset, offset)
 
 
 def _make() -> int:
@@ -105,8 +111,8 @@ def parse(dump: str) -> list[ThreadStack]:
     ]
 
 
-def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
-    """Return where the main thread is by the newest dump; see `place_of`."""
+def main_frames(text: str) -> list[Frame]:
+    """Return the main thread's calls by the newest dump, innermost first."""
     frames: list[Frame] = []
     for line in text.splitlines():
         # The innermost frame stands first; the newest thread does, too, and the main thread last.
@@ -114,7 +120,17 @@ def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
             frames = []
         elif match := _FRAME.match(line):
             frames.append(Frame(match["file"], int(match["line"]), match["function"]))
-    return place_of(frames)
+    return frames
+
+
+def digest(frames: Sequence[Frame]) -> str | None:
+    """Return what is the same where the calls are; None where there are none."""
+    return hashlib.sha256(repr(frames).encode()).hexdigest() if frames else None
+
+
+def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
+    """Return where the main thread is by the newest dump; see `place_of`."""
+    return place_of(main_frames(text))
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
@@ -125,8 +141,9 @@ def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
         return None, None, False
     own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
     innermost = (own or frames)[0]
-    below = frames.index(innermost) - 1
-    calls = f"{frames[below].function} of {Path(frames[below].file).name}" if below >= 0 else None
+    below = reversed(frames[: frames.index(innermost)])
+    called = next((frame for frame in below if not _is_in(frame.file, _DECORATORS)), None)
+    calls = f"{called.function} of {Path(called.file).name}" if called else None
     # It waits where only installed libraries' frames are below one that waits for others.
     files = (frame.file for frame in frames)
     decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")

@@ -7,17 +7,20 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
-from hpcdist.agent.stacks import Stacks, whereabouts
+from hpcdist.agent.signs import WorkSigns
+from hpcdist.agent.stacks import Stacks, digest, main_frames, whereabouts
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.questions import read_account
+from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.questions import Account, read_account
 from hpcdist.runs.run import Run
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
@@ -47,10 +50,13 @@ class RankWatch:
     job: JobSpec
     board: ProgressBoard
     stacks: Stacks
+    gpu_share: Callable[[], float | None] = lambda: None
+    """Largest share of the last moment in which one of the ranks' GPUs worked; None: not known."""
     orders: dict[int, RankOrder] = field(default_factory=dict)
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
     """Pids of the ranks that have been forked, by local rank."""
+    signs: WorkSigns = field(init=False)
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
     _logs: dict[int, _Log] = field(default_factory=dict)
@@ -58,9 +64,14 @@ class RankWatch:
     _looked_s: float = field(default_factory=time.monotonic)
     _resumed_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Watch for signs of work, too."""
+        self.signs = WorkSigns(self.board, self.stacks, self.job.launch.hang_notice_s)
+
     def begin(self, orders: list[RankOrder]) -> None:
         self.board.clear()
         self.stacks.clear()
+        self.signs.begin()
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()
         self._over_memory.clear()
@@ -122,6 +133,10 @@ class RankWatch:
     def forgive(self) -> None:
         """Count the silence of ranks from now on: until now none could go on."""
         self._resumed_s = time.monotonic()
+        self.signs.forgive()
+
+    def _may_use_gpu(self, order: RankOrder) -> bool:
+        return bool(order.num_gpus) and self.gpu_share() != 0.0
 
     def _silent_s(self, local_rank: int) -> float:
         alive_s = self.board.read(local_rank).alive_s
@@ -147,10 +162,18 @@ class RankWatch:
                     log.seen, log.changed_s = seen, now_s
         return now_s - log.changed_s
 
+    def _collectives(self, local_rank: int, account: Account | None) -> Collectives | None:
+        if account is not None:
+            return account.collectives
+        # Without a process group it has no thread that answers, and has begun nothing.
+        is_attended = self.board.desk(local_rank).is_attended
+        return None if is_attended else Collectives(is_recorded=False)
+
     def hang_report(self, local_rank: int, pid: int) -> HangReport:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
-        where, calls, is_waiting = whereabouts(self.stacks.read(local_rank))
+        written = self.stacks.read(local_rank)
+        where, calls, is_waiting = whereabouts(written)
         account = read_account(self.board.desk(local_rank).answer())
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
@@ -159,5 +182,7 @@ class RankWatch:
             calls=calls,
             is_waiting=is_waiting,
             state=state_letter(pid),
-            collectives=None if account is None else account.collectives,
+            collectives=self._collectives(local_rank, account),
+            stack=digest(main_frames(written)),
+            spins=self.signs.spins(local_rank) or self._may_use_gpu(order),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.monitor.progress import Progress
+    from hpcdist.runs.verdict import Hang
     from hpcdist.schedulers.base import Condition
 
 
@@ -57,11 +59,13 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         if figures is not None and conditions[name].is_suspended:
             progress[name] = at_rest(figures)
     described = [describe_run(run, conditions[run.id]) for run in listed]
+    hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
         print_json(
             [
                 values
                 | {
+                    "hang": msgspec.to_builtins(hangs[run.id]),
                     "progress": msgspec.to_builtins(progress[run.id]),
                     "expected_start_s": conditions[run.id].expected_start_s,
                     "hosts": msgspec.to_builtins(seen_nodes(run)),
@@ -77,9 +81,17 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         if len(part) == 1:
             name = part[0]["run"]
             _print(part[0], progress[name])
+            _print_line("hang", hang.message if (hang := hangs[name]) else None)
             _print_place(by_id[name], conditions[name])
         else:
             _print_sweep(part, progress)
+
+
+def _hang(run: Run, condition: Condition) -> Hang | None:
+    """Return what is said of a run that seems to hang."""
+    with suppress(OSError):  # the folder is damaged
+        return run.read_hang(run.newest_attempt()) if condition.state == "running" else None
+    return None
 
 
 def _print_sweep(

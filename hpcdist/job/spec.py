@@ -194,6 +194,10 @@ class Launch(Section, frozen=True, kw_only=True):
     hang_timeout_s: PositiveOrZero | None = None
     """End the run after this many seconds without a step; 0: never. Unset: 600 for trainers, never
     for scripts. In scripts, new output also counts as a step."""
+    hang_notice_s: PositiveOrZero = 900.0
+    """Say that the run seems to hang when no rank has worked for this many seconds: no step, no
+    output, no file read or written, and CPUs and GPUs idle or waiting in a collective operation. It
+    is not ended for that. 0: never."""
     port_range: tuple[Port, Port] | None = None
     """First and last port to choose from; unset: 20000 to 29999, except the ephemeral range."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -54,6 +54,8 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """State letter: R, S, D, T, Z ..."""
     cpu_s: float
     """CPU time of all its threads so far."""
+    cpu_of_ended_s: float
+    """CPU time of the children that it has waited for."""
     rss_bytes: int
 
 
@@ -211,9 +213,11 @@ def process_use(pid: int) -> ProcessUse | None:
     fields = _stat_fields(pid)
     if not fields:
         return None
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
     return ProcessUse(
         state=fields[0],
-        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        cpu_s=(int(fields[11]) + int(fields[12])) / ticks_per_s,
+        cpu_of_ended_s=(int(fields[13]) + int(fields[14])) / ticks_per_s,
         rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
     )
 

@@ -6,7 +6,9 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.agent.outcome.failure import is_own_error
@@ -24,6 +26,7 @@ from hpcdist.runs.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
 
+_LOOK_FOR_HANG_S = 5.0
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
 _MOST_AGENTS = 8
@@ -61,12 +64,15 @@ def follow(
             num_ended += 1
             screen.say(again_sentence(ended, most_restarts=most_restarts))
 
+    hangs = _HangSeen(run)
+
     def show() -> None:
         check()
         before = logs.num_given
         beginning.show(screen, end.conditions[run.id])
         show_new(logs, screen)
         show_restarts()
+        hangs.show(screen)
         if progress is not None:
             screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
         if tell is not None and (screen.has_log or logs.num_given > before):
@@ -82,6 +88,26 @@ def follow(
     show_restarts()
     _show_unseen(run, verdict, ranks, screen)
     return verdict
+
+
+class _HangSeen:
+    """Says once that a run seems to hang, and once that it works again."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._look_at_s = 0.0
+        self._is_told = False
+
+    def show(self, screen: Screen) -> None:
+        if time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + _LOOK_FOR_HANG_S
+        hang = None
+        with suppress(OSError):  # the next look may tell
+            hang = self._run.read_hang(self._run.newest_attempt())
+        if (hang is not None) != self._is_told:
+            self._is_told = hang is not None
+            screen.say(hang.message if hang else "a rank works again: the run does not hang")
 
 
 def show_new(logs: LogTail, screen: Screen) -> None:

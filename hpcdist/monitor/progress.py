@@ -243,8 +243,18 @@ class RunningRun:
             num_looked_at=None if self._looked_at is None else len(self._looked_at),
             world_size=world_size,
             quiet_s=quiet_s,
-            troubles=[*_failed(begun), *_stopped(alive), *_quiet(begun, quiet_s), *_slow(begun)],
+            troubles=[
+                *self._hang(),
+                *_failed(begun),
+                *_stopped(alive),
+                *_quiet(begun, quiet_s),
+                *_slow(begun),
+            ],
         )
+
+    def _hang(self) -> list[str]:
+        hang = self._run.read_hang(self._attempt)
+        return [] if hang is None else [hang.message]
 
     def _read(self) -> None:
         attempt = max(0, self._run.newest_attempt())

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hpcdist.agent.outcome.collectives import describe, find_standstills, to_blame
+from hpcdist.agent.outcome.collectives import (
+    describe,
+    find_standstills,
+    known_accounts,
+    to_blame,
+)
 from hpcdist.agent.requests import Answer, NodeStacks, RankStacks
 from hpcdist.agent.stacks import place_of
 from hpcdist.rank.collectives import Collectives, Operation
@@ -103,11 +108,7 @@ def _newest(collectives: Collectives | None) -> tuple[str, Operation] | None:
 
 
 def _finding(answer: Answer, views: Sequence[RankView]) -> tuple[str | None, int | None]:
-    accounts = {
-        view.of.rank: view.of.collectives
-        for view in views
-        if view.of.collectives is not None and view.of.collectives.is_recorded
-    }
+    accounts = known_accounts({view.of.rank: view.of.collectives for view in views})
     mute = {view.of.rank for view in views} - accounts.keys() if accounts else set()
     standstills = [
         standstill

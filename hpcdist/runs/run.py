@@ -12,7 +12,8 @@
                               for it
       attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
                               says what the run had to show then, verdict.json why it failed or
-                              stopped where another attempt is to follow
+                              stopped where another attempt is to follow, hang.json where its
+                              ranks seem to hang
       logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts; those of
                               ranks from 500 on in folders of their own: see rank_files.py)
       events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
@@ -60,7 +61,7 @@ from hpcdist.runs.spec import (
     SweepPlace,
     decode_launch,
 )
-from hpcdist.runs.verdict import Beginning, Verdict
+from hpcdist.runs.verdict import Beginning, Hang, Verdict
 
 DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
@@ -84,7 +85,7 @@ _FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
 _REPORTS = ("_lsf.out", "_pbs.out")
 
-_Struct = TypeVar("_Struct", Beginning, Verdict)
+_Struct = TypeVar("_Struct", Beginning, Hang, Verdict)
 
 
 class _Within:
@@ -385,6 +386,15 @@ class Run:
     def read_beginning(self, attempt: int) -> Beginning | None:
         """Return how an attempt began; None where that is not known."""
         return _read(self._attempt_file(attempt, "begin.json"), Beginning)
+
+    def write_hang(self, hang: Hang) -> None:
+        path = self._attempt_file(hang.attempt, "hang.json")
+        files.write_json(path, msgspec.to_builtins(hang))
+
+    def read_hang(self, attempt: int) -> Hang | None:
+        """Return what is said of an attempt that hangs; None where it does not, or no more."""
+        hang = _read(self._attempt_file(attempt, "hang.json"), Hang)
+        return None if hang is None or hang.recovered_s is not None else hang
 
     def _attempt_file(self, attempt: int, name: str) -> Path:
         return self.attempts_folder / f"{attempt:05d}" / name

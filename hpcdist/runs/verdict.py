@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
 
@@ -40,6 +41,25 @@ class Beginning(Struct, frozen=True, kw_only=True):
     """Progress of the run until then."""
     time_s: UnixTime | None = None
     """Unix time."""
+
+
+class Hang(Struct, frozen=True, kw_only=True):
+    """What is said of an attempt whose ranks do not work any more, as it seems (hang.json)."""
+
+    attempt: int
+    message: str
+    """Where the ranks are, and for whom they wait."""
+    rank: int | None = None
+    """The rank that the others wait for, as far as that is known."""
+    since_s: UnixTime
+    """Unix time, by node 0's clock, since when no rank has shown that it works."""
+    time_s: UnixTime
+    """Unix time at which it was said."""
+    recovered_s: UnixTime | None = None
+    """Unix time at which a rank worked again; None: it still hangs."""
+
+    def recovered(self, now_s: float) -> Hang:
+        return replace(self, recovered_s=now_s)
 
 
 class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):

@@ -8,6 +8,8 @@ import pytest
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.collectives import find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
+from hpcdist.cli.main import main
+from hpcdist.monitor.progress import RunningRun
 from hpcdist.rank.collectives import (
     Collectives,
     GroupRecord,
@@ -37,6 +39,8 @@ class Slow(torch.utils.data.Dataset):
             rest()
         return torch.ones(4)
 
+if case == "no group" and rank == 2:
+    rest()
 dist.init_process_group("gloo")
 x = torch.ones(10)
 dist.all_reduce(x)
@@ -76,6 +80,14 @@ elif case == "sharded":
     if rank == 2:
         rest()
     model(torch.ones(2, 4)).sum().backward()
+elif case == "checkpoint":
+    if rank == 0:
+        os.mkfifo(fifo := os.environ["HPCDIST_RUN_DIR"] + "/fifo")
+        torch.save({"weights": x}, fifo)
+    dist.barrier()
+elif case == "uneven":
+    for _ in range(3 - rank):
+        dist.all_reduce(x)
 elif case == "shapes":
     dist.all_reduce(torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32))
 rest()
@@ -92,8 +104,12 @@ VERDICTS = {
     "stopped": (2, ["and is stopped (SIGSTOP?); ranks 0 and 1 wait in barrier"]),
     "caught": (1, ["wait in all_reduce(float[10])", "and rank 1 began barrier in its place"]),
     "sharded": (2, ["rank 2 never reached all_gather"]),
-    "shapes": (None, ["tensors of different sizes or types"]),
+    "checkpoint": (0, ["in save of serialization.py", "wait in barrier"]),
+    "no group": (2, ["ranks 0 and 1 wait in init_process_group of distributed_c10d.py"]),
+    "uneven": (2, ["rank 2 never reached all_reduce(float[10]), number 3"]),
+    "shapes": (None, ["rank 1 began all_reduce(double[10]) in its place"]),
 }
+BY_GLOO = "tensors of different sizes or types"
 
 
 def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, write_script):
@@ -108,8 +124,10 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
     for attempt, (case, (blamed, words)) in enumerate(VERDICTS.items()):
         assert launched.log(0, attempt).startswith(f"case {case}")
         verdict = launched.run.read_attempt_verdict(attempt) or final
-        assert verdict.kind == ("signal" if case == "shapes" else "hang"), (case, verdict.message)
-        assert all(word in verdict.message for word in words), (case, verdict.message)
+        finds_out = case == "shapes" and verdict.kind != "hang"  # gloo itself, or not
+        assert verdict.kind == ("signal" if finds_out else "hang"), (case, verdict.message)
+        said = [BY_GLOO] if finds_out else words
+        assert all(word in verdict.message for word in said), (case, verdict.message)
         assert blamed in {None, verdict.rank}, (case, verdict.message)
 
 
@@ -256,3 +274,39 @@ def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
     assert len(inquiry.desk(0).answer()) == MOST_ANSWER_BYTES
     inquiry.clear()
     assert (inquiry.desk(0).answer(), inquiry.desk(1).answer()) == (None, None)
+
+
+PAUSES = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "0":
+    while not pathlib.Path(os.environ["HPCDIST_RUN_DIR"], "go").exists():
+        time.sleep(0.1)
+dist.barrier()
+print("goes on", flush=True)
+while True:
+    time.sleep(1)
+    print("works", flush=True)
+"""
+
+
+def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script, capsys):
+    script = write_script(PAUSES, "pauses.py")
+    launched = launch(script, nodes=2, hang_notice_s=2)
+    run = launched.run
+    hang = launched.wait(lambda: run.read_hang(0))
+    assert hang.rank == 0
+    told = "rank 0 never reached barrier, number 1 (at pauses.py:8 (<module>)), in which rank 1"
+    assert told in hang.message
+    assert told in run.agent_log_file(0).read_text()
+    assert not run.verdict_file.exists()
+    (trouble,) = RunningRun(run).look().troubles
+    assert trouble == hang.message
+    main(["status", str(run.path)])
+    assert "seems to hang, in pauses.py:" in " ".join(capsys.readouterr().out.split())
+    (run.path / "go").touch()
+    launched.wait(lambda: run.read_hang(0) is None)
+    assert "a rank works again" in run.agent_log_file(0).read_text()
+    run.ask_to_cancel()
+    assert launched.verdict().kind == "cancelled"

@@ -71,7 +71,7 @@ def test_whereabouts_skip_installed_libraries(tmp_path):
                 ("/home/me/train.py", 3, "step"),
             ],
             "train.py:3 (step)",
-            "wrapper of c10d_logger.py",
+            "all_reduce of distributed_c10d.py",
             True,
         ),
         (

@@ -42,6 +42,13 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.missing or self.others or self.mute)
 
 
+def known_accounts(told: Mapping[int, Collectives | None]) -> dict[int, Collectives]:
+    """Return the accounts that count, of those that ranks gave: none where no recorder runs; else
+    one that has recorded nothing says that the rank has begun nothing."""
+    accounts = {rank: one for rank, one in told.items() if one is not None}
+    return accounts if any(one.is_recorded for one in accounts.values()) else {}
+
+
 def find_standstills(
     accounts: Mapping[int, Collectives], ranks: Collection[int], mute: Collection[int] = ()
 ) -> list[Standstill]:
