@@ -286,10 +286,10 @@ class Coordinator:
                 self.stage = Stage.DUMPING
                 self.deadline = self.now() + _DUMP_S
                 self._broadcast(messages.Dump(attempt=self.attempt))
-            case messages.Quiet() if self.stage is Stage.RUNNING:
-                self._quiet.on_quiet(node, message.quiet_s, self.members())
-            case messages.Stacks() if self.stage is Stage.RUNNING:
-                self._quiet.on_reports(node, message.reports, self.members(), told.ends)
+            case messages.Quiet() | messages.OwnRanks() | messages.Stacks() if (
+                self.stage is Stage.RUNNING
+            ):
+                self._quiet.on_message(node, message, self.members(), told.ends)
             case messages.Stacks() if self.stage is Stage.DUMPING:
                 told.hang_reports |= {report.end.rank: report for report in message.reports}
                 told.dumped.add(node)

@@ -22,6 +22,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
+from hpcdist.agent.own_ranks import OwnRanks
 from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
@@ -74,6 +75,7 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
+        self._own_ranks = OwnRanks(self._board)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
@@ -102,6 +104,7 @@ class LocalRanks:
         self._was_silent = self._is_quiet = False
         self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
+        self._own_ranks.begin()
         self._send(messages.Fork(orders=orders))
 
     def open_store(self, wanted: messages.OpenStore) -> None:
@@ -183,6 +186,8 @@ class LocalRanks:
         if silent is not None and not self._was_silent:
             self._was_silent = True
             self._tell(messages.Silent(attempt=self._attempt, rank=silent))
+        if (holds := self._own_ranks.look(self._watch.pids)) is not None:
+            self._tell(messages.OwnRanks(attempt=self._attempt, holds=holds))
         if self._watch.signs.look(self._watch.pids):
             quiet_s = self._watch.signs.quiet_s()
             is_quiet = quiet_s >= self._watch.signs.notice_s

@@ -174,6 +174,13 @@ class Quiet(Message, tag="quiet"):
     quiet_s: float
 
 
+class OwnRanks(Message, tag="own_ranks"):
+    """All ranks of the node wait for ranks that they have started themselves, or do so no more."""
+
+    attempt: int
+    holds: bool
+
+
 class Stacks(Message, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
     and End follows, or it is decided whether a quiet run hangs."""
@@ -365,7 +372,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
