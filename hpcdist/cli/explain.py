@@ -130,7 +130,7 @@ def _find(word: str, runs: Path, kinds: Iterable[str]) -> list[Explanation]:
 
 
 def _unknown(word: str, kinds: list[str]) -> UserError:
-    known = _known_names()
+    known = known_names()
     names = {name: kind for kind in kinds for name in known.get(kind, ())}
     if len(kinds) > 1:
         names |= dict.fromkeys(known["job"], "job")
@@ -146,7 +146,8 @@ def _unknown(word: str, kinds: list[str]) -> UserError:
     )
 
 
-def _known_names() -> dict[str, list[str]]:
+def known_names() -> dict[str, list[str]]:
+    """Return all names that can be explained, by kind, but those of runs."""
     from hpcdist.base.errors import EXIT_CODES
     from hpcdist.job.files import named_jobs
     from hpcdist.runs import meanings

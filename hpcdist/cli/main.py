@@ -38,7 +38,8 @@ VERBS = {
     "doctor": "Check a cluster, part by part, and say what to do.",
     "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
-    "explain": "Say what a script, key, exit code, verdict or word of the summary means.",
+    "completion": "Have your shell complete jobs, runs, clusters, keys and files.",
+    "explain": "Say what a script, key, exit code, verdict or word means.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
 _UNLISTED_VERBS = ("serve",)
@@ -118,9 +119,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = hpcdist.main(
-            args=None if args is None else list(args), prog_name="hpcdist", standalone_mode=False
-        )
+        code = _called(args)
         sys.stdout.flush()
     except HpcdistError as error:
         return _report(error.message, error.hint, error.exit_code)
@@ -139,6 +138,16 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _called(args: Sequence[str] | None) -> object:
+    """Call the verb, or answer a shell whose user has pressed TAB."""
+    if "_HPCDIST_COMPLETE" in os.environ:
+        from hpcdist.cli.completion import answer
+
+        return answer(hpcdist)
+    words = None if args is None else list(args)
+    return hpcdist.main(args=words, prog_name="hpcdist", standalone_mode=False)
 
 
 def _report(message: str, hint: str, exit_code: int) -> int:

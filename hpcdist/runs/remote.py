@@ -94,7 +94,7 @@ def forget_end(run: Run) -> None:
 
 def remember_host(name: str) -> None:
     """Note that the user has named a host: a record of a run may lead there from now on."""
-    known = _known_hosts()
+    known = known_hosts()
     if name not in known:
         try:
             path = _hosts_file()
@@ -107,10 +107,11 @@ def remember_host(name: str) -> None:
 def is_host_known(name: str) -> bool:
     """Return whether the user has named a host on this machine. A run directory that came from
     elsewhere must not have it connect to one of its own choice."""
-    return name in _known_hosts()
+    return name in known_hosts()
 
 
-def _known_hosts() -> list[str]:
+def known_hosts() -> list[str]:
+    """Return the hosts that the user has named on this machine."""
     try:
         with files.open_private(_hosts_file()) as file:
             return files.convert(files.parse_json(file.read(files.MOST_JSON_BYTES)), list[str])

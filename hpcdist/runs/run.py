@@ -74,7 +74,7 @@ _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
-_ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
 _OF_UNFINISHED = re.compile(
     rf"(?:{'|'.join(_FOLDERS)})|launch/(?:requests|reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
 )
@@ -474,13 +474,13 @@ def is_run(path: str | Path, content: Any = ...) -> bool:
         return True
     if content is None and not os.path.lexists(file):
         return False
-    is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
+    is_named_so = ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
     return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
 
 
 def is_run_name(name: str) -> bool:
     """Return whether a folder of this name may have been made for a run, or a sweep."""
-    return _ID.fullmatch(name) is not None
+    return ID.fullmatch(name) is not None
 
 
 def is_of_unfinished(place: str) -> bool:

@@ -131,7 +131,7 @@ def test_help_lists_every_verb_and_the_exit_codes(hpcdist, option):
     ):
         assert f"\n  {verb} " in done.stdout
         assert hpcdist(verb, option).stdout.startswith(f"Usage: hpcdist {verb}")
-    assert "75 stopped with a checkpoint" in done.stdout
+    assert "75 stopped before its end" in done.stdout
 
 
 def test_jobs_lists_the_broken_with_what_is_wrong(hpcdist):
