@@ -20,7 +20,8 @@ from hpcdist.runs.run import Run, check_own
 @runs_option
 @json_option
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
-    """End runs, and wait until nothing of them is left. A sweep's id names all of its runs."""
+    """End runs, and wait until none of their processes is left. A sweep's id stands for all of its
+    runs."""
     from hpcdist.monitor.states import OPEN_STATES, run_states
     from hpcdist.runs.sweep import Sweep, find_named
     from hpcdist.schedulers import load_scheduler

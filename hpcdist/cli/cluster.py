@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 @click.group
 def cluster() -> None:
-    """Show, or find out, how jobs are asked for on a cluster.
+    """Show, detect and copy cluster profiles.
 
-    A profile names a partition, an account, what to load first, and so on. Profiles stand in
+    A profile names a partition, an account, modules to load and so on. Profiles are in
     hpcdist.yaml: the project's (in this folder or one above it, up to the root of the git
-    repository), and the user's (~/.config/hpcdist/hpcdist.yaml). The project's wins, key by key.
+    repository), and the user's (~/.config/hpcdist/hpcdist.yaml). The project's values win, key by
+    key.
     """
 
 
@@ -58,7 +59,7 @@ def list_(*, as_json: bool) -> None:
 def show(*, name: str | None, as_json: bool) -> None:
     """Print the values of a profile, and where each comes from.
 
-    Without NAME, of the profile that `hpcdist submit` would use.
+    Without NAME, show the profile that `hpcdist submit` would use.
     """
     import msgspec
 
@@ -79,8 +80,8 @@ def show(*, name: str | None, as_json: bool) -> None:
 
 _write_options = with_options(
     click.option("--write", is_flag=True, help="Write ./hpcdist.yaml."),
-    click.option("--out", metavar="FILE", help="Write this file, such as the user's."),
-    click.option("--force", is_flag=True, help="Overwrite a file that is there."),
+    click.option("--out", metavar="FILE", help="Write to this file, for example the user's."),
+    click.option("--force", is_flag=True, help="Overwrite an existing file."),
 )
 """Give a verb the options that `_place` reads."""
 
@@ -92,12 +93,12 @@ _write_options = with_options(
 @click.option(
     "--scheduler",
     type=click.Choice([name for name in SCHEDULERS if name != LOCAL]),
-    help="Whom to ask. [default: what this machine has]",
+    help="Scheduler to ask. [default: the one that this machine has]",
 )
 def detect(
     *, write: bool, out: str | None, force: bool, name: str | None, scheduler: str | None
 ) -> None:
-    """Make a first hpcdist.yaml from what the scheduler tells.
+    """Make a first hpcdist.yaml from what the scheduler reports.
 
     It is printed, or written with --write or --out. Every partition with GPUs, and the default
     one, gets a profile. Run it on a login node, or with --host from elsewhere.
@@ -133,7 +134,7 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
 
     if name is None:
         if write or out is not None:
-            raise click.UsageError(f"name what to write: {', '.join(shipped_names())}")
+            raise click.UsageError(f"name the file to write: {', '.join(shipped_names())}")
         print_columns(
             ("NAME", "FOR"), [(shipped, description(shipped)) for shipped in shipped_names()]
         )
@@ -169,7 +170,7 @@ def _give(text: str, path: Path | None) -> None:
         raise UserError(
             f"{path} cannot be written: {error.strerror}", hint="choose another file with --out"
         ) from None
-    print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
+    print(f"wrote {one_line(str(path))}; read it, and correct what is wrong", file=sys.stderr)
 
 
 def _listed(profile: LoadedProfile | ProfileError) -> dict[str, Any]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 data_set_options = with_options(
     click.argument("name"),
-    click.option("--root", metavar="DIR", help="Where it is, as data.root of a job."),
-    click.option("--split", metavar="HOW", help="auto or stratified, as data.split of a job."),
+    click.option("--root", metavar="DIR", help="Its folder or archive, as in data.root of a job."),
+    click.option("--split", metavar="HOW", help="auto or stratified, as in data.split of a job."),
 )
 
 
@@ -63,7 +63,7 @@ def data() -> None:
     """Make, check and show data sets.
 
     \b
-    hpcdist data check faces --root ~/lfw            find files that are no images
+    hpcdist data check faces --root ~/lfw            find files that are not images
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data faces --make made --people 400 --images 2000
 
@@ -73,10 +73,10 @@ def data() -> None:
 
 
 @data.command(short_help="Make photographs in the layout of LFW.")
-@click.option("--make", "folder", metavar="DIR", help="Make them here, in a new folder.")
-@click.option("--people", type=click.IntRange(1, 100_000), help="How many people.  [default: 400]")
+@click.option("--make", "folder", metavar="DIR", help="Make them in this new folder.")
+@click.option("--people", type=click.IntRange(1, 100_000), help="Number of people.  [default: 400]")
 @click.option(
-    "--images", type=click.IntRange(2, 10_000_000), help="How many images.  [default: 2000]"
+    "--images", type=click.IntRange(2, 10_000_000), help="Number of images.  [default: 2000]"
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the images.  [default: 0]")
 def faces(*, folder: str | None, people: int | None, images: int | None, seed: int | None) -> None:
@@ -84,8 +84,8 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
 
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
     LFW's files, a few people with many images and many with one or two. The same numbers and seed
-    make the same files. Without --make: those that jobs use where data.root is not set, which are
-    kept in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
+    make the same files. Without --make, they are the photographs that jobs use if data.root is not
+    set, in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
     """
     from hpcdist.data.images import faces as photographs
     from hpcdist.data.images.made_faces import Plan, make_faces
@@ -127,13 +127,13 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
     print(folder)
 
 
-@data.command(short_help="Name the files of a data set that are no images.")
+@data.command(short_help="List the files of a data set that are not images.")
 @data_set_options
 @json_option
 def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:
-    """Read every file of a data set, and name those that are no images.
+    """Read every file of a data set, and list those that are not images.
 
-    Ends with 1 where there are any, and with 2 where the data set is not there or too small.
+    The exit code is 1 if there are any, and 2 if the data set is missing or too small.
     """
     from hpcdist.data.catalog import check_data, find_images
 
@@ -146,7 +146,7 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
         if as_json:
             print_json({"name": name, "train": sizes.train, "test": sizes.test, "problems": {}})
         else:
-            print(f"{name}: {sizes.train:,} images to train with, {sizes.test:,} to test with")
+            print(f"{name}: {sizes.train:,} images for training, {sizes.test:,} for testing")
         return 0
     from hpcdist.data.images.decoding import check_files
 
@@ -172,7 +172,7 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
     number = report.sizes.total()
     print(
         f"{wanted.name}: {number:,} images of {len(parts.train.classes):,} classes, "
-        f"{len(parts.train):,} files to train with, {len(parts.test):,} to test with"
+        f"{len(parts.train):,} files for training, {len(parts.test):,} for testing"
     )
     if number:
         areas = sorted(report.sizes, key=lambda size: size[0] * size[1])
@@ -187,7 +187,7 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
         note(NO_CLASS_IN_BOTH)
     if report.problems:
         note(
-            f"{len(report.problems):,} files are no images; jobs skip them, or end where "
+            f"{len(report.problems):,} files are not images; jobs skip them, or fail if "
             "data.bad_files is refuse"
         )
 
@@ -215,9 +215,9 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
 @click.option(
     "--transform",
     metavar="T",
-    help="As data.transform of a job: none, light, heavy, or a list of transforms in YAML.",
+    help=("As in data.transform of a job: none, light, heavy, or a list of transforms in YAML."),
 )
-@click.option("--size", metavar="PIXELS", help="As data.size of a job.")
+@click.option("--size", metavar="PIXELS", help="Size of the images, as in data.size of a job.")
 @click.option(
     "--out", metavar="FILE", help="Write the picture here.  [default: NAME.png, in this folder]"
 )
@@ -226,7 +226,7 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
     type=click.IntRange(0, 2**32 - 1),
     default=0,
     metavar="N",
-    help="As train.seed of a job.",
+    help="Seed, as in train.seed of a job.",
 )
 @click.option(
     "--number",
@@ -234,7 +234,7 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
     default=16,
     show_default=True,
     metavar="N",
-    help="How many images.",
+    help="Number of images.",
 )
 def show(
     *,
@@ -249,7 +249,7 @@ def show(
 ) -> None:
     """Draw the first batch of a training: each image as it was read, and as the model sees it.
 
-    They are the very images that a job with this seed begins with, changed as in its first epoch,
+    These are the images that a job with this seed begins with, transformed as in its first epoch,
     before their values are normalised.
 
     \b
@@ -289,13 +289,12 @@ def _check_picture(out: str) -> None:
     ending = Image.registered_extensions().get(path.suffix.lower())
     if ending not in Image.SAVE:
         raise UserError(
-            f"--out is {out!r}, whose ending is not that of a picture", hint="for example batch.png"
+            f"--out is {out!r}, whose suffix is not that of a picture format",
+            hint="for example batch.png",
         )
     if path.is_dir() or not path.parent.is_dir():
         problem = "which is a folder" if path.is_dir() else f"but {path.parent} is no folder"
-        raise UserError(
-            f"--out is {out!r}, {problem}", hint="name a file in a folder that is there"
-        )
+        raise UserError(f"--out is {out!r}, {problem}", hint="name a file in an existing folder")
 
 
 def _draw(wanted: Data, *, seed: int, number: int) -> Image:

@@ -33,14 +33,14 @@ from hpcdist.cluster.channels import NONE
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Minutes that the job may take, its wait included.",
+    help="Minutes that the job may take, including its wait in the queue.",
 )
 @json_option
 def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bool) -> int:
-    """Check a cluster, part by part, and say what to do about what does not work.
+    """Check a cluster step by step, and say how to fix what fails.
 
-    A job of a few seconds is submitted, on 2 nodes if --nodes does not say otherwise, and waited
-    for; it is removed if all is well. Ends with 0 if nothing fails, else with 1.
+    The command submits a job of a few seconds, on 2 nodes unless --nodes says otherwise, and waits
+    for it. The run is removed if all is well. The exit code is 0 if nothing fails, else 1.
 
     \b
     hpcdist doctor                    the cluster, as the default profile says

@@ -20,18 +20,18 @@ from hpcdist.runs.run import Run
 @click.command
 @run_arguments
 @click.option(
-    "--checkpoints", is_flag=True, help="Bring checkpoints, too, and other files above 64 MiB."
+    "--checkpoints", is_flag=True, help="Also download checkpoints and other files above 64 MiB."
 )
 @runs_option
 @json_option
 def fetch(*, run_names: tuple[str, ...], checkpoints: bool, runs: Path, as_json: bool) -> None:
-    """Bring home what runs elsewhere have published: their events, logs and verdicts.
+    """Download what runs elsewhere have published: their events, logs and verdicts.
 
-    It is for runs of schedulers that have no file system in common with this machine, such as
-    Azure; without a name, for all of them. Only what is new is brought, so that it may be repeated
-    while a run goes on; what status, summary and the others need of a run that has ended they bring
-    themselves. Of a run at a host that ssh reaches, what summaries need is brought, and the command
-    is named that copies the rest.
+    It is for runs of schedulers that share no file system with this machine, such as Azure;
+    without RUN, for all of them. Only what is new is downloaded, so you can repeat the command
+    while a run is active. After a run has ended, status, summary and the other commands download
+    what they need. For a run on a host that ssh reaches, the command downloads what summaries
+    need, and prints the command that copies the rest.
     """
     described = []
     errors: list[SchedulerError] = []
@@ -66,21 +66,23 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
         source = load_scheduler(scheduler).source_of(run) if scheduler else None
         if source is None:
             if is_named:
-                say(f"run {run.id} is here: there is nothing to bring")
+                say(f"run {run.id} is here: there is nothing to download")
             return None
         fetched = fetching.fetch(run, source, with_checkpoints=with_checkpoints)
     except OSError as error:
         is_damaged = isinstance(error, files.DamagedFileError)
         raise SchedulerError(
-            f"run {run.id} cannot be brought: {files.reason(error)}",
-            hint="all else of it is here" if is_damaged else "call it again: it goes on there",
+            f"run {run.id} cannot be downloaded: {files.reason(error)}",
+            hint="everything else of it is here"
+            if is_damaged
+            else "run the command again: it continues there",
         ) from None
     left = ""
     if fetched.num_left:
         what = number_of(fetched.num_left, "file")
         size = show_bytes(fetched.left_bytes)
-        left = f"; {what} ({size}), checkpoints or large, stay there without --checkpoints"
-    say(f"run {run.id}: {number_of(fetched.num_files, 'file')} brought{left}")
+        left = f"; {what} ({size}), checkpoints and large files, are left out without --checkpoints"
+    say(f"run {run.id}: {number_of(fetched.num_files, 'file')} downloaded{left}")
     return {"run": run.id, "path": str(run.path), **fetched._asdict()}
 
 
@@ -90,7 +92,7 @@ def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:
 
     Where.of(run, remote)  # refuses a host that was never named
     if not refresh([run], with_events=True, note=note):
-        raise SchedulerError(f"run {run.id} was not brought", hint="call it again")
+        raise SchedulerError(f"run {run.id} was not downloaded", hint="run the command again")
     there = f"{remote.host}:{remote.runs or f'{remote.folder}/{remote.project}/runs'}/{run.id}"
     say(f"run {run.id} is at {remote.host}; what summaries need of it is here")
     say(f"  hpcdist logs {run.id}")

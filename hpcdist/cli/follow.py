@@ -99,7 +99,7 @@ def follow_run(
                 say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
                 verdict = run.read_verdict()
             else:
-                say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
+                say(f"run {run.id} continues; end it with: hpcdist cancel {run.id}")
         except BaseException:  # such as a closed pipe: the run has lost its reader
             if owned:
                 _cancel(run)
@@ -180,7 +180,7 @@ def wait_for_sweep(
             changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
         )
     except Interrupted:
-        say(f"sweep {name} goes on; end it with: hpcdist cancel {name}")
+        say(f"sweep {name} continues; end it with: hpcdist cancel {name}")
         return {}, EXIT_INTERRUPTED
     for run in runs:
         if verdicts[run.id].state != "done":

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     "--older-than",
     type=click.FloatRange(min=0),
     metavar="DAYS",
-    help="Only runs that ended so long ago. [default: 30; 0 for runs that are named]",
+    help=(
+        "Only runs that ended at least so many days ago. [default: 30; 0 for runs that are named]"
+    ),
 )
 @click.option(
     "--keep-last",
@@ -54,9 +56,10 @@ def gc(
 ) -> int:
     """Remove snapshots and checkpoints of runs that ended long ago.
 
-    What would be freed, and what is kept and why, is shown first; it is removed when you say so, or
-    with --yes. Runs that have not ended are never touched, nor files that jobs wrote into a
-    snapshot. Logs, events and verdicts stay. The last checkpoint of a run is the model it trained.
+    The command first shows what it would remove, and what it keeps and why. It removes it when you
+    confirm, or with --yes. Runs that have not ended are never touched, nor files that jobs wrote
+    into a snapshot. Logs, events and verdicts stay. The last checkpoint of a run is the model it
+    trained.
 
     \b
     hpcdist gc                          what ended 30 days ago or before
@@ -120,7 +123,7 @@ def _place(path: Path) -> str:
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     if not candidates:
-        note("there is nothing that takes space: no checkpoints, no snapshots")
+        note("there is nothing to remove: no checkpoints and no snapshots")
         return
     sizes = [show_bytes(candidate.num_bytes) for candidate in candidates]
     width = max(map(len, sizes))

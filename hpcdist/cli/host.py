@@ -71,7 +71,7 @@ def _host_of_job(ctx: click.Context) -> Host | None:
     if (text := ctx.meta.get(HOST)) is not None:
         if given:
             raise click.UsageError(
-                f"--host and {given[0]} contradict each other: a login node is no place to run on"
+                f"--host and {given[0]} contradict each other: hpcdist runs nothing on a login node"
             )
         return _parsed(text)
     if given:
@@ -81,8 +81,8 @@ def _host_of_job(ctx: click.Context) -> Host | None:
     if len(texts) > 1:
         places = "; ".join(f"{name} is at {text}" for text, name in texts.items())
         raise click.UsageError(
-            f"--sweep cluster: its runs are for several places, each of which needs a submission "
-            f"of its own: {places}"
+            "--sweep cluster: its runs are for several places; submit to each of them "
+            f"separately: {places}"
         )
     text = next(iter(hosts.values()))
     return None if text is None else _parsed(text, "host")
@@ -153,14 +153,16 @@ def _work_tree(ctx: click.Context) -> SnapshotPlan | None:
         if wanted or os.path.exists(job):
             raise UserError(
                 f"{job} cannot be sent: {error.message}",
-                hint="the files of a git work tree are sent: make one with git init, or name with "
-                "--no-snapshot what lies at the host",
+                hint=(
+                    "only files of a git work tree are sent: make one with git init, or use "
+                    "--no-snapshot and name a file on the host"
+                ),
             ) from None
         return None
     if os.path.isfile(job) and plan.path_in(Path(plan.root), job) is None:
         raise UserError(
-            f"{job} is not among the files of the git work tree {plan.root}, which are sent",
-            hint="git must not ignore it, and it must lie in the work tree",
+            (f"{job} is not among the files that are sent, those of the git work tree {plan.root}"),
+            hint="put it into the work tree, where git does not ignore it",
         )
     note(*plan.notes)
     return plan
@@ -270,7 +272,9 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
             ids = [str(sweep.id)] if sweep and whole else [run.id for run in part]
             groups.setdefault(where, []).extend(ids)
     if len(groups) > 1 and ctx.params.get("as_json"):
-        raise click.UsageError("these runs are at several places: with --json, name those of one")
+        raise click.UsageError(
+            "these runs are at several places: with --json, name the runs of one place"
+        )
     _forget_ends(verb, found)
     codes = []
     for where, ids in groups.items():
@@ -308,7 +312,9 @@ def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any
         note(f"{len(going_on)} runs are at hosts: name them to watch them")
         return here(ctx)
     if ctx.params.get("as_json") and len(groups) + has_own > 1:
-        raise click.UsageError("runs are at several places: with --json, name those of one")
+        raise click.UsageError(
+            "runs are at several places: with --json, name the runs of one place"
+        )
     codes = [here(ctx) or 0] if has_own else []
     for where, theirs in groups.items():
         assert where is not None

@@ -26,10 +26,10 @@ _POLL_OF_MANY_S = 5.0
 @run_argument
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
 @click.option(
-    "--all", "shows_all", is_flag=True, help=f"Every rank, also of more than {_MOST_RANKS}."
+    "--all", "shows_all", is_flag=True, help=f"Every rank, even of more than {_MOST_RANKS}."
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
-@click.option("--raw", is_flag=True, help="Print every byte as it was printed, one rank by one.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
+@click.option("--raw", is_flag=True, help="Print the raw bytes, one rank after the other.")
 @shown_option
 @host_option
 @runs_option
@@ -45,10 +45,11 @@ def logs(
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
 
-    Of a run on more than 100 ranks: rank 0, and the one that failed first; --all prints every one.
+    For a run on more than 100 ranks, only the logs of rank 0 and of the rank that failed first are
+    printed; --all prints every one.
 
-    Lines are as a terminal would show them in the end, with their colours. What else acts on a
-    terminal, such as its title or the clipboard, is left out; --raw gives all.
+    Lines are printed as a terminal would finally show them, with their colours. Other controls of
+    a terminal, such as those of its title or the clipboard, are left out; --raw prints everything.
 
     \b
     hpcdist logs last --rank 0
@@ -106,8 +107,8 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     failed = verdict.rank if verdict is not None and verdict.state != "done" else None
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
     note(
-        f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints that of another, "
-        "and --all each"
+        f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints "
+        "another, and --all prints every one"
     )
     return [0, failed] if failed else [0]
 

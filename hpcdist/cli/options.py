@@ -61,7 +61,10 @@ host_option = click.option(
     metavar="HOST[:DIR]",
     expose_value=False,
     callback=_keep_host,
-    help="Do it at this login node, by ssh. [default: the profile's host, or where the run is]",
+    help=(
+        "Run the command on this login node, by ssh. [default: the profile's host, or where "
+        "the run is]"
+    ),
 )
 
 
@@ -94,7 +97,7 @@ def _shown(_context: click.Context, _option: click.Parameter, text: str | None) 
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, int])
     except msgspec.MsgspecError:
-        raise click.BadParameter("it takes a JSON object of numbers") from None
+        raise click.BadParameter("it takes a JSON object with numbers") from None
 
 
 shown_option = click.option(
@@ -177,12 +180,14 @@ class JobOptions:
 
 
 _KIND_OPTIONS: tuple[_Decorator, ...] = (
-    click.option("-m", "is_module", is_flag=True, help="JOB is a module, run as by python -m."),
+    click.option(
+        "-m", "is_module", is_flag=True, help="JOB is a module, run as `python -m` would run it."
+    ),
     click.option(
         "--no-python",
         "is_program",
         is_flag=True,
-        help="JOB is a program in any language: a name in PATH, or a path with a slash.",
+        help="JOB is a program in any language: a name on PATH, or a path with a slash.",
     ),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
@@ -222,8 +227,10 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
     click.option(
         "--requeue/--no-requeue",
         default=None,
-        help="Go on in a new job after the time limit, preemption or the loss of a node; without, "
-        "end with exit code 75. [default: --requeue]",
+        help=(
+            "Continue in a new job after the time limit, a preemption or the loss of a "
+            "node; with --no-requeue, end with exit code 75. [default: --requeue]"
+        ),
     ),
     click.option(
         "--snapshot/--no-snapshot",
@@ -248,23 +255,33 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--repeat",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Run each point of the sweep, or the job, so often. [default: 1; comparisons say]",
+        help=(
+            "Run each point of the sweep, or the job, N times. [default: 1, or as a "
+            "comparison says]"
+        ),
     ),
     click.option(
         "--max-parallel",
         type=click.IntRange(min=1),
         metavar="K",
-        help="At most so many runs of the sweep at one time. [default: locally 1, else no limit]",
+        help=(
+            "Run at most K runs of the sweep at the same time. [default: 1 on this machine, "
+            "else no limit]"
+        ),
     ),
     click.option(
         "--after",
         metavar="[KIND:]RUN",
         multiple=True,
-        help="Start only when RUN, which may be a sweep, has ended: ok (the default), any or "
-        "notok.",
+        help=(
+            "Start only after RUN, which may be a sweep, has ended: ok (with success, the "
+            "default), any, or notok (without success)."
+        ),
     ),
     click.option(
-        "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
+        "--summary-after",
+        is_flag=True,
+        help="Write the summary when all runs have ended, in a small job of its own.",
     ),
     click.option(
         "--notify",
@@ -354,8 +371,9 @@ def sweep_points(options: JobOptions) -> list[Point]:
         for axis in axes:
             if axis.beside:
                 raise click.UsageError(
-                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that step together are for "
-                    f"plain jobs; {comparison.name} sweeps each key by itself"
+                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that change "
+                    f"together are for plain jobs; {comparison.name} sweeps each key by "
+                    "itself"
                 )
         comparison = comparison.swept(
             {axis.name: [flag.value for flag in axis.flags] for axis in axes}

@@ -80,11 +80,12 @@ class _Submitted:
         if self.ids:
             name = self.sweep or self.ids[0]
             return SchedulerError(
-                f"{error.message}; {name} goes on there", hint=f"go on with: hpcdist watch {name}"
+                f"{error.message}; {name} continues there",
+                hint=f"follow it again with: hpcdist watch {name}",
             )
         return SchedulerError(
             f"{error.message}; it is not known whether the job was submitted",
-            hint="the same command again goes on from here, and submits nothing twice",
+            hint=("run the same command again: it continues from here, and submits nothing twice"),
         )
 
     def bring(self, connection: Connection) -> None:
@@ -155,7 +156,7 @@ def _name_of(request: wire.Call, host: str, submitted: _Submitted) -> Iterator[s
         before = _unclear_name(record.read(files.MOST_JSON_BYTES))
         if before is not None:
             name = before
-            note("the connection broke when this was submitted before: it is not submitted twice")
+            note("the connection broke when this was submitted before; it is not submitted again")
         record.seek(0)
         record.truncate()
         record.write(json.dumps({"name": name, "begun_s": time.time()}).encode())

@@ -16,10 +16,10 @@ from hpcdist.cli.submit import plan, settle_afters
 def render(*, options: JobOptions) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
-    The script is all that is printed on stdout; RUN stands in it for the id that the run would get,
-    and SEAL-OF-THIS-JOB for the digest by which the job knows what was submitted.
-    Nothing is executed or written. Of several, as for a sweep, each follows a line that counts
-    them; JOBID-of-NAME stands for the id of the job of that name. `hpcdist explain` with the same
+    Only the script is printed on stdout. In it, RUN stands for the id that the run would get, and
+    SEAL-OF-THIS-JOB for the digest by which the job knows what was submitted. Nothing is executed
+    or written. If there are several scripts, as for a sweep, each follows a line with its number,
+    and JOBID-of-NAME stands for the id of the job of that name. `hpcdist explain` with the same
     options says what each line does, and where it comes from.
 
     \b

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @run_argument
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
 @click.option(
-    "--local", is_flag=True, help="Follow a run of this machine, which ends with this command."
+    "--local", is_flag=True, help="Follow a run on this machine; it ends with this command."
 )
 @click.option(
     "--time", "time_limit", metavar="T", help="Time limit: minutes, H:MM:SS or D-HH:MM:SS."
@@ -54,15 +54,16 @@ def resume(
     runs: Path,
     as_json: bool,
 ) -> int:
-    """Take up a run again that failed, was cancelled, stopped or lost, from its last checkpoint.
+    """Continue a run that failed, was cancelled, stopped or lost, from its last checkpoint.
 
     \b
     hpcdist resume last --wait
     hpcdist resume RUN --time 12:00:00 --set resources.mem_gb=64
 
-    It goes on in its directory as another job, with the code and the job that it was submitted
-    with. Where it has saved no checkpoint, it begins again. On Azure, another run starts from the
-    checkpoint. What begins while this command follows it with --local ends with it.
+    The run continues in its directory as another job of the scheduler, with the code and the job
+    file that it was submitted with. If it has saved no checkpoint, it starts from the beginning.
+    On Azure, a new run starts from the checkpoint. With --local, the run ends when this command
+    ends.
     """
     from hpcdist.schedulers import load_scheduler
     from hpcdist.submission.resume import look_at
@@ -74,8 +75,8 @@ def resume(
     scheduler = load_scheduler(str(run.read_scheduler()))
     if local and scheduler.name != LOCAL:
         raise click.UsageError(
-            f"--local is for runs of this machine, and {run.id} is of {scheduler.title}: leave it "
-            "out, or use --wait"
+            f"--local is for runs on this machine, and {run.id} is on {scheduler.title}: "
+            "omit it, or use --wait"
         )
     interrupts = Interrupts()
     with interrupts.handled():

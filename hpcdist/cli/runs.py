@@ -28,7 +28,7 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @click.command(name="runs", cls=HostCommand)
 @host_option
 @runs_option
-@click.option("--all", "every", is_flag=True, help="Give every run of a sweep a line of its own.")
+@click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @json_option
 @paged
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     listed = all_runs(runs)
     if num_unfinished := len(list_unfinished(runs, listed)):
         folders = number_of(num_unfinished, "folder")
-        note(f"{folders} of submissions that made no run, or not yet: see hpcdist gc")
+        note(f"{folders} of submissions without a run, or without one yet: see hpcdist gc")
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:

@@ -12,25 +12,31 @@ from hpcdist.cli.printing import say
 
 @click.command
 @click.argument("name", metavar="HOST")
-@click.option("--python", metavar="FILE", help="Python there. [default: the newest of the usual]")
+@click.option(
+    "--python", metavar="FILE", help="Python on the host. [default: the newest that is found there]"
+)
 @click.option(
     "--load",
     metavar="LINE",
     multiple=True,
-    help="Line of bash that is run there before each start, such as 'module load python3/3.11'.",
+    help=("Line of bash to run on the host before each start, such as 'module load python3/3.11'."),
 )
-@click.option("--venv", metavar="DIR", help="Virtual environment there. [default: below the home]")
+@click.option(
+    "--venv",
+    metavar="DIR",
+    help="Folder of the virtual environment on the host. [default: in your home]",
+)
 @click.option(
     "--system-site-packages",
     "sees_site_packages",
     is_flag=True,
-    help="Use the packages of that Python, such as its torch.",
+    help="Also use the packages of that Python, such as its torch.",
 )
 @click.option(
     "--wheels",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Install from the wheels in this folder here, without an index of packages.",
+    help="Install from the wheels in this local folder, without a package index.",
 )
 def setup(
     *,
@@ -41,9 +47,10 @@ def setup(
     sees_site_packages: bool,
     wheels: Path | None,
 ) -> None:
-    """Install hpcdist at HOST, or bring it up to the version of this machine.
+    """Install hpcdist on HOST, or update it to the version of this machine.
 
-    It gets a virtual environment there, with what it needs from the index that pip there uses.
+    It is installed into a virtual environment, with its dependencies from the package index that
+    pip uses on the host.
 
     \b
     hpcdist setup login.hpc.dtu.dk --load "module load python3/3.11.9"

@@ -40,8 +40,8 @@ _SHOWN_RUNS = 10
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
-    Without RUN: the runs that have not ended, or else the last one. Of a sweep, those are shown
-    that are not done.
+    Without RUN, show the runs that have not ended, or else the last one. For a sweep, show the
+    runs that are not done.
     """
     import msgspec
 

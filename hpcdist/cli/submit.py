@@ -57,8 +57,12 @@ _LISTED_POINTS = 40
 @click.command(cls=HostCommand)
 @job_options()
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
-@click.option("--here", is_flag=True, help="Run in this shell's salloc or qsub -I, and follow.")
-@click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
+)
+@click.option("--debug", is_flag=True, help="Run a single rank in this process, for pdb.")
 @shown_option
 @json_option
 def submit(
@@ -77,7 +81,7 @@ def submit(
     hpcdist submit ddp --nodes 2 --gpus 2 --local
         2 simulated nodes with 2 ranks each on this machine, followed to the end
     hpcdist submit ddp --nodes 2 --gpus 2
-        the same on the cluster, Slurm, LSF or PBS; returns at once, --wait follows it
+        the same on the cluster (Slurm, LSF, PBS or Azure); returns at once; --wait follows it
     hpcdist submit ddp --here --gpus 2
         the same in the allocation of this shell (salloc, qsub -I), at once, on all its nodes if
         neither the job nor --nodes says how many
@@ -90,13 +94,13 @@ def submit(
     hpcdist submit --no-python ./program --nodes 2 --gpus 4 -- --lr 0.1
         a program in any language, as torchrun --no-python would execute it in every rank
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
-        12 runs: each combination three times; their common id names all of them
+        12 runs: each combination three times; their common id stands for all of them
 
-    On a cluster a script runs from a copy of the git work tree, changes that are not committed
-    included, so that what you edit after submitting changes nothing that is queued.
+    On a cluster, a script runs from a copy of the git work tree, including changes that are not
+    committed, so what you edit after submitting does not change queued jobs.
 
-    Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
-    cluster goes on; `hpcdist cancel` ends it.
+    Ctrl-C ends a run that was started with --local or --here. A run on a cluster continues;
+    `hpcdist cancel` ends it.
     """
     announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
@@ -322,9 +326,11 @@ def _report_earlier(
 
     if unclear := [run for run in submitted if run.read_submission() is None]:
         raise SchedulerError(
-            f"run {unclear[0].id} was being submitted when this host stopped: its scheduler may "
-            "have it, or not",
-            hint=f"look with: hpcdist status {unclear[0].id}",
+            (
+                f"run {unclear[0].id} was being submitted when this host stopped: its "
+                "scheduler may or may not have it"
+            ),
+            hint=f"check with: hpcdist status {unclear[0].id}",
         )
     _tell(submitted, runs)
     say("it was submitted before the connection broke")
@@ -424,8 +430,8 @@ def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
         say(f"... and {num_runs - _LISTED_POINTS} more")
     if planned.max_parallel is not None and planned.max_parallel < num_jobs:
         note(
-            f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for each other, "
-            f"as the limit holds for all of them together"
+            f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for "
+            "each other, because the limit applies to all of them together"
         )
     _note_summary(submitted)
     for verb in ("status", "summary", "cancel"):

@@ -90,16 +90,28 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
 @runs_option
 @json_option
 @click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
-@click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
+@click.option(
+    "--csv",
+    "csv_file",
+    metavar="FILE",
+    help="Write one line per run to this CSV file; - means stdout.",
+)
 @click.option(
     "--csv-benchmarks",
     "benchmarks_file",
     metavar="FILE",
-    help="Write one line per size, batch size or way of loading that a benchmark measured.",
+    help="Write one line per size, batch size or way of loading that benchmarks measured.",
 )
-@click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
-@click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
+@click.option(
+    "--markdown",
+    "markdown_file",
+    metavar="FILE",
+    help="Write the tables as Markdown; - means stdout.",
+)
+@click.option("--html", "html_file", metavar="FILE", help="Write one HTML page, to send to others.")
+@click.option(
+    "--plot", "plot_folder", metavar="DIR", help="Draw pictures into this folder, as PNG and SVG."
+)
 @click.option(
     "--target-accuracy",
     metavar="SHARE",
@@ -118,14 +130,16 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
     is_eager=True,
     expose_value=False,
     callback=_explain,
-    help="Say what the words of the summary mean, and end.",
+    help="Explain the words of the summary, and exit.",
 )
-@click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
+@click.option(
+    "--tensorboard", "event_folder", metavar="DIR", help="Write event files for TensorBoard."
+)
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
 @click.option(
     "--with-disturbed",
     is_flag=True,
-    help="Compare runs though something else used their CPUs or GPUs at the time.",
+    help="Also compare runs during which something else used their CPUs or GPUs.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all runs again instead of using the cache.")
 @click.option(
@@ -162,16 +176,16 @@ def summary(
 ) -> int | None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs are read, also those in folders below; a RUN may be a folder with runs,
-    too. Runs of one job that differ only in nodes and GPUs are compared with each other; the table
-    says why others are not. The variants of a comparison are compared with its first one, with a
-    picture in its folder.
+    Without RUN, all runs are read, including those in subfolders; RUN may also be a folder with
+    runs. Runs of one job that differ only in nodes and GPUs are compared; the table says why
+    others are not. The variants of a comparison are compared with the first one, and a picture is
+    written into its folder.
 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.
 
-    With --against, the exit code is 1 where a figure is slower by more than the threshold, and that
-    is not chance; or where the runs for it failed.
+    With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
+    not chance, or if the runs for it failed.
     """
     from hpcdist.summary.read.cache import SummaryCache, cache_folder
     from hpcdist.summary.read.printed import PrintedSummary
@@ -193,7 +207,8 @@ def summary(
         others: dict[str, object] = {**files, "plot": plot_folder, **tracking, **goals}
         if given := [f"--{name}" for name, value in others.items() if value is not None]:
             raise click.UsageError(
-                f"{given[0]} and --against contradict each other: a comparison has only --json"
+                f"{given[0]} and --against contradict each other: --against has no other "
+                "form than --json"
             )
         allowed = 0.05 if threshold is None else threshold
         return _compare(
@@ -206,7 +221,7 @@ def summary(
             cache=cache,
         )
     if threshold is not None:
-        raise click.UsageError("--threshold goes with --against")
+        raise click.UsageError("--threshold needs --against")
     goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
     found = search_named(runs, run_names)
@@ -273,7 +288,9 @@ def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | 
     forms += ["json"] if as_json else []
     if len(forms) > 1:
         options = " and ".join("--json" if form == "json" else f"--{form} -" for form in forms)
-        raise click.UsageError(f"{options} contradict each other: each would be all of stdout")
+        raise click.UsageError(
+            f"{options} contradict each other: only one of them can be on stdout"
+        )
     return forms[0] if forms else None
 
 

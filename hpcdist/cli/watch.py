@@ -22,19 +22,19 @@ from hpcdist.cli.printing import note
 @host_option
 @runs_option
 def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
-    """Watch runs wait, run and end, in a view that refreshes itself; q or Ctrl-C leaves it.
+    """Watch runs in a view that refreshes itself; q or Ctrl-C leaves it.
 
-    With RUN, it ends when all of them have: with the run's own exit code if it is one, else as
-    submit --wait does for a sweep. Without, it shows all runs that go on and the last that have
-    ended, and those that are submitted meanwhile.
+    With RUN, the command ends when all of these runs have ended: for one run, with its exit code,
+    else as `submit --wait` does for a sweep. Without RUN, it shows all active runs, the last ones
+    that ended, and those that are submitted meanwhile.
 
-    What is no terminal gets one frame.
+    If stdout is not a terminal, it prints one frame.
 
     \b
-    STEP       finished, of how many
+    STEP       steps that are finished, of all
     SAMPLES/S  of all ranks, over their newest windows of steps
-    RANKS      that are alive, of how many
-    LEFT       minutes:seconds, at the pace of the newest steps
+    RANKS      ranks that are alive, of all
+    LEFT       minutes:seconds to the end, at the pace of the newest steps
     """
     watched = named_runs(runs, run_names)
     is_live = not once and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -90,7 +90,7 @@ def test_check_names_each_file_that_is_no_image_and_why(hpcdist, faces):
         assert problem in line
     assert lines[-2].startswith("faces: 13 images of 4 classes, ")
     assert "30 x 20 to 250 x 250, most often 250 x 250; format: JPEG 12, PNG 1" in lines[-1]
-    assert "7 files are no images" in done.stderr
+    assert "7 files are not images" in done.stderr
     described = json.loads(hpcdist("data", "check", "faces", "--root", "made", "--json").stdout)
     assert described["images"] == 13
     assert described["train"] + described["test"] == 20
@@ -112,7 +112,7 @@ def test_check_of_images_without_a_fault_ends_with_0(hpcdist, faces):
     done = hpcdist("data", "check", "image_folder", "--root", faces)
     assert (done.returncode, done.stderr) == (0, "")
     assert "image_folder: 12 images of 4 classes" in done.stdout
-    assert "digits: 1,438 images to train with" in hpcdist("data", "check", "digits").stdout
+    assert "digits: 1,438 images for training" in hpcdist("data", "check", "digits").stdout
 
 
 def test_check_says_where_nobody_is_in_both_parts(hpcdist, faces):
@@ -185,7 +185,7 @@ def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--out", "batch.text"), "whose ending is not that of a picture"),
+        (("--out", "batch.text"), "whose suffix is not that of a picture"),
         (("--out", "nowhere/batch.png"), "but nowhere is no folder"),
         (("--out", "x.png", "--transform", "hevy"), "data.transform is 'hevy'"),
         (("--out", "x.png", "--size", "0"), "--size: data.size is 0, must be 1 or more"),

@@ -300,7 +300,9 @@ def test_what_a_submission_left_that_was_killed_half_way_is_listed_and_freed(
 ):
     submit_killed_at(monkeypatch, *moment)
     left = sorted((tree / "runs").iterdir())
-    assert "of submissions that made no run, or not yet: see hpcdist gc" in hpcdist("runs").stderr
+    assert (
+        "of submissions without a run, or without one yet: see hpcdist gc" in hpcdist("runs").stderr
+    )
     kept = items(hpcdist("gc", "--yes", "--json"))
     assert sorted(name for _, name in kept) == [folder.name for folder in left]
     assert all("its submission may go on" in reason for reason in kept.values())
@@ -325,7 +327,7 @@ def test_a_folder_without_a_spec_that_holds_anything_else_is_kept(hpcdist, tree,
 def test_where_there_is_nothing_it_says_so(hpcdist):
     done = hpcdist("gc")
     assert done.returncode == 0
-    assert "there is nothing that takes space" in done.stderr
+    assert "there is nothing to remove" in done.stderr
 
 
 def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):

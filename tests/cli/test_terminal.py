@@ -115,7 +115,7 @@ def test_ctrl_c_while_waiting_leaves_a_background_run_alone(hpcdist, processes_o
     terminal.wait_for("[rank 0]")
     terminal.press_ctrl_c()
     assert terminal.finish() == 130, terminal.shown
-    assert "goes on; end it with: hpcdist cancel" in terminal.shown
+    assert "continues; end it with: hpcdist cancel" in terminal.shown
     assert json.loads(hpcdist("status", "--json").stdout)[0]["state"] == "running"
     assert hpcdist("cancel", "last").returncode == 0
     assert_gone_and_readable(hpcdist, processes_of)

@@ -171,7 +171,7 @@ def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login)
     gate.touch()
     slurm.wait_for(lambda: len(slurm.queue()) == 2, 20)
     out, err = laptop(*words)
-    assert "it is not submitted twice" in err
+    assert "it is not submitted again" in err
     assert "it was submitted before the connection broke" in err
     assert len(slurm.queue()) == 2
     third = laptop(*words)[0].strip()

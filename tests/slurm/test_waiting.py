@@ -27,7 +27,7 @@ def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(bloc
         waiting.send_signal(signal.SIGINT)
         _, last = waiting.communicate(timeout=150)
     assert waiting.returncode == 130
-    assert f"run {run_id} goes on; end it with: hpcdist cancel {run_id}" in last
+    assert f"run {run_id} continues; end it with: hpcdist cancel {run_id}" in last
 
     shown = blocked.run("hpcdist", "status", cwd=tmp_path).stdout
     assert f"{run_id}: pending" in shown
