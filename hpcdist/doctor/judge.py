@@ -86,8 +86,9 @@ def _launcher(evidence: Evidence) -> Finding:
     return failed(
         "launcher",
         f"nothing can be started on node {first.node} (host {first.host}): {first.said}",
-        "name a command that starts another on a host of the job, such as ssh {host} {command}, "
-        "with the key lsf.launcher of the cluster profile; the setup lines can bring it into PATH",
+        "name a command that starts another on a host of the job, such as ssh {host} "
+        "{command}, with the key lsf.launcher of the cluster profile; the setup lines "
+        "can put it on PATH",
     )
 
 
@@ -164,14 +165,14 @@ def _container(evidence: Evidence) -> Finding | None:
         return failed(
             name,
             f"the clock on a node is {worst:+.0f} s from that of the files",
-            "ask the administrators: job limits and checkpoints go by the clock",
+            "ask the administrators: job limits and checkpoints depend on the clock",
         )
     cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
     torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
     if torch and driver and _major(torch) > _major(driver):
         return failed(
             name,
-            f"torch in {used.image} is for CUDA {torch}, and the nodes' driver knows {driver}",
+            f"torch in {used.image} is for CUDA {torch}, and the nodes' driver supports {driver}",
             "take an image with an older CUDA, or ask for a newer driver",
         )
     runs_on = f", torch for CUDA {torch}, driver for {driver}" if torch and driver else ""
@@ -281,7 +282,9 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
         return _unproven(name, evidence)
     chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
-        why = "as the profile says" if cluster.interface in chosen else "by it node 0 is reached"
+        why = (
+            "as the profile says" if cluster.interface in chosen else "node 0 is reached through it"
+        )
         return passed(name, f"{' and '.join(map(str, chosen))}, {why}")
     return passed(name, f"node 0 offers {', '.join(offers)}") if offers else None
 

@@ -242,7 +242,7 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_is_told_with_both():
     old = {"cuda": {"torch": "13.0", "driver": "12.4"}}
     found = states(**INSIDE, places=[place(0, **old), place(1, **old)])
     assert failing(found) == ["container"]
-    assert "is for CUDA 13.0, and the nodes' driver knows 12.4" in found["container"].detail
+    assert "is for CUDA 13.0, and the nodes' driver supports 12.4" in found["container"].detail
 
 
 def test_an_image_in_which_no_agent_starts_is_the_container_and_not_the_interpreter():

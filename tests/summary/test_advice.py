@@ -64,14 +64,14 @@ def test_data_in_memory_need_no_workers():
 def test_a_script_is_told_of_its_own_loader():
     script = {"workload": "script", "data.workers": None, "train.accumulate": None}
     (text,) = advice(script | {"train.batch_size": None}, data=0.5)
-    assert "let more workers of its DataLoader read (a rank has 4 CPUs)" in text
+    assert "use more workers in its DataLoader (a rank has 4 CPUs)" in text
     assert "would give at most 2.0 times as fast" in text
 
 
 def test_communicating_half_as_often_wins_half_of_it():
     (text,) = advice(communication=0.5)
     assert "train.accumulate=2 or train.batch_size=64 communicates half as often" in text
-    assert "about 1.3 times as fast, at most 2.0 times as fast if it went altogether" in text
+    assert "about 1.3 times as fast, at most 2.0 times as fast if it disappeared completely" in text
     assert advice(communication=0.09) == []  # half of that is not worth it
     # Ranks that share a CPU wait for it, not for a network.
     assert advice(cpus=0.5, communication=0.5) == []
@@ -80,7 +80,7 @@ def test_communicating_half_as_often_wins_half_of_it():
 def test_checkpoints_are_saved_less_often_but_not_more_seldom_than_the_run_lasts():
     (text,) = advice({"checkpoint.every_steps": 10}, checkpoints=0.3)
     assert "one for every 10 steps: checkpoint.every_steps=100 would give about 1.4 times" in text
-    assert "a failure costs up to 100 steps" in text
+    assert "a failure then costs up to 100 steps" in text
     (text,) = advice({"checkpoint.every_steps": 100}, checkpoints=0.3)
     assert "checkpoint.every_steps=400 would give about 1.3 times" in text
     (text,) = advice(run={"epochs": 20}, checkpoints=0.05)
@@ -92,14 +92,14 @@ def test_checkpoints_are_saved_less_often_but_not_more_seldom_than_the_run_lasts
 def test_the_rank_to_look_at_is_named_only_where_it_is_certain():
     slow = Straggler(rank=3, node=1, host="n17", longer_s=0.01, slowest_in=19, stretches=20)
     (text,) = advice(straggler=slow, stragglers=0.2, nodes=2, world_size=4)
-    assert "or leave that node out" in text
+    assert "or exclude that node" in text
     assert "rank 3 (node 1, host n17) needs 10.0 ms more per step than others do" in text
     assert "in 19 of 20 equal parts of the run" in text
     (text,) = advice(stragglers=0.2)
-    assert "no rank is certainly the slowest throughout" in text
+    assert "no single rank is clearly the slowest" in text
     assert "rank 3" not in text
     (text,) = advice(straggler=slow, stragglers=0.2)
-    assert "leave that node out" not in text  # it is the only one
+    assert "exclude that node" not in text  # it is the only one
 
 
 def test_simulated_nodes_on_one_host_get_no_advice_about_nodes():
@@ -111,7 +111,7 @@ def test_simulated_nodes_on_one_host_get_no_advice_about_nodes():
     assert "network" not in simulated
     for straggler in (slow, msgspec.structs.replace(slow, rank=None)):
         (text,) = advice(straggler=straggler, stragglers=0.2, **place, run={"num_hosts": 1})
-        assert "leave that node out" not in text
+        assert "exclude that node" not in text
         assert "one host, n17" in text
 
 

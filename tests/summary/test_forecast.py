@@ -67,7 +67,7 @@ def test_where_communication_grows_by_another_law_the_forecast_is_wide_or_refuse
 
     times = [(gpus, law(gpus) * (1 + rng.gauss(0, 0.001))) for gpus in sizes for _ in range(3)]
     found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
-    assert found.sizes or "what was measured allows" in found.refused_because
+    assert found.sizes or "the measurements allow" in found.refused_because
     for size in found.sizes:
         truth = size.gpus / sizes[0] * law(sizes[0]) / law(size.gpus)
         assert size.speedup.interval.low <= truth <= size.speedup.interval.high
@@ -113,26 +113,27 @@ def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
         pytest.param(
             [run_of(gpus, 1.0) for gpus in (1, 2, 4)],
             None,
-            "the samples of a step are neither the same in all nor the same for each GPU",
+            "the number of samples per step is neither the same in all sizes nor the "
+            "same for each GPU",
             id="neither strong nor weak",
         ),
         pytest.param(
             [run_of(gpus, 1.0 * gpus, num_cpus=2) for gpus in (1, 2, 4)],
             "weak",
-            "the ranks share CPUs, so that more ranks are no more hardware",
+            "the ranks share CPUs, so more ranks are not more hardware",
             id="shared CPUs",
         ),
         pytest.param(
             [run_of(1, 1.0), run_of(2, 1.1), run_of(4, 1.3, nodes=2)],
             "weak",
-            "only one size is on several nodes, which says too little of the network between "
-            "them: submit it with another --nodes",
+            "only one size is on several nodes, which says too little about the network "
+            "between them: submit it with another --nodes",
             id="one size crosses nodes",
         ),
         pytest.param(
             [run_of(gpus, 1.0 / gpus + 0.1, is_strong=True, batch=4) for gpus in (1, 2, 4)],
             "strong",
-            "the samples of a step are too few for more GPUs",
+            "a step has too few samples for more GPUs",
             id="no sample for each GPU",
         ),
     ],
@@ -145,8 +146,8 @@ def test_where_too_little_is_known_it_is_refused_and_said_why(runs, scaling, rea
 def test_runs_that_scatter_widely_are_refused_with_what_they_would_allow():
     times = [(1, 1.0), (1, 1.4), (2, 1.6), (2, 1.0), (4, 1.1), (4, 2.0)]
     found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
-    assert found.refused_because.startswith("what was measured allows ")
-    assert found.refused_because.endswith("or repeats (--repeat 3), would say more")
+    assert found.refused_because.startswith("the measurements allow ")
+    assert found.refused_because.endswith("or repeats (--repeat 3) would narrow this")
 
 
 def test_ranks_with_cpus_of_their_own_are_more_hardware():
@@ -175,7 +176,9 @@ def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_th
 
 def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
     found = make_forecast([run_of(gpus, 1 + 0.01 * gpus) for gpus in (1, 2, 4, 8)], "weak")
-    assert found.notes[0] == "it is as if all GPUs were in one node, as no run was on several"
+    assert (
+        found.notes[0] == "it assumes that all GPUs are in one node, because no run was on several"
+    )
     assert {size.nodes for size in found.sizes} == {1}
 
 
@@ -226,7 +229,7 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     text = " ".join(file.getvalue().split())
     assert "Forecast: 8 GPUs 7." in text
     assert "times as fast as 1, with 95 % confidence." in text
-    assert "It is as if all GPUs were in one node, as no run was on several." in text
+    assert "It assumes that all GPUs are in one node, because no run was on several." in text
 
 
 def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():

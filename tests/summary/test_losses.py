@@ -120,7 +120,7 @@ def test_computing_that_nothing_tells_from_communication_is_called_both(add_run)
     )
     assert "50 % slower computing and communication together" in text
     assert "slower comp." in text
-    assert "comp. + comm.: computing and communication together, where nothing told" in text
+    assert "comp. + comm.: computing and communication together, where nothing separates" in text
     watched = printed(add_run(*[ALONE | {"exposed_communication": 0.01}] * 2, **fsdp))
     assert "is not computing" in watched
 
@@ -198,7 +198,7 @@ def test_ranks_that_take_turns_in_being_slow_are_stragglers_without_a_name(add_r
     assert two.lost["communication"] == pytest.approx(0, abs=1e-9)
     assert two.lost["stragglers"] > 0.25
     assert two.straggler is None
-    assert "no rank is certainly the slowest throughout" in two.advice[0]
+    assert "no single rank is clearly the slowest" in two.advice[0]
 
 
 def test_steps_without_phases_are_not_blamed_on_anything(add_run):
@@ -234,7 +234,7 @@ def test_a_single_size_is_divided_into_computing_and_what_could_be_won(add_run):
     assert found.shares["computing"] == pytest.approx(0.4)
     assert found.lost["device"] == pytest.approx(0.5)
     text = printed(add_run(ALONE | {"host_to_device": 0.1}))
-    assert "1 x 1: of its time 60 % is not computing: 50 % bringing batches to the device" in text
+    assert "1 x 1: of its time 60 % is not computing: 50 % moving batches to the device" in text
 
 
 def test_a_single_rank_communicates_with_nobody(add_run):

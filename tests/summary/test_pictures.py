@@ -327,7 +327,7 @@ def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
         one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-scaling"
     ]
     assert picture.title == "ddp: speed against size (weak scaling)"
-    assert "dashed, what more would bring" in picture.description
+    assert "the dashed line is the forecast" in picture.description
     _, axes = picture.draw().axes
     (forecast,) = [line for line in axes.lines if line.get_label() == "forecast"]
     assert list(forecast.get_xdata()) == [4, 8, 16]

@@ -75,7 +75,7 @@ def test_a_gpu_that_is_slower_or_no_faster_is_said_to_be_so(add_run):
     assert "cost" not in first
     alike = add_run("gpu", 0.1, device="cuda:0")
     (first, *_) = conclusions_of(summary_of(cpu, alike))
-    assert "so that which of the two is faster cannot be told" in first
+    assert "so which of the two is faster is not certain" in first
 
 
 def test_runs_of_one_place_have_no_column_for_it(add_run):

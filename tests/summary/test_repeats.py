@@ -45,7 +45,7 @@ def test_sizes_are_not_distinguishable_where_the_interval_of_their_ratio_holds_1
     print_summary(summary, make_console(file))
     conclusion, table = file.getvalue().split("\n\n", 1)
     assert re.search(r"1 x 1 +3 +100 ± 5 +100 +1 \* +100 +-", table)
-    assert ("faster than 1 (1 x 1) cannot be told" in conclusion.replace("\n", " ")) is not differs
+    assert ("faster than 1 (1 x 1) is not certain" in conclusion.replace("\n", " ")) is not differs
     assert re.search(rf"1 x 2 +3 .* {'yes' if differs else 'no'}$", table, re.MULTILINE)
 
 

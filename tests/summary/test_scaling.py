@@ -149,7 +149,7 @@ def test_runs_that_are_not_done_do_not_enter(measured_run):
 def test_a_run_alone_has_no_speedup_and_says_why(measured_run):
     run = by_name(measured_run("one", 100.0))["one"]
     assert run.speedup is None
-    assert run.not_compared_because == "there is no done run like it of another size"
+    assert run.not_compared_because == "there is no finished run like it of another size"
 
 
 def test_a_done_run_without_steps_does_not_enter(measured_run, make_run):
@@ -190,7 +190,8 @@ def test_more_ranks_on_the_same_cpus_are_called_no_more_hardware(make_run, event
             events.write(run, rank, [start, *events.steady([100.0, 101.0, 99.0, 100.0])])
     summary = summarize(runs, {})
     assert conclusion(summary.runs, summary.groups).endswith(
-        " There is no GPU here: 2 CPUs, where the smallest size had 2 CPUs, are no more hardware."
+        " There is no GPU here. It ran on 2 CPUs, and the smallest size on 2 CPUs, which is no "
+        "more hardware."
     )
 
 
@@ -201,7 +202,7 @@ def test_one_process_without_the_gpus_that_it_is_for_is_not_asked_for_other_size
     summary = summarize([run], {})
     text = conclusion(summary.runs, summary.groups)
     assert text.endswith(
-        "whose process had no GPU to drive: that says nothing of the speed with 2 GPUs."
+        "whose process had no GPU to use: this says nothing about the speed with 2 GPUs."
     )
 
 

@@ -77,14 +77,14 @@ EXPECTED = """\
 ddp with batch_size=64: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80
 % of the ideal speed-up (weak scaling).
   2 x 2: of its time 20 % is lost: 18 % in no phase that was recorded, 12 %
-  waiting for the slowest rank, less 10 % won elsewhere.
-  Waiting for the slowest rank is 12 % of the time, but no rank is certainly the
-  slowest throughout: batches may take unequally long, or something else uses
-  the CPUs now and then.
+  waiting for the slowest rank, minus 10 % gained elsewhere.
+  Waiting for the slowest rank is 12 % of the time, but no single rank is
+  clearly the slowest: batches may take different times, or something else may
+  use the CPUs now and then.
   Exposed communication is 12 % of the time: train.accumulate=2 or
   train.batch_size=128 communicates half as often: about 1.06 times as fast, at
-  most 1.14 times as fast if it went altogether; `hpcdist submit allreduce`
-  measures the network between the nodes.
+  most 1.14 times as fast if it disappeared completely; `hpcdist submit
+  allreduce` measures the network between the nodes.
 
 Speed of all ranks together, mean ± 95 % interval over equal parts of the run
                              batch           nodes             speed-  effic.
@@ -103,7 +103,7 @@ Where the time goes: lost against the ideal, in % of all the time
 1   1 x 1   100     0        0       0       0      0      0    0
 2   1 x 2    90     1       -3       6       0      0      6   10
 3   2 x 2    80     2      -12      12       0      0     18   20
-exposed comm.: the time that ranks wait for communication which no computing
+exposed comm.: the time that ranks wait for communication that no computing
 hides (--explain)
 
 Time of one step, mean ± sd over all steps and ranks; what was learned; memory

@@ -270,5 +270,5 @@ def _pair_sentences(summary: AllreduceSummary) -> list[str]:
     host = shown(pair.hosts[pair.nodes.index(common)])
     look = "look at its link first"
     if len({host for pair in summary.pairs for host in pair.hosts}) == 1:
-        look = "all nodes are simulated on one host, so it is no link that is slow"
+        look = "all nodes are simulated on one host, so no link is slow"
     return [sentence, f"Node {common} ({host}) is in all of them: {look}."]

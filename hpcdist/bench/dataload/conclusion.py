@@ -143,10 +143,10 @@ def _on_undecided(series: Series, times: Sequence[Ratio], with_transform: str) -
         helps = "fewer workers do as well"
         if fastest is not fewest:
             helps = "workers help" if not fewest.setting.workers else "more workers help"
-        return f"Whether {helps}{with_transform} cannot be told: {many}; {why}. {again}"
+        return f"Whether {helps}{with_transform} is not certain: {many}; {why}. {again}"
     help_ = "Workers help" if not fewest.setting.workers else "More workers help"
     numbers = [str(cell.setting.workers) for cell in alike]
-    which = f"Which of {', '.join(numbers[:-1])} and {numbers[-1]} is best cannot be told"
+    which = f"Which of {', '.join(numbers[:-1])} and {numbers[-1]} is best is not certain"
     return f"{help_}{with_transform}: {many}. {which}: {why}. {again}"
 
 
@@ -170,8 +170,9 @@ def _on_bottleneck(pairs: _Pairs) -> Iterator[str]:
         ratio = interval_text(times[unsure[0]], 2)
         up_to = "" if len(unsure) == 1 else f", with {shortened(unsure[0])}"
         yield (
-            f"Whether loading or the model is the bottleneck{_with(unsure, named=differ)} cannot "
-            f"be told: a batch takes {ratio} times as long as a step{up_to}."
+            "Whether loading or the model is the "
+            f"bottleneck{_with(unsure, named=differ)} is not certain: a batch takes "
+            f"{ratio} times as long as a step{up_to}."
         )
 
 
@@ -216,7 +217,10 @@ def _on_workers(cell: DataloadCell, series: Series) -> Iterator[str]:
             f"{interval_text(times, 2)} times as fast."
         )
     elif workers < int(cpus):
-        yield f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
+        yield (
+            f"more were not tried, and {whose} may have room for them: "
+            f"data.workers={workers * 2 or 1}."
+        )
     else:
         have = "have" if cpus > 1 else "has"
         yield f"more were not tried, and {whose} {have} no room for them."
@@ -340,10 +344,12 @@ def _would_help(
     if name == "transform":
         yield "", f"Cheaper transforms would help: without any, {most('transform')}."
         if setting.device_transform is not True:
-            on_gpus = "data.device_transform=true does them on GPUs, which can do most of them."
+            on_gpus = (
+                "data.device_transform=true does them on the GPU, which supports most of them."
+            )
             yield "device_transform", on_gpus
     if name in {"collate", "hand_over"} and setting.handover == "float32":
-        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
+        yield "handover", "data.handover=uint8 hands over a quarter of the bytes."
 
 
 def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
@@ -366,13 +372,15 @@ def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[s
         slow, fast = same[0], same[-1]
         own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
         times = _rate_ratio(fast, slow, same)
-        gain = f"{interval_text(times, 2)} times as much as {other}"
+        gain = f"{interval_text(times, 2)} times as fast as {other}"
         if is_slower(times):
             yield f"data.{key}: {own} loads {gain}, all else being equal."
         elif is_undecided(times):
-            yield f"data.{key}: whether {own} or {other} loads faster cannot be told: {gain}."
+            yield f"data.{key}: whether {own} or {other} loads faster is not certain: {gain}."
         else:
-            yield f"data.{key}: {own} and {other} load alike: {gain}, all else being equal."
+            yield (
+                f"data.{key}: {own} and {other} load equally fast: {gain}, all else being equal."
+            )
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:

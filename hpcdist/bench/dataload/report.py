@@ -180,7 +180,9 @@ def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelSt
             sort=lambda step: step.mean_time_s,
         ),
     ]
-    return Table(f"#{number_of_run}: training steps with a batch that is there", columns, steps)
+    return Table(
+        f"#{number_of_run}: training steps with a batch that is already loaded", columns, steps
+    )
 
 
 def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:

@@ -173,9 +173,9 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
     at_best = f"at its best, with {best.size:,} per batch, it {best.times}"
     if _is_unsure(best):
         return (
-            f"Whether {title} is faster than single cannot be told: {at_best}: {best.gain_text} "
-            "times as fast. Repeat the calls more often (inference.repeats), with nothing else on "
-            "the machine."
+            f"Whether {title} is faster than single is not certain: {at_best}: "
+            f"{best.gain_text} times as fast. Repeat the calls more often "
+            "(inference.repeats), with nothing else on the machine."
         )
     is_slower = all(compared.is_decided for compared in comparisons)
     verb = "is slower than single with every batch size" if is_slower else "gains nothing"
@@ -202,10 +202,10 @@ def _where(first: int, comparisons: Sequence[Comparison]) -> str:
     smallest, largest = comparisons[0], comparisons[-1]
     gain = f"{largest.gain_text} times with {largest.size:,}."
     if largest.gain > _MOST_GAIN * largest.parallel.devices:
-        gain += " That is more than so many devices can give: something else slowed single down."
+        gain += " That is more than this many devices can give: something else slowed single down."
     if first == smallest.size:
         return f"with every batch size that was measured for it, from {first:,} on: {gain}"
-    verb = "it is not" if smallest.is_decided else "that cannot be told"
+    verb = "it is not" if smallest.is_decided else "that is not certain"
     return (
         f"from {first:,} images per batch on: {gain} With {smallest.size:,} {verb}: a call "
         f"{smallest.times}."

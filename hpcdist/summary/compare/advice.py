@@ -86,10 +86,10 @@ def _data(case: Case, share: float) -> str | None:
     workers = job.get("data.workers")
     if not isinstance(workers, int):  # a script has its own loader
         have = f" (a rank has {number_of(cpus, 'CPU')})" if cpus else ""
-        return f": let more workers of its DataLoader read{have}; {most}"
+        return f": use more workers in its DataLoader{have}; {most}"
     at = f" at {number_of(workers, 'worker')}"
     if job.get("data.name") in _IN_MEMORY and job.get("data.transform") == "none":
-        in_memory = "its data are in memory, and need none: data.workers=0"
+        in_memory = "its data are in memory and need no workers: data.workers=0"
         return f"{at}: {in_memory}" if workers else None
     if cpus is None:
         return f"{at}: try more (data.workers); {most}"
@@ -126,7 +126,7 @@ def _communication(case: Case, share: float) -> str | None:
     if isinstance(accumulate, int):
         batch = f"train.batch_size={2 * case.job['train.batch_size']}"
         twice = f"train.accumulate={2 * accumulate} or {batch}"
-    gain = f"about {_times(share / 2)}, at most {_times(share)} if it went altogether"
+    gain = f"about {_times(share / 2)}, at most {_times(share)} if it disappeared completely"
     check = ""
     if case.is_over_hosts:
         check = "; `hpcdist submit allreduce` measures the network between the nodes"
@@ -139,17 +139,17 @@ def _stragglers(case: Case, share: float) -> str | None:
         return None
     if straggler is None:
         return (
-            ", but no rank is certainly the slowest throughout: batches may take "
-            "unequally long, or something else uses the CPUs now and then"
+            ", but no single rank is clearly the slowest: batches may take different times, or "
+            "something else may use the CPUs now and then"
         )
     verb = "need" if straggler.rank is None else "needs"
-    leave = ", or leave that node out" if case.is_over_hosts else ""
+    leave = ", or exclude that node" if case.is_over_hosts else ""
     look = f"look for what slows it down there{leave}"
     if case.losses.nodes > 1 and not case.is_over_hosts:
         where = f", {shown(straggler.host)}" if straggler.host else ""
         look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
     if straggler.host is None:
-        look = "it is so on other hosts too, so look at what that rank does"
+        look = "this happens on other hosts too, so look at what that rank does"
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
         f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} equal "
@@ -164,7 +164,7 @@ def _fixed(case: Case, share: float) -> str | None:
     larger = (
         f"train.batch_size={2 * batch}" if isinstance(batch, int) else "batches of twice the size"
     )
-    return f": it weighs half as much with {larger}: about {_times(share / 2)}"
+    return f": it counts half as much with {larger}: about {_times(share / 2)}"
 
 
 def _checkpoints(case: Case, share: float) -> str | None:
@@ -181,8 +181,8 @@ def _checkpoints(case: Case, share: float) -> str | None:
             gain = 1 / (1 - share + share * every / new)
             often = unit[:-1] if every == 1 else f"{every} {unit}"
             return (
-                f", one for every {often}: checkpoint.every_{unit}={new} would give about "
-                f"{_as_fast(gain)}, though then a failure costs up to {new} {unit}"
+                f", one for every {often}: checkpoint.every_{unit}={new} would give "
+                f"about {_as_fast(gain)}, but a failure then costs up to {new} {unit}"
             )
     return f": save less often; {_at_most(share)}" if case.has_own_loop else None
 
@@ -198,8 +198,8 @@ def _restarts(case: Case, share: float) -> str:  # noqa: ARG001
 
 
 def _undivided(case: Case, share: float) -> str | None:  # noqa: ARG001
-    start = "record.start(model=model) before the loop divides it"
-    return f", so that its cause is not known: {start}" if case.has_own_loop else None
+    start = "call record.start(model=model) before the loop to divide it"
+    return f", so its cause is not known: {start}" if case.has_own_loop else None
 
 
 def _at_most(share: float) -> str:
@@ -217,10 +217,10 @@ def _as_fast(times: float) -> str:
 
 _ADVISERS: dict[str, tuple[str, Callable[[Case, float], str | None]]] = {
     part.DATA: ("data wait is {}", _data),
-    part.DEVICE: ("bringing batches to the device is {}", _device),
+    part.DEVICE: ("moving batches to the device is {}", _device),
     part.COMMUNICATION: ("exposed communication is {}", _communication),
     part.STRAGGLERS: ("waiting for the slowest rank is {}", _stragglers),
-    part.FIXED: ("the fixed cost of a step (optimizer and all between) is {}", _fixed),
+    part.FIXED: ("the fixed cost of a step (optimizer and everything in between) is {}", _fixed),
     part.CHECKPOINTS: ("saving checkpoints is {}", _checkpoints),
     part.RESTARTS: ("restarts are {}", _restarts),
     part.UNDIVIDED: ("{} is in no phase", _undivided),

@@ -22,7 +22,7 @@ from hpcdist.summary.values import Comparison, Losses, RunSummary, VariantSummar
 
 NAMES = {
     part.DATA: "waiting for data",
-    part.DEVICE: "bringing batches to the device",
+    part.DEVICE: "moving batches to the device",
     part.COMMUNICATION: "exposed communication",
     part.STRAGGLERS: "waiting for the slowest rank",
     part.COMPUTING: "slower computing",
@@ -32,11 +32,11 @@ NAMES = {
     part.UNDIVIDED: "in no phase that was recorded",
 }
 
-_MIXED = "its loop does not tell the two apart"
+_MIXED = "its loop does not separate the two"
 _KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "Each was run once, which does not show how much runs differ: use --repeat 3."
-_NO_GPU = "There is no GPU here:"
+_NO_GPU = "There is no GPU here."
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -55,8 +55,8 @@ def conclusions(comparison: Comparison) -> list[str]:
     if {"train", "lightning"} <= {variant.workload for variant in comparison.variants}:
         names = [shown(each.name) for each in comparison.variants if each.workload == "lightning"]
         texts.append(
-            f"{', '.join(names)}: trained by Lightning's loop, the others by that of hpcdist; a "
-            "difference in speed between them is also one of the two loops."
+            f"{', '.join(names)}: trained with Lightning's loop, the others with "
+            "hpcdist's; differences in speed also come from the two loops."
         )
     return texts
 
@@ -91,8 +91,8 @@ def headline(comparison: Comparison) -> str | None:
     names = " and ".join(f"{shown(variant.name)} ({_times(variant):.2f})" for variant in alike[:2])
     more = f" and {len(alike) - 2} more" if len(alike) > 2 else ""
     return (
-        f"{shown(best.name)} is {_as_fast(best)} as {name}{ideal}; which of {names}{more} is the "
-        "fastest cannot be told."
+        f"{shown(best.name)} is {_as_fast(best)} as {name}{ideal}; which of "
+        f"{names}{more} is the fastest is not certain."
     )
 
 
@@ -143,13 +143,15 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     if variant.speedup.over != "runs":
         sentences.append(_ONCE)
     if differs(variant.speedup) is False:
-        sentences.append("Which of the two is faster cannot be told.")
+        sentences.append("Which of the two is faster is not certain.")
     return [*sentences, *_why(variant, baseline)]
 
 
 def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     if variant.lost is None or variant.overall is None:
-        return ["There are no GPUs here for its one process to drive: that says nothing of it."]
+        return [
+            ("There are no GPUs here for its one process to use, so this says nothing about it.")
+        ]
     whole = 1 - variant.overall
     if abs(whole) < WORTH_SAYING:
         return ["That is as good as ideal."] if _is_larger(variant) else []
@@ -201,7 +203,7 @@ def _told(
     if rest > 0:
         text += f", {rest} % all else"
     elif rest < 0:
-        text += f", less {-rest} % won elsewhere"
+        text += f", minus {-rest} % gained elsewhere"
     return f"{in_all} % {verb}: {text}"
 
 
@@ -226,7 +228,7 @@ def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[
         return
     mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (variant, baseline))
     more = times_hardware(variant.num_cpus, baseline.num_cpus)
-    yield f"{_NO_GPU} {mine}, where {shown(baseline.name)} had {theirs}, are {more}."
+    yield (f"{_NO_GPU} It ran on {mine}, and {shown(baseline.name)} on {theirs}, which is {more}.")
 
 
 def times_hardware(mine: int, theirs: int) -> str:

@@ -165,9 +165,9 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
         return Forecast(refused_because=_why_unsure(to_come))
     notes = []
     if largest.nodes == 1:
-        notes.append("it is as if all GPUs were in one node, as no run was on several")
+        notes.append("it assumes that all GPUs are in one node, because no run was on several")
     if left_out := [size for size in to_come if size not in useful]:
-        notes.append(f"for {left_out[0].gpus} and more what was measured says too little")
+        notes.append(f"for {left_out[0].gpus} and more, the measurements say too little")
     return Forecast(
         sizes=useful,
         terms_s=law.terms_s(largest),
@@ -187,18 +187,23 @@ def _why_none(runs: Sequence[RunFigures], scaling: Scaling | None) -> str | None
     if len(sizes) < FEWEST_SIZES:
         return f"it takes runs of {FEWEST_SIZES} sizes, and there are {len(sizes)}"
     if scaling is None:
-        return "the samples of a step are neither the same in all nor the same for each GPU"
+        return (
+            "the number of samples per step is neither the same in all sizes nor the same "
+            "for each GPU"
+        )
     # More ranks have no more CPUs for each; on GPUs they are not counted.
     shares = [run.num_cpus / run.world_size for run in runs if run.num_cpus is not None]
     if shares and max(shares) > min(shares):
-        return "the ranks share CPUs, so that more ranks are no more hardware"
+        return "the ranks share CPUs, so more ranks are not more hardware"
     if any(run.num_hosts is not None and run.num_hosts < run.nodes for run in runs):
-        return "nodes were simulated on one host, which says nothing of a network between nodes"
+        return (
+            "nodes were simulated on one host, which says nothing about the network between nodes"
+        )
     on_several = [nodes for _, nodes in sizes if nodes > 1]
     if len(on_several) == 1:
         return (
-            "only one size is on several nodes, which says too little of the network between "
-            "them: submit it with another --nodes"
+            "only one size is on several nodes, which says too little about the network "
+            "between them: submit it with another --nodes"
         )
     return None
 
@@ -252,11 +257,11 @@ def _forecast_sizes(
 
 def _why_unsure(sizes: Sequence[ForecastSize]) -> str:
     if not sizes:
-        return "the samples of a step are too few for more GPUs"
+        return "a step has too few samples for more GPUs"
     size = sizes[0]
     assert size.speedup.interval is not None
     low, high = size.speedup.interval.low, size.speedup.interval.high
     return (
-        f"what was measured allows {low:.2g} to {high:.2g} times on {size.gpus} GPUs: more sizes, "
-        "or repeats (--repeat 3), would say more"
+        f"the measurements allow {low:.2g} to {high:.2g} times on {size.gpus} GPUs: more "
+        "sizes or repeats (--repeat 3) would narrow this"
     )

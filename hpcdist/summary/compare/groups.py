@@ -216,7 +216,9 @@ def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
 
 def _speedups(alike: _Alike, reason: str | None) -> list[Speedup]:
     if not alike.baseline:
-        reason = alike.runs[0].set_aside or reason or "there is no done run like it of another size"
+        reason = (
+            alike.runs[0].set_aside or reason or "there is no finished run like it of another size"
+        )
         return [Speedup(not_compared_because=reason)] * len(alike.runs)
     baseline_rate = mean(map(_rate, alike.baseline))
     baseline_size = num_gpus(alike.baseline[0].figures)

@@ -79,7 +79,7 @@ def place_sentences(comparison: PlaceComparison) -> Iterator[str]:
         size = f"{comparison.nodes} x {comparison.gpus_per_node}"
         sentence = f"{name} is {times} times as fast as {other} ({size} each)"
         if differs(place.speedup) is False:
-            sentence += ", so that which of the two is faster cannot be told"
+            sentence += ", so which of the two is faster is not certain"
         yield f"{sentence}{_money(place, first)}."
 
 

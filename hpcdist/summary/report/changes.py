@@ -95,7 +95,10 @@ def _remarks(comparison: Changes) -> Iterator[str]:
             "from each other: submit --repeat 3 for a more certain answer."
         )
     if any(change.over is None and change.change is not None for change in changes):
-        yield "Single figures have no spread that separates a change from chance: use --repeat 3."
+        yield (
+            "A single figure has no spread, so a change cannot be distinguished from "
+            "chance: use --repeat 3."
+        )
     if any(not change.same_settings for change in changes):
         unlike = [run for change in changes if not change.same_settings for run in change.now.runs]
         yield f"The settings of the baseline differ from those of {first_few(unlike)}."

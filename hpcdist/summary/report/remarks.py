@@ -74,13 +74,13 @@ def _without_a_speedup(run: RunSummary) -> str:
     if run.together is False:
         rate = format_number(_rate(run), decimals_for([_rate(run)]))
         why = shown(run.not_compared_because or "")
-        return f"{why}. Together they took in {rate} samples/s; no speed-up is computed."
+        return f"{why}. Together they processed {rate} samples/s; no speed-up is computed."
     if run.disturbed is not None:
         return f"{_rate_on_ranks(run)}, but {shown(run.disturbed)}."
     if run.num_cpus is not None and num_gpus(run) > run.world_size:
         return (
-            f"{_rate_on_ranks(run)}, whose process had no GPU to drive: that says nothing of the "
-            f"speed with {num_gpus(run)} GPUs."
+            f"{_rate_on_ranks(run)}, whose process had no GPU to use: this says nothing "
+            f"about the speed with {num_gpus(run)} GPUs."
         )
     more = "To measure a speed-up, submit it with other --nodes or --gpus, too."
     return f"{_rate_on_ranks(run)}. {more}{_shared_cpus(run)}"
@@ -165,8 +165,9 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     if size and size.differs_from_baseline is False:
         ideal = run.speedup / run.efficiency if run.efficiency else 1.0
         return (
-            f"Whether {sizes} are faster than {theirs} cannot be told: {speedup} times as fast,"
-            f" where {ideal:.3g} is ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
+            f"Whether {sizes} are faster than {theirs} is not certain: {speedup} times "
+            f"as fast, where {ideal:.3g} is "
+            f"ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
         )
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
     of_ideal = f"{format_percent(efficiency)} % of the ideal speed-up{scaling}"
@@ -184,7 +185,10 @@ def _hardware(run: RunSummary, baseline: RunSummary) -> str:
         return ""
     more = times_hardware(run.num_cpus, baseline.num_cpus)
     mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (run, baseline))
-    return f" There is no GPU here: {mine}, where the smallest size had {theirs}, are {more}."
+    return (
+        f" There is no GPU here. It ran on {mine}, and the smallest size on {theirs}, which "
+        f"is {more}."
+    )
 
 
 def _shared_cpus(run: RunSummary) -> str:
@@ -303,8 +307,8 @@ def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
     busy, num_cpus = usage.cpus_busy, usage.num_cpus
     if usage.gpus and busy and num_cpus and busy >= _NEARLY_ALL * num_cpus:
         yield (
-            f"{busy:,.1f} of {num_cpus:,.4g} CPUs were busy all the time: more "
-            "CPUs, or less work for them, may let the GPUs go faster"
+            f"{busy:,.1f} of {num_cpus:,.4g} CPUs were busy all the time: more CPUs, or "
+            "less work for them, may let the GPUs work faster"
         )
     for gpu in usage.gpus:
         if gpu.throttled is not None and gpu.throttled > _OFTEN:

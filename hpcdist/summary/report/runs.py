@@ -37,8 +37,8 @@ BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 10
 _SPEED_CAPTION = "Speed of all ranks together, mean ± 95 % interval over equal parts of the run"
 _STEP_CAPTION = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
 _STRAGGLING_NOTE = (
-    "slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as rank 0 for its"
-    " own part of a step"
+    "slowest to fastest rank: 1.20 (3 / 0) means that rank 3 takes 1.20 times as long "
+    "as rank 0 for its own part of a step"
 )
 _SETTINGS_COLUMNS = 2
 _MIB = 2**20
@@ -381,7 +381,7 @@ def goal_sentences(runs: Sequence[RunSummary]) -> Iterator[str]:
     for (run, *_), faster in zip(pairs, judged, strict=True):
         first = by_id[run.compared_with[0]]
         assert run.time_to_accuracy is not None
-        sure = " which of the two is faster cannot be told," if differs(faster) is False else ""
+        sure = " which of the two is faster is not certain," if differs(faster) is False else ""
         yield (
             f"To {goal_text(run.time_to_accuracy)}, {run.nodes} x {run.gpus_per_node} is "
             f"{interval_text(faster, 2)} times as fast as {first.nodes} x {first.gpus_per_node},"

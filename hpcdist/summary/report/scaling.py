@@ -71,7 +71,7 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
     error = ""
     if forecast.error is not None:
         percents = format_percent(forecast.error, 1)
-        error = f" A size that it is fitted without it misses by {percents} %."
+        error = f" Its error for a size left out of the fit is {percents} %."
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
     ending = f"as fast as {num_gpus(baseline)}, with 95 % confidence."
     return f"Forecast: {', '.join(ranges)} {ending}{error}{notes}"

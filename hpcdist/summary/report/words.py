@@ -4,28 +4,35 @@ import re
 
 WORDS = {
     "speed-up": "Samples per second as a multiple of those of the smallest size (marked *).",
-    "efficiency (effic.)": "Speed-up divided by what as many GPUs could give: 100 % is ideal.",
-    "where the time goes": "What was lost against the smallest size; 100 % together with what was "
-    "not lost. Time gained counts negative.",
+    "efficiency (effic.)": "Speed-up divided by the ideal speed-up: 100 % is ideal.",
+    "where the time goes": (
+        "What was lost against the smallest size; 100 % together with what was not lost. "
+        "Time gained is negative."
+    ),
     "weak scaling": "Each GPU keeps its number of samples per step, so a step of more GPUs is "
     "larger. Ideal: a step takes as long as before.",
     "strong scaling": "A step keeps its number of samples, and more GPUs share them. Ideal: "
     "twice the GPUs take half the time.",
-    "exposed communication (exposed comm.)": "The time that ranks wait for communication which no "
+    "exposed communication (exposed comm.)": "The time that ranks wait for communication that no "
     "computing hides.",
-    "overlapped communication": "Communication that computing hides. DDP times it itself in some "
-    "of its steps; of FSDP only record.profile_steps=5 tells it: else what is waited for is known, "
-    "and what is hidden is not.",
-    "computing and communication together (comp. + comm.)": "Nothing told the two apart: a loop "
-    "that marks its passes only, or FSDP that cannot be watched. record.profile_steps=5 does.",
+    "overlapped communication": (
+        "Communication that computing hides. DDP times it in some of its steps. With FSDP, "
+        "only record.profile_steps=5 measures it; otherwise only the time that is waited "
+        "for is known."
+    ),
+    "computing and communication together (comp. + comm.)": (
+        "Computing and communication together, where nothing separates the two. That is so if "
+        "the loop only marks its passes, or if FSDP cannot be observed; record.profile_steps=5 "
+        "separates them."
+    ),
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",
-    "equal parts of a run": "Up to 20 blocks of as many windows of steps each.",
-    "fixed cost": "The optimizer and all that takes as long for few samples as for many.",
-    "slower computing": "By how much forward and backward take longer than at the smallest size.",
+    "equal parts of a run": "Up to 20 blocks with equal numbers of windows of steps.",
+    "fixed cost": "The optimizer, and all else that takes as long for few samples as for many.",
+    "slower computing": "How much longer forward and backward take than at the smallest size.",
     "not lost": "The share of the time that the ideal would need.",
     "±, (low to high)": "The confidence interval of a mean, at least 95 %. It is over runs where "
     "they were repeated (--repeat 3), else over equal parts of one run.",
-    "cannot be told": "The interval of the ratio contains 1, so chance may explain the difference.",
+    "not certain": "The interval of the ratio contains 1, so chance may explain the difference.",
     "node 0": "The node of rank 0, whose address the others connect to.",
 }
 

@@ -70,9 +70,9 @@ def test_where_passes_differ_what_is_certain_is_said_and_what_cannot_be_told(cel
     ]
     (said,) = conclude(some, []).conclusions
     assert said == (
-        "Workers help: with 4 workers it is 2.9 (1.7 to 4.8) times as fast as without workers. "
-        "Which of 2 and 4 is best cannot be told: the passes differ by 29 % (sd). Run it again "
-        "with more passes (data.repeats)."
+        "Workers help: with 4 workers it is 2.9 (1.7 to 4.8) times as fast as without "
+        "workers. Which of 2 and 4 is best is not certain: the passes differ by 29 % "
+        "(sd). Run it again with more passes (data.repeats)."
     )
     more = [*cells({1: 60.0}, sd_ms=2.0), *some[1:]]
     assert headline(more).startswith("More workers help: with 4 workers it is 2.3 (1.4 to 3.8)")
@@ -83,19 +83,19 @@ def test_passes_that_differ_too_much_do_not_even_tell_whether_workers_help(cells
     conclusion = conclude([*cells(), *loud], [ModelStep(batch_size=64, mean_time_s=0.01)])
     best, unclear, late = conclusion.conclusions
     assert best == "Best with 2 workers: 1,939 ± 7 images/s with transform none."
-    assert unclear.startswith("Whether workers help with transform light cannot be told: with 2")
+    assert unclear.startswith("Whether workers help with transform light is not certain: with 2")
     assert "; the passes differ by 121 % (sd). Run it again" in unclear
     assert late.startswith("Loading is the bottleneck")
     slower = headline(cells({0: 168.0, 2: 200.0}, sd_ms=204.0))
-    assert slower.startswith("Whether fewer workers do as well cannot be told: without workers it")
+    assert slower.startswith("Whether fewer workers do as well is not certain: without workers it")
 
 
 def test_whether_the_model_waits_is_not_said_where_it_cannot_be_told(cells):
     step = ModelStep(batch_size=64, mean_time_s=0.03)
     some = cells({2: 33.0}, sd_ms=11.0)
     assert headline(some, step).splitlines()[1] == (
-        "Whether loading or the model is the bottleneck cannot be told: a batch takes 1.10 (0.73 "
-        "to 1.66) times as long as a step."
+        "Whether loading or the model is the bottleneck is not certain: a batch takes "
+        "1.10 (0.73 to 1.66) times as long as a step."
     )
     assert "is the bottleneck: the model waits 9 %" in headline(cells({2: 33.0}), step)
 
@@ -140,7 +140,7 @@ def test_a_gain_within_the_noise_is_no_gain(cells, sd_ms, workers):
 
 def test_more_workers_than_were_tried_are_proposed_only_where_there_are_cpus(cells):
     times_ms = {0: 60.0, 2: 33.0}
-    assert "its 8 CPUs may have room: data.workers=4." in told(cells(times_ms, cpus=8.0))
+    assert "its 8 CPUs may have room for them: data.workers=4." in told(cells(times_ms, cpus=8.0))
     used = told(cells(times_ms, cpus=2.0))
     assert "More were not tried, and its 2 CPUs have no room for them." in used
     shared = told(cells(times_ms, cpus=8.0, ranks=2))
@@ -197,8 +197,12 @@ def test_a_step_time_of_another_batch_size_is_not_compared(cells):
         ("decode", {"decoder": "pil"}, "data.decoder=exact decodes to the same pixels"),
         ("decode", {"decoder": "exact"}, "data.decoder=fast takes less time, but"),
         ("transform", {}, "without any, at most 11.0 times as fast"),
-        ("transform", {"device_transform": False}, "data.device_transform=true does them on GPUs"),
-        ("hand_over", {"handover": "float32"}, "data.handover=uint8 hands a quarter"),
+        (
+            "transform",
+            {"device_transform": False},
+            "data.device_transform=true does them on the GPU",
+        ),
+        ("hand_over", {"handover": "float32"}, "data.handover=uint8 hands over a quarter"),
     ],
     ids=[
         "read",
@@ -224,7 +228,7 @@ def test_busy_cpus_are_told_apart_from_waiting(cells):
 
 def test_what_was_compared_is_told_with_its_gain(cells):
     pil, exact = cells({2: 40.0}, decoder="pil"), cells({2: 32.0}, decoder="exact")
-    assert "data.decoder: exact loads 1.25 (1.24 to 1.26) times as much as pil" in told(
+    assert "data.decoder: exact loads 1.25 (1.24 to 1.26) times as fast as pil" in told(
         [*pil, *exact]
     )
 
@@ -232,7 +236,7 @@ def test_what_was_compared_is_told_with_its_gain(cells):
 def test_which_of_several_roots_loads_more_is_told(cells):
     home, scratch = cells({2: 40.0}, root="/home/lfw"), cells({2: 32.0}, root="/scratch/lfw")
     said = told([*home, *scratch])
-    assert "data.root: /scratch/lfw loads 1.25 (1.24 to 1.26) times as much as /home/lfw" in said
+    assert "data.root: /scratch/lfw loads 1.25 (1.24 to 1.26) times as fast as /home/lfw" in said
 
 
 def test_the_slower_node_is_named_and_is_what_the_rest_is_about(cells):
@@ -291,12 +295,12 @@ def test_what_was_compared_and_gains_nothing_is_told_and_not_advised(cells):
     uint8 = cells({2: 40.0}, handover="uint8", sd_ms=7.0)
     float32 = cells({2: 32.0}, handover="float32", sd_ms=7.0, parts_s={"collate": 1e-3})
     said = told([*uint8, *float32])
-    assert "data.handover: whether float32 or uint8 loads faster cannot be told: 1.25 (0.9" in said
+    assert "data.handover: whether float32 or uint8 loads faster is not certain: 1.25 (0.9" in said
     assert "a quarter of the bytes" not in said
 
 
 def test_a_choice_whose_passes_differ_greatly_is_not_told(cells):
     pil, exact = cells({2: 40.0}, decoder="pil", sd_ms=40.0), cells({2: 32.0}, decoder="exact")
-    assert "data.decoder: whether exact or pil loads faster cannot be told: 1.25 (0.36 to" in told(
+    assert "data.decoder: whether exact or pil loads faster is not certain: 1.25 (0.36 to" in told(
         [*pil, *exact]
     )

@@ -82,7 +82,7 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     told = to_json(summary)[0]["loading"]
     assert len(told["cells"]) == 4
     first = told["conclusions"][0]
-    assert re.search(r"images/s with transform|cannot be told", first)
+    assert re.search("images/s with transform|not certain", first)
     file = io.StringIO()
     print_summary(summary, Console(file=file, width=160))
     assert file.getvalue().startswith(f"dataload: {first}"[:60])

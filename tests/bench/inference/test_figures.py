@@ -98,7 +98,7 @@ def test_a_form_that_never_wins_is_explained_by_its_own_parts_where_they_are_kno
 def test_calls_that_differ_too_much_to_tell_are_no_reason_to_say_never():
     sentence = concluded({512: 17.0}, sd_ms=60.0)
     assert sentence.startswith(
-        "Whether data_parallel (2 devices) is faster than single cannot be told: at its best"
+        "Whether data_parallel (2 devices) is faster than single is not certain: at its best"
     )
     assert "inference.repeats" in sentence
     # Less noise, in which half of the ideal gain would have been seen.

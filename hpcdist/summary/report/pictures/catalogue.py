@@ -108,7 +108,7 @@ def _scaling(section: Section) -> Iterator[Picture]:
         if group.baseline and rows:
             kind = f" ({group.scaling} scaling)" if group.scaling else ""
             has_forecast = any(row.run.forecast and row.run.forecast.sizes for row in rows)
-            dashed = "; dashed, what more would bring" if has_forecast else ""
+            dashed = "; the dashed line is the forecast" if has_forecast else ""
             numbers = format_ranges(sorted(row.number for row in rows))
             draw = partial(scaling.draw, [row.run for row in rows])
             which = f", runs {numbers}" if num_scaled > 1 else ""

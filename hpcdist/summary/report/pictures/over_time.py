@@ -96,7 +96,7 @@ def describe_lines(runs: Mapping[str, Learning]) -> str:
         return "Loss of training."
     if _draws_training(runs):
         return "Thin lines are training, those with markers are tests."
-    return "Lines are tests; those of training are left out of so many."
+    return "Lines are tests; with so many runs, those of training are left out."
 
 
 def _draw_run(
@@ -211,7 +211,7 @@ def rank_name(rank: int, host: str | None) -> str:
 
 _BAND_COLUMNS = 240
 _HEADROOM = 1.1
-_BAND_LABEL = "mean of all, with the least and the most"
+_BAND_LABEL = "mean of all, with minimum and maximum"
 
 
 def draw_usage(series: UsageSeries, number: int | None = None) -> Figure:

@@ -76,7 +76,7 @@ def _draw(axes: Axes, points: _Points, to_come: Mapping[int, Measure], unit: flo
     shift = _ABOVE if is_low else _BELOW  # of all alike, so that none comes between two others
     _draw_measured(axes, on_line, LINES[0] | {"label": "measured"}, shift)
     if on_more_nodes:
-        style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
+        style = LINES[1] | {"linestyle": "none", "label": "the same number on more nodes"}
         _draw_measured(axes, on_more_nodes, style, _BEFORE)
     if to_come:
         _draw_forecast(axes, to_come, unit)
