@@ -31,6 +31,7 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
@@ -82,6 +83,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     fill_in_defaults()
+    keep_folders_apart()
     serve_store(listener)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 

@@ -43,6 +43,7 @@ from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
+from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.rank.questions import answer_questions
@@ -101,6 +102,7 @@ def become_rank(
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
     fill_in_defaults()
+    keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
     answer_questions(slot.desk)

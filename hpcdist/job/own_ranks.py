@@ -8,7 +8,9 @@ starts processes, and joins a process group. One that reads RANK or its like kno
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from hpcdist.job.program_text import Place, SourceFile
 
@@ -19,6 +21,7 @@ _ADDRESSES = frozenset(("MASTER_ADDR", "MASTER_PORT"))
 _KNOWN_TO_LAUNCHED = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"))
 _ASKS_FOR_LAUNCHER = "is_torchelastic_launched"
 _JOINS = "init_process_group"
+_IMPORTS_HYDRA = re.compile(r"^\s*(import|from)\s+hydra\b", re.MULTILINE)
 HOW_TO_CHANGE = (
     "call the function that it starts once in each rank, with RANK and LOCAL_RANK of the "
     "environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT"
@@ -105,3 +108,19 @@ def _name(node: ast.AST) -> str:
 
 def _any_constant(nodes: Iterable[ast.AST], values: frozenset[str]) -> bool:
     return any(isinstance(node, ast.Constant) and node.value in values for node in nodes)
+
+
+def note_on_multirun(path: Path, arguments: Sequence[str], *, num_ranks: int) -> str | None:
+    """Return a note on a program of several ranks that has Hydra do a sweep: each of them would."""
+    if num_ranks == 1 or not {"-m", "--multirun"}.intersection(arguments):
+        return None
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:  # it is read again where it runs
+        return None
+    if _IMPORTS_HYDRA.search(text) is None:
+        return None
+    return (
+        "Hydra's --multirun has every rank do the whole sweep, job after job; a run for each "
+        "combination: --sweep 'args=[lr=0.1],[lr=0.01]'"
+    )

@@ -18,6 +18,7 @@ from hpcdist.base.errors import JobError
 from hpcdist.job.files import find_main, unpacked
 from hpcdist.job.function import load_call
 from hpcdist.job.imports import Preload, heavy_imports, notes_on_program
+from hpcdist.job.own_ranks import note_on_multirun
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
@@ -29,6 +30,12 @@ _SIGNAL_BASE = 128
 """A shell adds this to the number of the signal that ended a program."""
 
 
+def _notes_on(path: Path, job: ScriptJob, *, first_on_path: Path | None = None) -> list[str]:
+    notes = notes_on_program(path, first_on_path=first_on_path, num_ranks=job.num_ranks)
+    multirun = note_on_multirun(path, job.args, num_ranks=job.num_ranks)
+    return notes + ([multirun] if multirun else [])
+
+
 class ScriptWorkload(Workload[ScriptJob]):
     """A Python script, run as `python script.py args` would run it.
 
@@ -37,7 +44,7 @@ class ScriptWorkload(Workload[ScriptJob]):
 
     def notes(self) -> list[str]:
         with self._source() as path:
-            return notes_on_program(path, num_ranks=self.job.num_ranks)
+            return _notes_on(path, self.job)
 
     def preload(self) -> Preload:
         """Return the heavy modules that the script imports, found without running it."""
@@ -79,8 +86,7 @@ class ModuleWorkload(Workload[ModuleJob]):
 
     def notes(self) -> list[str]:
         with unpacked(Path(self.job.script)) as (source, root):
-            first = root or Path.cwd()
-            return notes_on_program(source, first_on_path=first, num_ranks=self.job.num_ranks)
+            return _notes_on(source, self.job, first_on_path=root or Path.cwd())
 
     def preload(self) -> Preload:
         """Return the heavy modules that the module imports, found without running it."""
