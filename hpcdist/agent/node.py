@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.job.spec import JobSpec
+from hpcdist.job.spec import JobSpec, ScriptJob
 from hpcdist.machine import descriptors
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
@@ -92,7 +92,8 @@ class OwnNode:
         What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan
         chose GPUs.
         """
-        wanted = {"OMP_NUM_THREADS": str(self.num_threads()), **self.plan.environment}
+        of_job = self.job.environment if isinstance(self.job, ScriptJob) else {}
+        wanted = {"OMP_NUM_THREADS": str(self.num_threads()), **self.plan.environment, **of_job}
         if self.plan.device != "cpu":
             # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA
             # in the forkserver, and CUDA cannot be used in what is forked from there.

@@ -41,6 +41,7 @@ _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
     "max_restarts": "launch.max_restarts",
+    "accelerate_config": "accelerate",
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
 
@@ -147,6 +148,7 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None = None
+    accelerate_config: str | None = None
     requeue: bool | None = None
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
@@ -224,6 +226,11 @@ _PLACE_OPTIONS: tuple[_Decorator, ...] = (
 )
 _RUN_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    click.option(
+        "--accelerate-config",
+        metavar="FILE",
+        help="Give the ranks of a script what accelerate launch --config_file FILE would.",
+    ),
     click.option(
         "--requeue/--no-requeue",
         default=None,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +30,7 @@ from hpcdist.job.files import (
     find_module,
     find_named,
     find_program,
+    read_bytes,
     read_job_file,
 )
 from hpcdist.job.goal import parse_goal
@@ -41,9 +42,13 @@ from hpcdist.job.spec import (
     JobSpec,
     ModuleJob,
     ProgramJob,
+    Resources,
     ScriptJob,
     TrainingJob,
 )
+
+if TYPE_CHECKING:
+    from hpcdist.job.accelerate import AccelerateConfig
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,11 +114,20 @@ def load_job(
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
     file_keys = list(_leaves(values))
     job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
+    notes = list(file.notes)
+    if isinstance(job, ScriptJob) and job.accelerate is not None:
+        config = _read_accelerate(job.accelerate, file, origins)
+        known = {**config.sizes, **(defaults or {})}
+        notes += config.notes
+        environment = config.environment | job.environment
+        job = _checked(values, given, origins, FILE_JOB_TYPES, known)
+        job = msgspec.structs.replace(job, environment=environment)
+        notes += _overruled(job.resources, config)
     return msgspec.structs.replace(
         _loaded(_finish(job, file, origins, list(script_args)), given, origins),
         script_args=list(script_args),
         file_keys=file_keys,
-        notes=file.notes,
+        notes=notes,
     )
 
 
@@ -124,6 +138,28 @@ def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{before}{key}.")
         else:
             yield f"{before}{key}"
+
+
+def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> AccelerateConfig:
+    from hpcdist.job.accelerate import read_accelerate_config
+    from hpcdist.job.yaml_text import MOST_BYTES
+
+    origin = origins(("accelerate",))
+    folder = str(file.path.parent) if file.kind == "yaml" and origin == file.shown else ""
+    path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+    content = read_bytes(path, f"{origin}: accelerate {name}", most_bytes=MOST_BYTES)
+    return read_accelerate_config(content, name)
+
+
+def _overruled(resources: Resources, config: AccelerateConfig) -> Iterator[str]:
+    """Yield a note where the job has another size than accelerate's file."""
+    sizes = {"resources.nodes": resources.nodes, "resources.gpus": resources.gpus}
+    if any(config.sizes.get(key, size) != size for key, size in sizes.items()):
+        machines, processes = (config.sizes.get(key, "any number of") for key in sizes)
+        yield (
+            f"accelerate's file is for {machines} machines with {processes} processes each; the "
+            f"job runs on {resources.nodes} x {resources.gpus}"
+        )
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:

@@ -357,6 +357,12 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     to that file."""
     args: list[str] = []
     """Arguments of the script."""
+    accelerate: str | None = None
+    """Config file of Hugging Face accelerate. Its ranks get the variables that accelerate launch
+    would give them, and num_machines and num_processes count where neither the job nor a flag says
+    how many; relative to the directory that you submit from, in a job file to that file."""
+    environment: dict[str, str] = {}
+    """Environment variables of the ranks; what the environment has already stays."""
 
     @property
     def is_given_by_path(self) -> bool:
