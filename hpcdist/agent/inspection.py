@@ -1,61 +1,26 @@
-"""A look at a node's living ranks for who asks: where they are, and what their processes do.
+"""Requests of commands as a node's agent answers them.
 
-It takes a thread for each request: neither a rank that does not answer nor a driver that hangs may
-keep the agent from its ranks. A rank is asked through its own thread, which is safe whatever it
-does. Only one whose thread does not answer gets the signal at which faulthandler writes its stacks:
-then no other thread of it runs Python, whose stack could change meanwhile.
+It takes a thread for each: neither a rank that does not answer nor a driver that hangs may keep the
+agent from its ranks.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from hpcdist.agent import messages, py_spy
-from hpcdist.agent.node import RankOrder
-from hpcdist.agent.rank_process import STACKS_SIGNAL
-from hpcdist.agent.requests import (
-    AnyRequest,
-    GpuUse,
-    NodeReport,
-    NodeStacks,
-    NodeTrouble,
-    RankStacks,
-    WantStacks,
-)
-from hpcdist.agent.sampler import GpuReader
-from hpcdist.agent.stacks import Stacks, parse
-from hpcdist.agent.watch import RankWatch
-from hpcdist.base.polling import poll
-from hpcdist.machine import process
-from hpcdist.machine.process import ProcessUse, process_use, send_signal
-from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.questions import WHERE, Account, read_account
-from hpcdist.rank.stacks import ThreadStack
+from hpcdist.agent import messages
+from hpcdist.agent.profiles import report_profiles
+from hpcdist.agent.requests import AnyRequest, NodeReport, NodeTrouble, WantProfile, WantStacks
+from hpcdist.agent.watch import LivingRank, RankWatch
+from hpcdist.agent.whereabouts import report_stacks
 
-_ANSWER_S = 1.0
-"""A rank that does not answer for so long lets none of its threads run, on a machine that is not
-overloaded."""
-_DUMP_S = 0.5
-_CPU_S = 0.3
-"""Over which CPU time is measured."""
-_GPU_S = 1.0
-_POLL_S = 0.01
-WAIT_S = 0.05
+_WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""
-_STOPPED = ("T", "t")
-
-
-@dataclass(frozen=True, eq=False)
-class LivingRank:
-    """One rank, as the agent has it at a moment."""
-
-    order: RankOrder
-    pid: int
 
 
 class Inspection:
@@ -69,12 +34,7 @@ class Inspection:
 
     def begin(self, request: AnyRequest) -> None:
         """Answer a request in a thread of its own."""
-        watch = self._watch
-        ranks = [
-            LivingRank(order, watch.pids[local_rank])
-            for local_rank, order in watch.orders.items()
-            if local_rank in watch.pids and request.concerns(order.rank)
-        ]
+        ranks = [rank for rank in self._watch.living() if request.concerns(rank.order.rank)]
         thread = threading.Thread(target=self._answer, args=(request, ranks), daemon=True)
         self._num_open += 1
         try:
@@ -84,7 +44,7 @@ class Inspection:
 
     def next_deadline(self) -> float:
         """Return when `reports` must be asked for next, by the monotonic clock."""
-        return time.monotonic() + WAIT_S if self._num_open else float("inf")
+        return time.monotonic() + _WAIT_S if self._num_open else math.inf
 
     def reports(self) -> Sequence[messages.Report]:
         """Return those that are ready."""
@@ -111,127 +71,5 @@ class Inspection:
         match request:
             case WantStacks():
                 return report_stacks(request, ranks, self._watch.board, self._watch.stacks)
-
-
-def report_stacks(
-    request: WantStacks, ranks: Sequence[LivingRank], board: ProgressBoard, stacks: Stacks
-) -> NodeStacks:
-    """Return where these ranks are, and what their processes do."""
-    begin_s = time.monotonic()
-    before = {rank.pid: process_use(rank.pid) for rank in ranks}
-    gpus = _GpuLook([rank.order.gpu for rank in ranks if rank.order.gpu])
-    accounts = _ask(ranks, board)
-    dumps = _dump([rank for rank in ranks if rank not in accounts], stacks)
-    native = {rank: py_spy.dump(rank.pid) for rank in ranks} if request.native else {}
-    time.sleep(max(0.0, begin_s + _CPU_S - time.monotonic()))
-    length_s = time.monotonic() - begin_s
-    found = []
-    for rank in ranks:
-        account, now, then = accounts.get(rank), process_use(rank.pid), before[rank.pid]
-        if now is None or then is None:  # it has just ended
-            continue
-        threads = account.threads if account else dumps.get(rank, [])
-        note = _why_mute(rank, now, board, has_stacks=bool(threads)) if account is None else None
-        if rank in native:
-            threads, note = _with_native(native[rank], threads, note)
-        found.append(
-            RankStacks(
-                rank=rank.order.rank,
-                pid=rank.pid,
-                step=board.read(rank.order.local_rank).step,
-                state=now.state,
-                cpu_share=(now.cpu_s - then.cpu_s) / length_s,
-                rss_bytes=now.rss_bytes,
-                gpu=gpus.found.get(rank.order.gpu or ""),
-                threads=threads,
-                note=note,
-                collectives=account.collectives if account else None,
-            )
-        )
-    return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=found)
-
-
-def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRank, Account]:
-    """Return the accounts that ranks give of themselves."""
-    desks = {rank: board.desk(rank.order.local_rank) for rank in ranks}
-    asked = {rank: desk for rank, desk in desks.items() if desk.is_attended}
-    for desk in asked.values():
-        desk.ask(WHERE)
-    poll(
-        lambda: all(desk.answer() is not None for desk in asked.values()) or None,
-        interval_s=_POLL_S,
-        limit_s=_ANSWER_S,
-    )
-    accounts = {rank: read_account(desk.answer()) for rank, desk in asked.items()}
-    return {rank: account for rank, account in accounts.items() if account is not None}
-
-
-def _dump(ranks: Sequence[LivingRank], stacks: Stacks) -> Mapping[LivingRank, list[ThreadStack]]:
-    """Return what faulthandler writes of ranks that do not answer. What has no handler for the
-    signal would be ended by it: a program that is not Python's."""
-    asked = [rank for rank in ranks if process.catches(rank.pid, STACKS_SIGNAL)]
-    asked = [rank for rank in asked if not _is_stopped(process_use(rank.pid))]
-    for rank in asked:
-        stacks.hold(rank.order.local_rank)
-        send_signal(rank.pid, STACKS_SIGNAL)
-    before: dict[LivingRank, str] = {}
-
-    def is_whole() -> bool | None:
-        """Return True where no rank writes any more."""
-        now = {rank: stacks.held(rank.order.local_rank) for rank in asked}
-        is_same = all(now.values()) and now == before
-        before.update(now)
-        return is_same or None
-
-    poll(is_whole, interval_s=_POLL_S, limit_s=_DUMP_S if asked else 0.0)
-    for rank in asked:
-        stacks.release(rank.order.local_rank)
-    return {rank: parse(text) for rank, text in before.items()}
-
-
-def _is_stopped(use: ProcessUse | None) -> bool:
-    return use is None or use.state in _STOPPED
-
-
-def _why_mute(
-    rank: LivingRank, use: ProcessUse, board: ProgressBoard, *, has_stacks: bool
-) -> str | None:
-    """Return why a rank has given no account of itself."""
-    if _is_stopped(use):
-        return "it is stopped (SIGSTOP?), or a debugger holds it"
-    if board.desk(rank.order.local_rank).is_attended:
-        return "C code holds Python's lock: none of its other threads runs"
-    if has_stacks:
-        return None  # it has no process group yet, and tells all the same
-    if not process.catches(rank.pid, STACKS_SIGNAL):
-        return "it is no Python program, or took SIGQUIT for itself"
-    return "it does not answer"
-
-
-def _with_native(
-    dump: py_spy.Dump, threads: list[ThreadStack], note: str | None
-) -> tuple[list[ThreadStack], str | None]:
-    """Return the threads as py-spy has them, or why it has none, beside what is known else."""
-    if dump.threads:
-        return dump.threads, note
-    return threads, "; ".join(filter(None, [note, f"no native frames: {dump.error}"]))
-
-
-class _GpuLook:
-    """What GPUs do now, found by a thread that a driver may keep."""
-
-    def __init__(self, uuids: Sequence[str]) -> None:
-        self.found: dict[str, GpuUse] = {}
-        if uuids:
-            thread = threading.Thread(target=self._look, args=(list(uuids),), daemon=True)
-            thread.start()
-            thread.join(_GPU_S)
-
-    def _look(self, uuids: list[str]) -> None:
-        for uuid in dict.fromkeys(uuids):
-            reader = GpuReader([uuid])
-            for sample in reader.sample(0.0):
-                self.found[uuid] = GpuUse(
-                    utilization=sample.get("utilization"), memory_bytes=sample.get("memory_bytes")
-                )
-            reader.close()
+            case WantProfile():
+                return report_profiles(request, ranks, self._watch)

@@ -20,6 +20,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.rank.collectives import Collectives
 from hpcdist.rank.stacks import ThreadStack
+from hpcdist.rank.wishes import StepReport
 from hpcdist.runs.run import Run
 
 _MOST_BYTES_AT_ONCE = 1 << 16
@@ -56,7 +57,17 @@ class WantStacks(Request, frozen=True, kw_only=True, tag="stacks"):
     """With the frames of C code, by py-spy."""
 
 
-AnyRequest = WantStacks
+class WantProfile(Request, frozen=True, kw_only=True, tag="profile"):
+    """The command wants to know what takes the time; NodeProfiles are the reports."""
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    wait_s: _Limit
+    """Ranks that have not made these steps by then are left alone."""
+    sample_s: _Limit
+    """Seconds for which py-spy samples ranks that tell no steps."""
+
+
+AnyRequest = WantStacks | WantProfile
 
 
 # Reports.
@@ -96,13 +107,30 @@ class NodeStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
     ranks: list[RankStacks]
 
 
+class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What took the time in one rank."""
+
+    rank: int
+    report: StepReport
+    is_sampled: bool = False
+    """By py-spy: its operations are functions, and there are no steps."""
+    files: list[str] = []
+    """Those that were written, relative to the run directory."""
+
+
+class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
+    """One agent's answer to WantProfile."""
+
+    ranks: list[RankProfile]
+
+
 class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
     """An agent's answer where it could give no other."""
 
     sentence: str
 
 
-NodeReport = NodeStacks | NodeTrouble
+NodeReport = NodeStacks | NodeProfiles | NodeTrouble
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,6 +42,14 @@ class _Log:
     """Size and time of change, by whatever clock."""
 
 
+@dataclass(frozen=True, eq=False)
+class LivingRank:
+    """One rank, as its agent has it at a moment."""
+
+    order: RankOrder
+    pid: int
+
+
 @dataclass
 class RankWatch:
     """The living ranks of one node, and what is seen of them from outside."""
@@ -76,6 +84,13 @@ class RankWatch:
         self.pids.clear()
         self._over_memory.clear()
         self._logs.clear()
+
+    def living(self) -> list[LivingRank]:
+        return [
+            LivingRank(order, self.pids[local_rank])
+            for local_rank, order in self.orders.items()
+            if local_rank in self.pids
+        ]
 
     def remove(self, local_rank: int) -> RankOrder | None:
         """Watch a rank no more that has ended; return its order, None where it has none."""

@@ -27,6 +27,7 @@ VERBS = {
     "watch": "Watch runs in a view that refreshes itself.",
     "logs": "Print what the ranks of a run print.",
     "stacks": "Show where the ranks of a living run are, and who waits for whom.",
+    "profile": "Show what takes the time in the next steps of a living run.",
     "cancel": "End runs.",
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",

@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from types import FrameType
-from typing import Any, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 from hpcdist.base import files
 from hpcdist.base.text import one_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -180,6 +183,28 @@ def progress_bar(
         return click.progressbar(items, label=what, file=sys.stderr, show_pos=True)
 
     return show
+
+
+class Waiting:
+    """A line on the terminal that says for how long something is waited for."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def show(self, waited_s: float) -> None:
+        text = f"waiting for {self._what}: {waited_s:.0f} s"
+        if self._is_on and waited_s >= 1 and text != self._shown:
+            self._shown = text
+            print(f"\r{text}", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            print(f"\r{' ' * len(self._shown)}\r", end="", file=sys.stderr, flush=True)
 
 
 def local_time(time_s: float | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +14,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.text import UNDEFINED, format_number, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import note, paged, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import Waiting, note, paged, print_columns, print_json, print_wrapped
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
@@ -78,12 +76,9 @@ def stacks(
     announce_waits(note)
     run = find_run(runs, run_name)
     limit_s = _NATIVE_LIMIT_S if native else _LIMIT_S
-    with_progress = Waiting("the agents")
     request = WantStacks(limit_s=limit_s, ranks=ranks, native=native)
-    try:
-        answer = ask(run, request, on_wait=with_progress.show)
-    finally:
-        with_progress.clear()
+    with Waiting("the agents") as waiting:
+        answer = ask(run, request, on_wait=waiting.show)
     view = view_stacks(answer, ranks)
     if as_json:
         import msgspec
@@ -93,25 +88,6 @@ def stacks(
         _print(run.id, view)
     note(*(f"node {node}: {why}" for node, why in view.troubles.items()))
     return EXIT_FAILED if view.troubles else EXIT_DONE
-
-
-class Waiting:
-    """A line on the terminal that says for how long something is waited for."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._is_on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = ""
-
-    def show(self, waited_s: float) -> None:
-        text = f"waiting for {self._what}: {waited_s:.0f} s"
-        if self._is_on and waited_s >= 1 and text != self._shown:
-            self._shown = text
-            print(f"\r{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._shown:
-            print(f"\r{' ' * len(self._shown)}\r", end="", file=sys.stderr, flush=True)
 
 
 def _print(name: str, view: StacksView) -> None:

@@ -20,12 +20,16 @@ from multiprocessing.synchronize import Semaphore
 
 _AREA_BYTES = 1 << 18
 """Room for one rank's question and answer; memory is used only where it was written."""
-_ASKED, _QUESTION_BYTES, _ANSWERED, _ANSWER_BYTES, _IS_ATTENDED = range(5)
+_ASKED, _QUESTION_BYTES, _ANSWERED, _ANSWER_BYTES, _IS_ATTENDED, _REPORTED, _REPORT_BYTES = range(7)
 """Words at the begin of an area: numbers of the last question and of the one that the answer is to,
-from 1, their lengths, and whether a thread of the rank answers."""
+from 1, their lengths, whether a thread of the rank answers, and to which wish there is a report, of
+which length."""
+_WISH = 7
+"""Word of the wish that the rank sees between two steps (rank/wishes.py)."""
 _WORDS_BYTES = 8 * 8
 MOST_QUESTION_BYTES = 1 << 12
-MOST_ANSWER_BYTES = _AREA_BYTES - _WORDS_BYTES - MOST_QUESTION_BYTES
+MOST_REPORT_BYTES = 1 << 16
+MOST_ANSWER_BYTES = _AREA_BYTES - _WORDS_BYTES - MOST_QUESTION_BYTES - MOST_REPORT_BYTES
 
 
 class Inquiry:
@@ -51,7 +55,10 @@ class Desk:
     def __init__(self, area: memoryview[int]) -> None:
         self._words = area[:_WORDS_BYTES].cast("q")
         self._question = area[_WORDS_BYTES:][:MOST_QUESTION_BYTES]
-        self._answer = area[_WORDS_BYTES + MOST_QUESTION_BYTES :]
+        self._answer = area[_WORDS_BYTES + MOST_QUESTION_BYTES :][:MOST_ANSWER_BYTES]
+        self._report = area[-MOST_REPORT_BYTES:]
+        self.wishes = self._words[_WISH:]
+        """One number; 0 before the first wish."""
         self._served_by: int | None = None
         self._bell: Semaphore | None = None
         # Without /dev/shm there is no semaphore that processes share: then nobody answers.
@@ -88,7 +95,19 @@ class Desk:
         size = self._words[_ANSWER_BYTES]
         return bytes(self._answer[:size]) if 0 <= size <= MOST_ANSWER_BYTES else None
 
+    def reported(self, number: int) -> bytes | None:
+        """Return the report on a wish of this number; None until it is there."""
+        size = self._words[_REPORT_BYTES]
+        is_there = self._words[_REPORTED] == number and 0 <= size <= MOST_REPORT_BYTES
+        return bytes(self._report[:size]) if is_there else None
+
     # The rank's side.
+
+    def report(self, number: int, report: bytes) -> None:
+        """Leave the report on a wish."""
+        self._report[: len(report)] = report
+        self._words[_REPORT_BYTES] = len(report)
+        self._words[_REPORTED] = number
 
     def attend(self, respond: Callable[[bytes], bytes]) -> None:
         """Start the thread that answers a question with what `respond` returns, cut to

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base import files
 from hpcdist.rank import context as rank
+from hpcdist.rank.granting import Wishes
 from hpcdist.rank.recorder import PHASES
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
             _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)
+        _timer.heed(Wishes(context, _timer))
         if context.job.record.profile_steps and "torch" in sys.modules:
             from hpcdist.rank.profiling import make_profiler
 

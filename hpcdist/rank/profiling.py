@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,11 @@ from torch.profiler import ProfilerActivity, profile
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import Timer
+from hpcdist.rank.wishes import OperationTime, StepReport
 
 _SKIPPED = 3
 """Steps before the first that is looked at: they find memory, and order DDP's buckets."""
+_MOST_OPERATIONS = 50
 _US = 1e-6
 _COMMUNICATION = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel", "mpi:", "ucc:", "xccl:")
 _COMPUTING = "aten::"
@@ -46,6 +49,73 @@ def _silent() -> Iterator[None]:
             del os.environ[_LOG_LEVEL]
 
 
+class Recording:
+    """Some steps under the profiler, from now until `finish` or `drop`."""
+
+    def __init__(self, context: RankContext, name: str = "", *, first_step: int = 0) -> None:
+        """`name` goes into that of the trace's file."""
+        self.first_step = first_step
+        """Number of finished steps at its begin."""
+        self._context = context
+        self._name = name
+        activities = [ProfilerActivity.CPU]
+        if self._is_on_gpu:
+            activities.append(ProfilerActivity.CUDA)
+        self._profile: Any = profile(activities=activities)
+        with _silent():
+            self._profile.start()
+        self._begin_s = time.perf_counter()
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self._context.device.startswith("cuda")
+
+    def drop(self) -> None:
+        self._profile.stop()
+
+    def finish(self, *, last_step: int, num_steps: int | None = None) -> StepReport:
+        """Write the trace and the event, and return what there is to see; as a rule, the steps
+        since the begin were all there were."""
+        wall_s = time.perf_counter() - self._begin_s
+        self._profile.stop()
+        steps = max(1, last_step - self.first_step if num_steps is None else num_steps)
+        trace, error = self._write_trace()
+        whole_us, overlapped_us = divide(self._profile.events(), on_gpu=self._is_on_gpu)
+        whole_s, overlapped_s = (part * _US / steps for part in (whole_us, overlapped_us))
+        self._context.events.write(
+            "communication",
+            by="profiler",
+            steps=steps,
+            whole_s=whole_s,
+            overlapped_s=overlapped_s,
+            exposed_s=whole_s - overlapped_s,
+            trace=trace,
+        )
+        return StepReport(
+            steps=steps,
+            last_step=last_step,
+            wall_s=wall_s,
+            whole_s=whole_s or None,
+            overlapped_s=overlapped_s if whole_s else None,
+            operations=top_operations(self._profile.key_averages(), on_gpu=self._is_on_gpu),
+            trace=trace,
+            error=error,
+        )
+
+    def _write_trace(self) -> tuple[str | None, str | None]:
+        """Return the trace's place in the run directory, or why it could not be written."""
+        context = self._context
+        attempt = f".attempt-{context.attempt}" if context.attempt else ""
+        folder = context.run.traces_folder
+        path = folder / f"rank-{context.rank:05d}{attempt}{self._name}.json.gz"
+        try:
+            os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
+            self._profile.export_chrome_trace(str(path))
+        except OSError as error:
+            return None, f"no trace could be written: {error.strerror}"
+        return f"{folder.name}/{path.name}", None
+
+
 class StepProfiler:
     """Profiles steps by the optimizer's hook, in whatever loop; made before the first step."""
 
@@ -54,13 +124,13 @@ class StepProfiler:
         self._timer = timer
         self._num_wanted = context.job.record.profile_steps
         self._num_seen = 0
-        self._profile: Any = None
+        self._recording: Recording | None = None
         timer.hold_window()
         self._hook = register_optimizer_step_post_hook(self._after_step)
 
     def finish(self) -> None:
         """Write what there is where the training ends before the last step that is wanted."""
-        if self._profile is not None:
+        if self._recording is not None:
             self._write(self._num_seen - _SKIPPED)
             self._context.note(
                 "record.profile_steps: the training ended under the profiler, which slows it down; "
@@ -71,12 +141,7 @@ class StepProfiler:
     def _after_step(self, *_: Any) -> None:
         self._num_seen += 1
         if self._num_seen == _SKIPPED:
-            activities = [ProfilerActivity.CPU]
-            if self._context.device.startswith("cuda"):
-                activities.append(ProfilerActivity.CUDA)
-            self._profile = profile(activities=activities)
-            with _silent():
-                self._profile.start()
+            self._recording = Recording(self._context)
         elif self._num_seen == _SKIPPED + self._num_wanted:
             self._hook.remove()
             self._timer.wait()
@@ -84,30 +149,26 @@ class StepProfiler:
             self._timer.release_window()
 
     def _write(self, num_steps: int) -> None:
-        profiled, self._profile = self._profile, None
-        profiled.stop()
-        context = self._context
-        attempt = f".attempt-{context.attempt}" if context.attempt else ""
-        folder = context.run.traces_folder
-        os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
-        path = folder / f"rank-{context.rank:05d}{attempt}.json.gz"
-        trace: str | None = f"{folder.name}/{path.name}"
-        try:
-            profiled.export_chrome_trace(str(path))
-        except OSError as error:
-            trace = None
-            context.note(f"record.profile_steps: no trace could be written: {error.strerror}")
-        on_gpu = context.device.startswith("cuda")
-        whole_us, overlapped_us = divide(profiled.events(), on_gpu=on_gpu)
-        context.events.write(
-            "communication",
-            by="profiler",
-            steps=num_steps,
-            whole_s=whole_us * _US / max(1, num_steps),
-            overlapped_s=overlapped_us * _US / max(1, num_steps),
-            exposed_s=(whole_us - overlapped_us) * _US / max(1, num_steps),
-            trace=trace,
+        recording, self._recording = self._recording, None
+        assert recording is not None
+        report = recording.finish(last_step=self._num_seen, num_steps=num_steps)
+        if report.error is not None:
+            self._context.note(f"record.profile_steps: {report.error}")
+
+
+def top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
+    """Return the operations with the most time of their own: of kernels on a GPU, or of operators
+    on CPUs."""
+    found = [
+        OperationTime(
+            name=str(one.key),
+            calls=int(one.count),
+            self_s=(one.self_device_time_total if on_gpu else one.self_cpu_time_total) * _US,
         )
+        for one in averages
+        if (one.device_type != DeviceType.CPU) == on_gpu and not (on_gpu and _is_annotation(one))
+    ]
+    return sorted(found, key=lambda one: -one.self_s)[:_MOST_OPERATIONS]
 
 
 def divide(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:

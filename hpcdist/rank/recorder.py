@@ -59,6 +59,9 @@ class StepRecorder:
         """Number of finished steps, over all attempts."""
         self.epoch: int | None = None
         """Written with each window; the loop sets it."""
+        self._grant: Callable[[int, int], bool] = lambda _wish, _step: True
+        self._wishes: Sequence[int] = (0,) if progress is None else progress.desk.wishes
+        self._granted = 0
         self._events = events
         self._progress = progress
         self._window_s = window_s
@@ -118,8 +121,19 @@ class StepRecorder:
         self.step_count += 1
         if self._progress is not None:
             self._progress.step(self.step_count)
-        if not self._enabled:
-            return
+        if self._enabled:
+            self._add_step(samples, loss, learning_rate)
+        if self._wishes[0] != self._granted:
+            wish = self._wishes[0]
+            if self._grant(wish, self.step_count):
+                self._granted = wish
+
+    def heed(self, grant: Callable[[int, int], bool]) -> None:
+        """Call `grant` with a wish of the agent (rank/wishes.py), and the number of finished steps,
+        after each step until it returns True."""
+        self._grant = grant
+
+    def _add_step(self, samples: int, loss: Any, learning_rate: Any) -> None:
         now = self._clock()
         self._rows.append((now - self._step_start_s, *self._current))
         if self._peers is not None and len(self._rows) == 1:  # a look takes longer than a mark

@@ -48,6 +48,9 @@ class GpuTimer:
         self._last_gradient: Any = None
         self._waiting: deque[tuple[Any, Callable[[], None]]] = deque()
 
+    def heed(self, grant: Callable[[int, int], bool]) -> None:
+        self._recorder.heed(grant)
+
     def begin(self) -> None:
         self._put(self._recorder.resume_clock)
 

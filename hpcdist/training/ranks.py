@@ -26,6 +26,7 @@ from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.digest import Digester, make_digester
 from hpcdist.rank.flops import count_flops, write_flops
+from hpcdist.rank.granting import Wishes
 from hpcdist.rank.profiling import StepProfiler, make_profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
@@ -138,6 +139,7 @@ class TrainingRank:
     def start_timer(self) -> None:
         first_step = self.progress.position.step
         self.timer = make_timer(self.context, first_step=first_step)
+        self.timer.heed(Wishes(self.context, self.timer))
         self._profiler = make_profiler(self.context, self.timer)
         self._digester = make_digester(self.context, self.timer, self.model, first_step=first_step)
 

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import pytest
 from torch.autograd import DeviceType
 
+from hpcdist.cli.main import main
+from hpcdist.rank import profiling
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.granting import Wishes
 from hpcdist.rank.profiling import divide
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.timing import GpuTimer
+from hpcdist.rank.wishes import StepReport, read_report, wish_for
 from hpcdist.summary import summarize
 
 
@@ -66,3 +73,164 @@ def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
     first, *_ = [event for event in launched.events(0) if event["event"] == "steps"]
     assert first["steps"] == 3 + 2
+
+
+LIVING = """
+import sys, time
+from pathlib import Path
+import torch
+from torch import nn
+from hpcdist import record
+
+told = Path(sys.argv[1])
+torch.distributed.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+where = torch.zeros(1)
+
+def train_until(name):
+    is_over = torch.zeros(1)
+    while not is_over:
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        if name != "tell":
+            record.step(samples=4)
+        time.sleep(0.002)
+        is_over = torch.tensor([float((told / name).exists())])
+        torch.distributed.broadcast(is_over, 0)
+
+print("here", flush=True)
+train_until("tell")
+record.start(model=model)
+train_until("rest")
+print("rests", flush=True)
+while not (told / "end").exists():
+    time.sleep(0.01)
+record.step(samples=4)
+"""
+
+
+def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
+    launch, write_script, tmp_path, capsys
+):
+    launched = launch(write_script(LIVING, "living.py"), tmp_path, gpus=2)
+    launched.wait(lambda: "here" in launched.log(0) and "here" in launched.log(1))
+    run, path = launched.run, str(launched.run.path)
+
+    assert main(["profile", path, "--ranks", "1", "--seconds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{run.id}: the main thread of rank 1 in 1 s of samples"
+    assert max(len(line) for line in lines[1:] if path not in line) <= 80
+    sampled = sorted(file.name for file in run.traces_folder.iterdir())
+    assert [name.split(".", 2)[2] for name in sampled] == ["speedscope.json", "svg"]
+
+    (tmp_path / "tell").touch()
+    launched.wait(lambda: any(event["event"] == "steps" for event in launched.events(1)))
+    assert main(["profile", path, "--steps", "3", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    steps = shown["steps"]
+    assert (steps["ranks"], steps["steps"]) == ([0, 1], 3)
+    calls = {one["name"]: one["calls"] for one in steps["operations"]}
+    assert calls["c10d::allreduce_"] == pytest.approx(1, abs=0.5)
+    assert 0 < steps["whole_s"] < steps["wall_s"]
+    assert shown["files"] == [
+        f"traces/rank-0000{rank}.profile-00000001.json.gz" for rank in range(2)
+    ]
+
+    (tmp_path / "rest").touch()
+    launched.wait(lambda: "rests" in launched.log(0) and "rests" in launched.log(1))
+    assert main(["profile", path, "--wait", "1", "--ranks", "0"]) == 1
+    assert "rank 0: it made no step within 1 s" in capsys.readouterr().err
+    (tmp_path / "end").touch()
+
+    assert launched.verdict().kind == "done", launched.log(0)
+    (summary,) = summarize([launched.run], {}).runs
+    assert (summary.communication.by, summary.traces) == ("profiler", shown["files"])
+    trace = json.loads(gzip.decompress((run.path / shown["files"][0]).read_bytes()))
+    assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
+    assert not [event for event in launched.events(0) if event["event"] == "note"]
+
+
+class Loop:
+    """A rank's loop with a recording that is none, and a GPU that lags two steps behind."""
+
+    def __init__(self, monkeypatch, *, lag):
+        self.begun = []
+        self.lag, self.passed = lag, 0
+        self.dropped = 0
+        board = ProgressBoard(1)
+        self.desk, progress = board.desk(0), board.slot(0)
+        self.written = []
+        events = SimpleNamespace(
+            write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
+            number_window=lambda: 0,
+        )
+        self.context = SimpleNamespace(progress=progress)
+        monkeypatch.setattr(profiling, "Recording", self.record)
+        if lag:
+            self.timer = GpuTimer(
+                lambda clock: StepRecorder(events, progress, window_s=99, clock=clock), self.mark
+            )
+        else:
+            self.timer = StepRecorder(events, progress, window_s=99)
+        self.timer.heed(Wishes(self.context, self.timer))
+
+    def mark(self):
+        number = self.passed = self.passed + 1
+        return SimpleNamespace(
+            record=lambda: None,
+            query=lambda: self.passed >= number + self.lag,
+            synchronize=lambda: None,
+            elapsed_time=lambda _: 1.0,
+        )
+
+    def record(self, _context, _name, *, first_step):
+        if self.begun == ["fails"]:
+            raise RuntimeError("busy")
+        self.begun.append(first_step)
+
+        def drop():
+            self.dropped += 1
+
+        def finish(*, last_step):
+            return StepReport(steps=last_step - first_step, last_step=last_step, wall_s=1.0)
+
+        return SimpleNamespace(first_step=first_step, drop=drop, finish=finish)
+
+    def step(self, number=1):
+        for _ in range(number):
+            self.timer.step(samples=1)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monkeypatch, lag):
+    loop = Loop(monkeypatch, lag=lag)
+    loop.step(10)
+    first = wish_for(loop.desk, 3)
+    loop.step(12)
+    report = read_report(loop.desk, first)
+    assert len(loop.begun) == 1
+    assert 3 <= report.steps <= 3 + lag
+    assert report.last_step <= 22
+    profiled = [steps for kind, steps in loop.written if kind == "steps"]
+    assert sum(profiled[:1]) == report.last_step - report.steps  # what went before
+    loop.step(10)
+    assert len(loop.begun) == 1
+
+    second = wish_for(loop.desk, 1000)
+    loop.step(6)
+    wish_for(loop.desk, 0)  # nobody waits for it any more
+    loop.step(6)
+    assert (len(loop.begun), loop.dropped) == (2, 1)
+    assert read_report(loop.desk, second) is None
+
+
+def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch):
+    loop = Loop(monkeypatch, lag=0)
+    loop.begun = ["fails"]
+    number = wish_for(loop.desk, 2)
+    loop.step(3)
+    assert read_report(loop.desk, number).error == "RuntimeError: busy"
+    loop.timer.finish()
+    assert sum(steps for kind, steps in loop.written if kind == "steps") == 3

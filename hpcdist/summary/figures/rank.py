@@ -123,7 +123,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         learning_rate=record.windows[-1].learning_rate if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         flops=record.flops[-1] if record.flops else None,
-        communication=max(record.communications, key=lambda one: one.by, default=None),
+        communication=max(reversed(record.communications), key=lambda one: one.by, default=None),
         notes=[note.message for note in record.notes],
         disorder=record.disorder,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
