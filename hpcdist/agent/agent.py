@@ -25,7 +25,7 @@ from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
-from hpcdist.runs.spec import LaunchPlan
+from hpcdist.runs.spec import DrillPlan, LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import JobPlace, Scheduler
@@ -44,6 +44,7 @@ class Agent:
         requeuer: Scheduler | None = None,
         *,
         is_inside: bool = False,
+        drill: DrillPlan | None = None,
     ) -> None:
         """`is_inside` where the agent is in an image, and another process concludes for it."""
         self.verdict: Verdict | None = None
@@ -52,6 +53,7 @@ class Agent:
         self._node = OwnNode(job=job, plan=plan, place=place)
         self._requeuer = requeuer
         self._is_inside = is_inside
+        self._drill = drill
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
@@ -65,7 +67,12 @@ class Agent:
                 adopt_orphans()
                 os.environ.update(self._node.environment(os.environ))
                 self._member = Member(
-                    self._run, self._node, self._attempts, begin_s=self._begin_s, log=self._log
+                    self._run,
+                    self._node,
+                    self._attempts,
+                    begin_s=self._begin_s,
+                    log=self._log,
+                    drill=self._drill,
                 )
                 if self._is_inside:
                     heard = left.EndOfAgent(hears_signals=True)
@@ -82,7 +89,7 @@ class Agent:
         finally:
             kill_descendants()
             if self._member is not None:
-                self._member.usage.end()
+                self._member.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is None or not self._attempts.has_a_say():
             return
@@ -172,7 +179,7 @@ def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0 and not is_inside:
         note_own_job(run, requeuer.own_job_id())
-    agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside)
+    agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside, drill=spec.drill)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

@@ -30,7 +30,7 @@ from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
-from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.board import ProgressBoard, RankProgress
 from hpcdist.rank.questions import WHERE
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -199,6 +199,10 @@ class LocalRanks:
     def living(self) -> dict[int, int]:
         """Return the pids of the living ranks, by local rank; another thread may call this."""
         return dict(self._watch.pids)
+
+    def progress(self, local_rank: int) -> RankProgress:
+        """Return how far a rank has come; another thread may call this."""
+        return self._board.read(local_rank)
 
     # Messages of the forkserver.
 

@@ -8,6 +8,7 @@ other threads of an agent send its heartbeats (agent/liveness.py), and sample wh
 from __future__ import annotations
 
 import selectors
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
+from hpcdist.agent.drill import Drill
 from hpcdist.agent.follower import Follower, NotReachedError, OvertakenError
 from hpcdist.agent.joining import Joining
 from hpcdist.agent.liveness import Heart
@@ -40,6 +42,7 @@ from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import DrillPlan
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
@@ -63,6 +66,7 @@ class Member:
         *,
         begin_s: float,
         log: Callable[[str], None],
+        drill: DrillPlan | None = None,
     ) -> None:
         """Fork the forkserver, and watch the signals of this process.
 
@@ -80,7 +84,7 @@ class Member:
             tell=self._tell,
             on_store=self._on_store,
             log=self._log,
-            gpu_share=lambda: self.usage.gpu_share,
+            gpu_share=lambda: self._usage.gpu_share,
         )
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self.notices = Notices(run, node.job, node.plan, begin_s=begin_s, log=self._log)
@@ -103,13 +107,17 @@ class Member:
         self._verdict: Verdict | None = None
         self._looked_at = time.monotonic()
         self._tick_at = self._looked_at + _TICK_S
-        self.usage = UsageSampler(
+        self._usage = UsageSampler(
             run,
             node=node.place.node_rank,
             host=node.place.host,
             every_s=node.job.record.usage_s,
             log=self._log,
         )
+        self._drill: Drill | None = None
+        if drill is not None:
+            warning = node.plan.warning_signals[0]
+            self._drill = Drill(run, node.job, drill, self._ranks, signal.Signals[warning], log)
 
     def take_part(self) -> Verdict | None:
         """Stay until the run is over; returns what this node makes of it, if that is known here.
@@ -132,6 +140,12 @@ class Member:
             self._turn()
         self._heart.stop()
         return self._verdict
+
+    def end(self) -> None:
+        """Have its threads end: no rank is left."""
+        self._usage.end()
+        if self._drill is not None:
+            self._drill.end()
 
     # How it becomes one of the run's agents.
 
@@ -303,9 +317,12 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
+        if self._drill is not None:
+            orders = [msgspec.structs.replace(order, is_in_drill=True) for order in orders]
+            self._drill.begin(orders)
         self._ranks.start(orders)
         share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
-        self.usage.begin(meeting.attempt, share)
+        self._usage.begin(meeting.attempt, share)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._leader is not None

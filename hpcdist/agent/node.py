@@ -231,6 +231,8 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     environment: dict[str, str]
     open_files: int | None = None
     """Soft limit that its user has; None: that of its forkserver."""
+    is_in_drill: bool = False
+    """It tells which checkpoints it opens."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs import untold
 from hpcdist.runs.run import Run, check_own
-from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.spec import DrillPlan, RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import claim_file
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
@@ -171,8 +171,11 @@ def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
 # In the same directory.
 
 
-def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
-    """Give the next life of a run to its scheduler; return what that had to say.
+def resume(
+    run: Run, ended: Ended, planned: PlannedRun, *, drill: DrillPlan | None = None
+) -> list[str]:
+    """Give the next life of a run to its scheduler; return what that had to say. `drill` has what
+    this life is to be disturbed by: nothing, unless a drill goes on.
 
     Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError.
     """
@@ -187,7 +190,8 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
         environment=target.environment | {FORMER_LIVES_VARIABLE: str(lives)},
     )
     with _reopened(run, ended.verdict):
-        write_spec(run, planned, msgspec.structs.replace(ended.spec, job_name=name))
+        spec = msgspec.structs.replace(ended.spec, job_name=name, drill=drill)
+        write_spec(run, planned, spec)
         if ended.spec.sweep is None and own_channels(planned.cluster.profile.notify):
             untold.expect(run.path.parent, run.id)
         return planned.hand_over(target, [run])
