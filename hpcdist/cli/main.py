@@ -34,6 +34,7 @@ VERBS = {
     "diff": "Name the first step at which two runs part, and what differs.",
     "fetch": "Download what runs elsewhere have published: events, logs, verdicts.",
     "data": "Make, check and show data sets.",
+    "drill": "Try a job for two minutes while things go wrong, before a long run.",
     "setup": "Install hpcdist on a host, for --host.",
     "cluster": "Show, detect and copy cluster profiles.",
     "doctor": "Check a cluster step by step, and say how to fix what fails.",

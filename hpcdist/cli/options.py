@@ -309,6 +309,14 @@ def job_options(metavar: str = "JOB") -> _Decorator:
     return lambda function: options(_taking_options(function))
 
 
+def options_of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb that runs any one job, here or on a cluster, the options that say which and
+    where."""
+    name = click.argument("job_name", metavar="JOB")
+    options = with_options(name, *_KIND_OPTIONS, *_PLACE_OPTIONS, runs_option)
+    return options(_taking_options(function))
+
+
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
     options = with_options(*_PLACE_OPTIONS, host_option, runs_option)

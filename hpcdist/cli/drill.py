@@ -1,0 +1,219 @@
+"""`hpcdist drill`: disturb a job for two minutes before it runs for a day."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
+from hpcdist.base.text import nearest, one_line
+from hpcdist.cli.follow import Interrupted, Interrupts
+from hpcdist.cli.options import (
+    JobOptions,
+    cluster_from_options,
+    json_option,
+    load_from_options,
+    options_of_one_run,
+)
+from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
+from hpcdist.cluster.channels import NONE
+from hpcdist.machine.command import announce_waits
+
+if TYPE_CHECKING:
+    from hpcdist.cluster.load import LoadedProfile
+    from hpcdist.drill.findings import Finding
+    from hpcdist.runs.spec import DisturbanceName
+    from hpcdist.submission.plan import PlannedRun
+
+_FOLDER = ".drills"
+"""In the folder of the runs: hidden, so that nothing takes a drill's runs for real ones."""
+_LEAST_S = 30.0
+_HEADER = ("DISTURBANCE", "NOTICED", "VERDICT", "WENT ON FROM", "LOSS", "LOST")
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)?", text.strip())
+    seconds = float(found[1]) * (60 if found[2] == "m" else 1) if found else 0.0
+    if seconds < _LEAST_S:
+        raise click.BadParameter(f"{text!r} must be a time of {_LEAST_S:g}s or more, such as 2m")
+    return seconds
+
+
+@click.command()
+@options_of_one_run
+@click.option("--only", metavar="NAME,NAME", help="Try only these. [default: all]")
+@click.option(
+    "--for",
+    "budget_s",
+    metavar="TIME",
+    default="2m",
+    show_default=True,
+    callback=_seconds,
+    help="About how long the drill takes, without the time in queues: 90s or 2m.",
+)
+@click.option(
+    "--checkpoints",
+    "folders",
+    metavar="DIR",
+    multiple=True,
+    help="Where else the job saves checkpoints. Nothing there is damaged.",
+)
+@click.option("--keep", is_flag=True, help="Keep the runs of a drill in which all is well.")
+@json_option
+def drill(
+    *,
+    options: JobOptions,
+    only: str | None,
+    budget_s: float,
+    folders: tuple[str, ...],
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Run a job for two minutes while things go wrong, and say what it would have lost.
+
+    \b
+    hpcdist drill train.py --nodes 2 --gpus 2 --local -- --lr 0.1
+    hpcdist drill ddp --nodes 2 --gpus 2                            on the cluster
+    hpcdist drill train.py --gpus 2 --local --only kill-rank,warning
+
+    kill-rank, slow-rank, stop-rank, fill-disk, warning (of the time limit), kill-agent and damage
+    (of the newest checkpoint) happen one after the other. A script runs in a copy of the working
+    directory. Ends with 1 if the job would have lost work.
+    """
+    import msgspec
+
+    from hpcdist.drill.course import Request, check, conduct
+    from hpcdist.drill.findings import judge, remarks
+    from hpcdist.job.spec import OwnCodeJob
+    from hpcdist.runs.folder import make_runs_folder
+    from hpcdist.runs.run import make_unique_folder, slug
+    from hpcdist.submission.plan import plan_run
+    from hpcdist.submission.workspace import SnapshotRequest
+
+    announce_waits(note)
+    names = _names(only)
+    loaded = load_from_options(options)
+    check(loaded.job)
+    scheduler, profile = cluster_from_options(replace(options, notify=(NONE,)))
+    _refuse_host(profile)
+    make_runs_folder(options.runs)
+    folder = make_unique_folder(options.runs / _FOLDER, slug(loaded.job.name))
+    here, is_own_code = os.getcwd(), isinstance(loaded.job, OwnCodeJob)
+
+    def plan(keys: Sequence[str]) -> PlannedRun:
+        # What the drill runs in is a copy already.
+        snapshot = SnapshotRequest(wanted=False if is_own_code else None, runs=options.runs)
+        changed = load_from_options(_changed(options, keys, here=here))
+        return plan_run(changed, scheduler=scheduler, cluster=profile, snapshot=snapshot)
+
+    interrupts = Interrupts()
+    request = Request(
+        job=loaded.job,
+        plan=plan,
+        names=names,
+        budget_s=budget_s,
+        folder=folder,
+        folders=[str(Path(each).absolute()) for each in folders],
+        command=sys.argv,
+        say=say,
+        check=interrupts.check,
+    )
+    is_kept = True
+    try:
+        with interrupts.handled():
+            interrupts.defer()
+            evidence, took_s = conduct(request)
+        findings = judge(evidence, names)
+        is_kept = keep or not all(one.is_well for one in findings)
+    except Interrupted:
+        is_kept = False
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    code = EXIT_FAILED if any(one.is_work_lost for one in findings) else EXIT_DONE
+    told = list(remarks(evidence, findings))
+    if as_json:
+        print_json(
+            {
+                "exit_code": code,
+                "took_s": round(took_s, 1),
+                "undisturbed": evidence.undisturbed_run if is_kept else None,
+                "disturbed": evidence.disturbed_run if is_kept else None,
+                "disturbances": msgspec.to_builtins(findings),
+                "remarks": told,
+            }
+        )
+    else:
+        _print(findings, told)
+        kept = f"; its runs are in {one_line(str(folder))}" if is_kept else ""
+        say(f"the drill took {took_s:.0f} s{kept}")
+    return code
+
+
+def _names(only: str | None) -> list[DisturbanceName]:
+    from hpcdist.drill.course import NAMES
+
+    if only is None:
+        return list(NAMES)
+    wanted = [name.strip() for name in only.split(",")]
+    for name in wanted:
+        if name not in NAMES:
+            near = nearest(name, NAMES)
+            meant = f"; did you mean {near}?" if near else ""
+            raise UserError(
+                f"--only {only}: there is no disturbance {name!r}{meant}",
+                hint=f"choose among {', '.join(NAMES)}",
+            )
+    return [name for name in NAMES if name in wanted]
+
+
+def _refuse_host(profile: LoadedProfile) -> None:
+    from hpcdist.schedulers import host_of
+
+    if (host := host_of(profile.profile)) is not None:
+        raise UserError(
+            f"the profile {profile.name} submits at {host}, and a drill watches its runs where "
+            "they are",
+            hint=f"run hpcdist drill at {host}, or here with --local",
+        )
+
+
+def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptions:
+    """Return the options of a drill's run: with other keys, and its program in the copy of the
+    working directory, in which this process is by now."""
+    name = options.job_name
+    if os.path.isabs(name) and Path(name).is_relative_to(here):
+        name = os.path.relpath(name, here)
+        name = name if os.sep in name else f".{os.sep}{name}"
+    overrides = (*options.overrides, *keys)
+    return replace(options, job_name=name, time_limit=None, overrides=overrides)
+
+
+def _print(findings: Sequence[Finding], told: Sequence[str]) -> None:
+    rows = [_row(one) for one in findings]
+    print_columns(_HEADER, rows)
+    sentences = [(one.name, one.advice, one.is_work_lost) for one in findings if one.advice]
+    if sentences or told:
+        print()
+    for name, advice, is_work_lost in sentences:
+        lost = "WORK LOST: " if is_work_lost else ""
+        print_wrapped(f"{lost}{one_line(advice)}", first=f"{name}: ", indent=2)
+    for sentence in told:
+        print_wrapped(one_line(sentence), first="note: ", indent=2)
+
+
+def _row(one: Finding) -> list[str]:
+    if not one.was_tried:
+        return [one.name, "-", "-", "not tried", "-", "-"]
+    noticed = "-" if one.noticed_s is None else f"{one.noticed_s:.1f} s"
+    right = {True: "right", False: f"WRONG: {one.verdict}", None: "-"}[one.is_verdict_right]
+    return [one.name, noticed, right, one.went_on, one.loss, one.lost]

@@ -1,0 +1,97 @@
+"""`hpcdist drill`: what a job would have lost is told, and nothing else is."""
+
+import json
+
+import pytest
+
+CPU = ("--set", "launch.device=cpu", "--gpus", "2", "--local", "--for", "30s")
+CAREFUL = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+folder, rank = Path(os.environ["HPCDIST_RUN_DIR"]), int(os.environ["RANK"])
+saved = sorted(folder.glob("*.ckpt"))
+step = int(saved[-1].read_text()) if saved else 0
+def save():
+    if rank == 0:
+        Path("mine.pt").write_text("written over")
+        (folder / "new").write_text(str(step))
+        (folder / "new").rename(folder / f"{step:06d}.ckpt")
+record.start(first_step=step)
+while True:
+    time.sleep(0.02)
+    step += 1
+    record.step(samples=1, loss=1 / step)
+    if record.should_stop():
+        save()
+        sys.exit(record.EXIT_STOPPED)
+    if step % 10 == 0:
+        save()
+"""
+CARELESS = """\
+import time
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
+    done = hpcdist("drill", "ddp", *CPU, "--only", "kill-rank,fill-disk,damage", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [one["name"] for one in found["disturbances"]] == ["kill-rank", "fill-disk", "damage"]
+    for one in found["disturbances"]:
+        assert one["was_tried"], one
+        assert one["is_verdict_right"], one
+        assert one["went_on_step"] > 0, one
+        assert one["lost_steps"] is not None, one
+        assert one["loss"] in {"same", "-"}, one
+    assert any("every_epochs" in remark for remark in found["remarks"])
+    assert not list((hpcdist.folder / "runs" / ".drills").iterdir())
+
+
+def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_left_alone(hpcdist):
+    hpcdist.write("mine.pt", "real")
+    script = hpcdist.write("careful.py", CAREFUL)
+    done = hpcdist("drill", script, *CPU, "--only", "warning,kill-rank", "--keep")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:] if line.strip()}
+    assert "right" in rows["kill-rank"]
+    assert "step" in rows["kill-rank"]
+    assert rows["warning"].endswith("nothing")
+    assert "WORK LOST" not in done.stdout
+    assert "rank 1 is killed" in done.stderr
+    assert (hpcdist.folder / "mine.pt").read_text() == "real"
+    (kept,) = (hpcdist.folder / "runs" / ".drills").iterdir()
+    assert str(kept) in done.stderr
+    assert "there are no runs" in hpcdist("status", "last").stderr
+    assert json.loads(hpcdist("summary", "--json").stdout or "[]") == []
+
+
+def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
+    hpcdist.write("careless.py", CARELESS)
+    hpcdist.write("another.py", CAREFUL)  # is none of its modules
+    asked = ("careless.py", *CPU, "--only", "kill-rank,warning", "--time", "24:00:00")
+    done = hpcdist("drill", *asked)
+    assert done.returncode == 1, done.stderr
+    lost = [line for line in done.stdout.splitlines() if "WORK LOST" in line]
+    assert len(lost) == 2
+    assert "no checkpoint is saved: you would lose up to 24 h" in lost[0]
+    assert "no checkpoint is saved on the warning: you would lose up to 24 h" in lost[1]
+    assert "HPCDIST" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ddp", "--local", "--only", "kill-rnak"), "did you mean kill-rank?"),
+        (("allreduce", "--local"), "has no work to lose"),
+        (("ddp", "--local", "--for", "5s"), "30s or more"),
+        (("ddp", "--local", "--set", "drill.patience_s=1"), "drill"),
+    ],
+    ids=["name", "job", "time", "key"],
+)
+def test_a_wrong_drill_is_refused(hpcdist, arguments, words):
+    done = hpcdist("drill", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
