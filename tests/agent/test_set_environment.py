@@ -14,7 +14,7 @@ there = sorted({"numpy", "PIL", "torch"} & sys.modules.keys())
 before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "PYTORCH_JIT", "TORCH_LOGS")}
 os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
 import numpy
-os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_COMPILE_DISABLE="1", PYTORCH_JIT="0")
+os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", PYTORCH_JIT="0")
 os.environ["MPLCONFIGDIR"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpl")
 import own
 import torch, PIL
@@ -46,11 +46,9 @@ print(json.dumps([len(there), found]))
 """
 TELL_ALL = """
 import matplotlib, torch.distributed as dist
-import torch._dynamo
 before = {
     "before": before,
     "debug": dist.get_debug_level().name,
-    "dynamo": torch._dynamo.config.disable,
     "jit": torch.jit._state._enabled.enabled,
     "logs": torch._logging._internal.log_state.is_artifact_enabled("recompiles"),
     "matplotlib": matplotlib.get_configdir(),
