@@ -49,7 +49,7 @@ def test_a_run_that_goes_on_times_out_and_is_cancelled(tmp_path):
         ({"nodes": 0}, r"nodes: resources.nodes is 0, must be 1 or more"),
         ({"gpus": "2"}, r'gpus: resources.gpus is "2", must be a whole number'),
         ({"set": {"train.lr": "x"}}, r"set\['train.lr'\]: train.lr is \"x\", must be"),
-        ({"set": {"nodes": 2}}, r"set\['nodes'\]: nodes is not a key"),
+        ({"set": {"nodes": 2}}, r"set\['nodes'\]: nodes is not a known key"),
         ({"set": {"data.name": "cifar"}}, r"set\['data.name'\]: data.name is"),
         ({"args": ["--lr"]}, r"takes no script arguments"),
     ],

@@ -300,4 +300,4 @@ class LocalRanks:
             self._close_rank(exited)
         if os.WIFSIGNALED(own_status):
             return f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
-        return f"left with exit code {os.WEXITSTATUS(own_status)}"
+        return f"exited with code {os.WEXITSTATUS(own_status)}"

@@ -219,7 +219,7 @@ def _check_regular(path: str | Path, status: os.stat_result, most_bytes: float) 
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
-        raise OSError(errno.EINVAL, f"it is {kind}, and no regular file", str(path))
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
     if status.st_size > most_bytes:
         sizes = f"{show_bytes(status.st_size)}, and no more than {show_bytes(most_bytes)} are read"
         raise OSError(errno.EFBIG, f"it has {sizes}", str(path))
@@ -321,9 +321,9 @@ def _load_json(content: bytes) -> Any:
     try:
         value = _parse(content)
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
+        raise ValueError("it is not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is torn, or no JSON: {error}") from None
+        raise ValueError(f"it is torn, or not JSON: {error}") from None
     except RecursionError:
         raise ValueError(too_deep) from None
     can_be_deep = content.count(b"[") + content.count(b"{") > _MOST_DEPTH
@@ -355,7 +355,7 @@ def why_unreadable(path: Path) -> str | None:
         return error.strerror
     except ValueError as error:
         return str(error)
-    return None if isinstance(value, dict) else "it holds no JSON object"
+    return None if isinstance(value, dict) else "it contains no JSON object"
 
 
 def _is_deeper(level: list[Any], most: int) -> bool:

@@ -32,9 +32,9 @@ def why_no_host(text: str) -> str | None:
     """Return what is wrong with HOST[:FOLDER]; None where nothing is."""
     name, colon, folder = text.partition(":")
     if not _NAME.fullmatch(name):
-        return f"is {text!r}, which is no name of a host"
+        return f"is {text!r}, which is not the name of a host"
     if colon and (not folder.strip() or not folder.isprintable()):
-        return f"is {text!r}, with a folder that is none"
+        return f"is {text!r}, with an invalid folder"
     return None
 
 

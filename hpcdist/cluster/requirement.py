@@ -44,13 +44,13 @@ def parse_requirement(text: str) -> dict[str, str]:
         if name not in SECTIONS:
             raise ValueError(f"{name}[...] is no section; they are {', '.join(SECTIONS)}")
         if name in found:
-            raise ValueError(f"{name}[...] stands there twice")
+            raise ValueError(f"{name}[...] appears twice")
         found[name] = content.strip()
     rest = _SECTION.sub(" ", text).strip()
     if re.search(r"[\[\]{}]", rest):
         raise ValueError("its brackets do not match, or it is of several parts: 2*{...}")
     if rest and "select" in found:
-        raise ValueError(f"{rest!r} stands in no section")
+        raise ValueError(f"{rest!r} is in no section")
     if "||" in found.get("rusage", ""):
         raise ValueError("rusage[... || ...] has alternatives")
     return found | ({"select": rest} if rest else {})

@@ -110,8 +110,8 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         if not _NAME.fullmatch(name):
             yield (
                 "environment",
-                f"has {show(name)}, which is no name of a variable",
-                "names are of letters, digits and _, and do not begin with a digit",
+                f"has {show(name)}, which is not the name of a variable",
+                "names consist of letters, digits and _, and do not begin with a digit",
             )
         if "\0" in value:
             yield "environment", f"has a NUL character in {name}", "remove it"
@@ -168,7 +168,7 @@ def _assigned_secrets(key: str, text: str) -> Iterator[Problem]:
 def _secret(key: str, name: str) -> Problem:
     return (
         key,
-        f"gives {name} a value that looks secret, and would stand in every job's script",
+        f"gives {name} a value that looks secret, and would appear in every job's script",
         f"leave {name} out, and export it in the shell that submits",
     )
 
@@ -176,7 +176,7 @@ def _secret(key: str, name: str) -> Problem:
 def _held(key: str) -> Problem:
     return (
         key,
-        "holds a value that looks secret, and would stand in every job's script",
+        "holds a value that looks secret, and would appear in every job's script",
         "leave it out, and export it in the shell that submits, or read it from a private file",
     )
 
@@ -237,7 +237,7 @@ def _lsf_problems(section: Mapping[str, Any]) -> Iterator[Problem]:
     for option in section.get("options", []):
         if option not in _KNOWN_OPTIONS:
             near = nearest(option, _KNOWN_OPTIONS)
-            listed = f"hpcdist knows to send {' '.join(_KNOWN_OPTIONS)}; others stand in directives"
+            listed = f"hpcdist can send {' '.join(_KNOWN_OPTIONS)}; put others into directives"
             yield (
                 "lsf.options",
                 f"has {show(option)}, which hpcdist never sends",

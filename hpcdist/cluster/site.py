@@ -112,7 +112,7 @@ def _worth_a_profile(site: Site) -> list[Partition]:
     """Return those with GPUs and the site's default, the one to be the file's default first."""
     if not site.partitions:
         raise SchedulerError(
-            f"{site.scheduler} tells of no partition that is up",
+            f"{site.scheduler} reports no partition that is up",
             hint="ask the site which partition to use, and write hpcdist.yaml by hand",
         )
     ranked = sorted(

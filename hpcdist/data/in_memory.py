@@ -129,7 +129,7 @@ class IdxDataSet:
         shapes = {part: self._check_part(data, part) for part in _PARTS}
         (_, *train), (_, *test) = shapes.values()
         if train != test or 0 in train:
-            wrong = f"it has images of {_pixels(train)} to train with, of {_pixels(test)} to test"
+            wrong = f"it has images of {_pixels(train)} for training, of {_pixels(test)} to test"
             raise wrong_root(data, wrong, self._layout)
         return SplitSizes(**{part: number for part, (number, *_) in shapes.items()})
 

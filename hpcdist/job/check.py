@@ -112,7 +112,7 @@ class _Mistake:
         where = dotted(self._path) or whole
         listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
         return JobError(
-            f"{self._origin(path)}: {dotted(path)} is not a key that is known",
+            f"{self._origin(path)}: {dotted(path)} is not a known key",
             hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
         )
 

@@ -236,14 +236,14 @@ def check_script(path: str, shown: str) -> None:
     suffix = os.path.splitext(path)[1].lower()
     if suffix in _OF_OTHERS:
         raise JobError(
-            f"{shown} is no Python script by its name",
+            f"{shown} does not have the name of a Python script",
             hint=f"job files end in .yaml, scripts in .py or in nothing; {_other_hint(shown)}",
         )
     hint = _CORRECT
     if suffix != SUFFIX:
         if os.path.isfile(path) and b"\0" in (_begins_with(path, _BEGINNING_BYTES) or b""):
-            raise JobError(f"{shown} is no Python script, but binary", hint=_other_hint(shown))
-        hint = f"correct the script; or, if it is none, {_other_hint(shown)}"
+            raise JobError(f"{shown} is not a Python script, but binary", hint=_other_hint(shown))
+        hint = f"correct the script; or, if it is not one, {_other_hint(shown)}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
 
 
@@ -409,12 +409,12 @@ def _find(name: str, shown: str) -> ModuleSpec:
         near = nearest(first, list(_names(".")))
         looked = f"modules are looked for in the working directory, {os.getcwd()}, first"
         raise JobError(
-            f"{shown}: there is no module {first} here, nor where Python looks for packages",
+            f"{shown}: there is no module {first} here or where Python looks for packages",
             hint=f"did you mean {near}? {looked}" if near else looked,
         )
     if found != name:
         raise JobError(
-            f"{shown}: {found} is a module, and no package that could hold {name}",
+            f"{shown}: {found} is a module, not a package that could hold {name}",
             hint=f"did you mean {found}?",
         )
     return spec

@@ -185,7 +185,7 @@ def _refused(parts: Mapping[str, Any], error: Exception) -> JobError:
             hint="save large data to a file that all nodes can read, and send its path",
         )
     return JobError(
-        f"{culprit} cannot be pickled, and so not be sent to the ranks: "
+        f"{culprit} cannot be pickled, so it cannot be sent to the ranks: "
         f"{type(error).__name__}: {error}",
         hint="send what it is made from, such as a path, and make it in the function",
     )

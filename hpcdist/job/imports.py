@@ -108,7 +108,7 @@ class LeftOut(Struct, frozen=True, kw_only=True):
             "condition": "under a condition",
             "function": "in a function, which may be called before the import",
         }
-        return f"{sets} {how.get(self.change.unknown, 'to what only the run can tell')}"
+        return f"{sets} {how.get(self.change.unknown, 'to a value that is only known at run time')}"
 
     def remedy(self) -> str:
         """Return what to do to have the package imported once per node."""

@@ -108,7 +108,7 @@ def load_job(
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
     if compares(values):
         raise JobError(
-            f"{file.shown} compares several jobs, and is none itself",
+            f"{file.shown} compares several jobs, and is not one itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})

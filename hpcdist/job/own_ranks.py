@@ -41,9 +41,9 @@ def note_on_own_ranks(files: Sequence[SourceFile]) -> str | None:
             if sets_address or function != _STARTS_ONE:
                 place = Place(file=file.path, line=call.lineno)
                 return (
-                    f"{place} starts ranks by {ast.unparse(call.func)}, as hpcdist does: each rank "
-                    "would start all of them again, and these would wait for each other forever "
-                    f"({HOW_TO_CHANGE})"
+                    f"{place} starts ranks by {ast.unparse(call.func)}, as hpcdist does: "
+                    "each rank would start all of them again, and these would wait for "
+                    f"each other forever ({HOW_TO_CHANGE})"
                 )
     return None
 

@@ -122,7 +122,7 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     """Say in one sentence how a run ended."""
     if verdict.state != "done":
         command = continuation(run, verdict)
-        more = f"; go on with: {command}" if command else ""
+        more = f"; continue with: {command}" if command else ""
         return f"run {run.id} {verdict.state}: {verdict.message}{more}"
     spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
@@ -154,7 +154,7 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
         return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
     if verdict.state == "cancelled":
         return f"{why}; hpcdist resume has started it again"
-    return f"{why}; starting again when the scheduler says so"
+    return f"{why}; starting again when the scheduler restarts the job"
 
 
 def show_lost_agents(run: Run, screen: Screen) -> None:

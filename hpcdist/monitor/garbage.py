@@ -113,7 +113,7 @@ def _unfinished_run(folder: Path) -> Candidate:
     odd = next((place for place in found.tree.entries if not is_of_unfinished(place)), None)
     why = found.kept_because
     if age_s < _SUBMITTING_S:
-        why = f"its submission may go on: it began only {show_age(age_s)} ago"
+        why = f"its submission may still be under way: it began only {show_age(age_s)} ago"
     elif odd is not None:
         why = f"it holds {odd}, which is of no submission"
     return replace(found, kept_because=why)
@@ -167,13 +167,13 @@ def remove(candidate: Candidate) -> str | None:
 
 def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | None:
     if state == "unknown":
-        return "may be going on: its scheduler does not answer"
+        return "may still be active: its scheduler does not answer"
     if state in OPEN_STATES:
         return f"is {state}"
     if rules.named is not None and run.path not in rules.named:
         return "was not named"
     if state == "preempted" and rules.named is None:
-        return "stopped before its end, and can go on from its checkpoint (name it to remove it)"
+        return "stopped before its end, and can continue from its checkpoint (name it to remove it)"
     if is_last:
         return f"is one of the newest {rules.keep_last}"
     verdict = run.read_verdict()

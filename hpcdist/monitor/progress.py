@@ -307,7 +307,7 @@ def _stopped(alive: _Ranks) -> list[str]:
         return []
     verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
     some = " ".join(map(str, islice(stopped.values(), _SHOWN_RANKS)))
-    return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} go on"]
+    return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} continue"]
 
 
 def _slow(ranks: _Ranks) -> list[str]:

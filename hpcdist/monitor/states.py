@@ -113,7 +113,7 @@ def run_accounting(
         try:
             accounting |= load_scheduler(name).accounting(theirs)
         except SchedulerError as error:
-            warn(f"waiting times, and what else {name} accounts, are not known: {error.message}")
+            warn(f"waiting times and the other accounting of {name} are not known: {error.message}")
     return accounting
 
 

@@ -136,7 +136,7 @@ def flops(*, per_sample: float, precision: str = "fp32") -> None:
     if not 0 < float(per_sample) < math.inf:
         raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
     if precision not in _PRECISIONS:
-        raise ValueError(f"{precision!r} is no precision; known are {', '.join(_PRECISIONS)}")
+        raise ValueError(f"{precision!r} is not a precision; known are {', '.join(_PRECISIONS)}")
     _flops = (float(per_sample), precision)
 
 

@@ -156,7 +156,7 @@ def warm_up(
             raise HpcdistError(
                 f"for {shape[0]} images of {num_classes} classes the model gives {found}, must be "
                 f"a tensor of shape {shape}",
-                hint="give it one output per class (num_classes), and no other outputs beside it",
+                hint="give it one output per class (num_classes), and no other outputs",
             )
         loss = F.cross_entropy(logits.float(), batch.labels)
     torch.autograd.backward(loss)

@@ -214,7 +214,7 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
                 bring(connection, request, theirs[0].path.parent, note=note)
         except HpcdistError as error:
             number = "1 run is" if len(theirs) == 1 else f"{len(theirs)} runs are"
-            note(f"{number} shown as known here: {error.message}")
+            note(f"{number} shown as last known here: {error.message}")
             have_answered = False
     return have_answered
 
@@ -323,7 +323,8 @@ def _make_folder(path: Path) -> None:
     path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     if path.is_symlink():
         raise RunDirectoryError(
-            f"{path} is a link: nothing is brought there", hint="remove it, and call this again"
+            f"{path} is a link: nothing is downloaded to it",
+            hint="remove it, and run the command again",
         )
 
 
@@ -332,7 +333,7 @@ def _write_file(path: Path, sent: wire.SentFile, content: Iterator[bytes]) -> Br
     _make_folder(path.parent)
     if sent.begin:
         if os.lstat(path).st_size != sent.begin:
-            raise RunDirectoryError(f"{path} changed while it was brought", hint="try again")
+            raise RunDirectoryError(f"{path} changed while it was downloaded", hint="try again")
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
         target = path
     else:

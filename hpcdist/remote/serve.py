@@ -164,7 +164,7 @@ def project_of(place: wire.Place) -> tuple[Path, Path]:
     """Return the folder of a project, which is made where it is not there, and that of its runs."""
     folder = Path.home() / os.path.expanduser(place.folder)
     if place.project in {"", ".", ".."} or "/" in place.project:
-        raise wire.WireError(f"{place.project!r} is no name of a project")
+        raise wire.WireError(f"{place.project!r} is not the name of a project")
     project = folder / place.project
     try:
         project.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)

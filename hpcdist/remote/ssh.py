@@ -244,7 +244,7 @@ class Connection:
             raise UserError(
                 f"{self.host.name} has hpcdist {hello.version}, this machine {__version__}: they "
                 "do not understand each other",
-                hint=f"{side} has the older one; {_TOGETHER} {self.host.name}",
+                hint=f"{side} has the older version; {_TOGETHER} {self.host.name}",
             )
         if hello.version == __version__:
             return None

@@ -168,7 +168,7 @@ def _checked_path(path: str) -> str:
         or path.startswith(("/", "../"))
         or path == ".."
     ):
-        raise wire.WireError(f"{path!r} is no path within a work tree")
+        raise wire.WireError(f"{path!r} is not a path within a work tree")
     return path
 
 

@@ -192,7 +192,7 @@ def message(value: Struct) -> bytes:
         return frame(MESSAGE, zlib.compress(msgspec.json.encode(value), 6))
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{error.object!r} cannot be sent to a host: it is no UTF-8",
+            f"{error.object!r} cannot be sent to a host: it is not UTF-8",
             hint="rename the file, have git ignore it, or write the argument in UTF-8",
         ) from None
 
@@ -224,7 +224,7 @@ class Frames:
             return None
         kind, size = _HEADER.unpack_from(self._rest)
         if kind not in (MESSAGE, DATA, OUT, ERR) or size > _MOST_FRAME_BYTES:
-            raise WireError("what came from the other side is no part of the conversation")
+            raise WireError("what came from the other side is not part of the conversation")
         end = _HEADER.size + size
         if len(self._rest) < end:
             return None

@@ -44,7 +44,7 @@ def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetche
     somebody else's."""
     if not is_own(run.path):
         raise RunDirectoryError(
-            f"{run.path} is another user's: nothing is brought there",
+            f"{run.path} is another user's: nothing is downloaded to it",
             hint="its owner can fetch it",
         )
     folder = run.path / _FOLDER

@@ -425,7 +425,7 @@ class Scheduler(ABC):
         Raises SchedulerError where the scheduler does not tell.
         """
         raise SchedulerError(
-            f"{self.title} does not tell what the site offers",
+            f"{self.title} does not report what the site offers",
             hint="write hpcdist.yaml by hand; see docs/cluster-profiles.md",
         )
 

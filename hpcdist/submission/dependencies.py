@@ -101,12 +101,12 @@ def _still_open(afters: Sequence[After], scheduler: str) -> list[After]:
                     raise UserError(
                         f"--after {prefix}{after.name}: run {run.id} is {state}, and the new run "
                         f"needs it {needed}",
-                        hint=f"--after any:{after.name} starts whatever became of it",
+                        hint=f"--after any:{after.name} starts however it ended",
                     )
             elif (its := run.read_scheduler()) != scheduler:
                 raise UserError(
-                    f"--after {after.name}: run {run.id} goes on with {its}, and the new run is "
-                    f"for {scheduler}, which cannot wait for it",
+                    f"--after {after.name}: run {run.id} is active on {its}, and the new "
+                    f"run is for {scheduler}, which cannot wait for it",
                     hint="submit again when it has ended, or submit both to the same scheduler",
                 )
     return [

@@ -80,7 +80,8 @@ def look_at(run: Run) -> Ended:
     if verdict.state == "done":
         raise UserError(
             f"run {run.id} is done: there is nothing to resume",
-            hint=f"to train on from it: hpcdist submit JOB --set checkpoint.resume={run.path}",
+            hint="to continue training from it: hpcdist submit JOB --set "
+            f"checkpoint.resume={run.path}",
         )
     try:
         job, _, spec = run.read_launch()
@@ -277,9 +278,9 @@ def starting_from(ended: Ended, run: Run) -> Ended:
 def sentence(run: Run, ended: Ended) -> str:
     """Say where a run goes on."""
     if ended.step is not None:
-        return f"run {run.id} goes on from its checkpoint of step {ended.step}"
+        return f"run {run.id} continues from its checkpoint of step {ended.step}"
     if not hasattr(ended.job, "checkpoint"):
-        return f"run {run.id} starts again; its program goes on from what it has saved itself"
+        return f"run {run.id} starts again; its program continues from what it has saved itself"
     if (given := ended.job.checkpoint.resume) is not None:
-        return f"run {run.id} has no checkpoint of its own: it begins again, from {given}"
-    return f"run {run.id} has no checkpoint: it begins again"
+        return f"run {run.id} has no checkpoint of its own: it starts again from {given}"
+    return f"run {run.id} has no checkpoint: it starts from the beginning"

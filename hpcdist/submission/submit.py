@@ -226,7 +226,7 @@ class Submission:
             return SchedulerError(
                 f"{what} {self.id} was submitted, but {perhaps}not the job for its summary: "
                 f"{error.message}",
-                hint=f"it goes on; summarize it later with: hpcdist summary {self.id}",
+                hint=f"it continues; summarize it later with: hpcdist summary {self.id}",
             )
         if self.places.sweep is None or not (self.jobs or self._unclear):
             return None

@@ -99,13 +99,13 @@ def test_where_there_are_only_victims_the_first_is_named_and_who_left_early():
 @pytest.mark.parametrize(
     ("fields", "kind", "sentence"),
     [
-        ({"exit_code": 3}, "exit", "left with exit code 3"),
+        ({"exit_code": 3}, "exit", "exited with code 3"),
         (
             {"exit_code": 0},
             "exit",
-            "left with exit code 0 before its workload was done (os._exit?)",
+            "exited with code 0 before its workload was done (os._exit?)",
         ),
-        ({"exit_code": 5, "finished": True}, "exit", "left with exit code 5"),
+        ({"exit_code": 5, "finished": True}, "exit", "exited with code 5"),
         ({"signal": "SIGSEGV", "step": 4}, "signal", "after step 4: killed by SIGSEGV"),
         (
             {"exit_code": 1, "exception": "my.Error", "message": "\n first\nsecond"},

@@ -44,7 +44,7 @@ def disk(small_disk, tmp_path):
         ),
         pytest.param(
             "import sys\ntry: fill()\nexcept OSError: pass\nsys.exit('given up')",
-            "left with exit code 1: given up",
+            "exited with code 1: given up",
             id="sys.exit with a text",
         ),
     ],
@@ -108,13 +108,13 @@ for _ in torch.utils.data.DataLoader(Large(), num_workers=1): pass
         pytest.param(
             "import sys\ntry: open(DISK + '/x', 'wb').write(bytes(9_999_999))\n"
             "except OSError: sys.exit(4)",
-            ("left with exit code 4; the disk {disk} is full: ",),
+            ("exited with code 4; the disk {disk} is full: ",),
             id="an exit code alone",
         ),
         pytest.param(
             "import os\ntry: open(DISK + '/x', 'wb').write(bytes(9_999_999))\n"
             "except OSError as error: print(DISK + '/x:', error, flush=True); os._exit(5)",
-            ("left with exit code 5; the disk {disk} is full: ",),
+            ("exited with code 5; the disk {disk} is full: ",),
             id="a log alone",
         ),
         pytest.param(
@@ -205,4 +205,4 @@ def test_a_disk_whose_inodes_are_used_up_is_named(small_disk):
 def test_a_disk_whose_room_is_there_again_is_named_with_its_file(small_disk):
     disk = small_disk(400)
     error = OSError(errno.ENOSPC, "No space left on device", str(disk / "gone" / "x"))
-    assert full_disk(error, []) == f"no room was left on the disk {disk}"
+    assert full_disk(error, []) == f"no space was left on the disk {disk}"

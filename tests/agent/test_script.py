@@ -172,7 +172,7 @@ def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind)
     assert (verdict.kind, verdict.exit_code) == (kind, code)
     if "why" in leave:
         assert launched.log(0) == "why\n"
-        assert verdict.message.endswith("left with exit code 1: why")
+        assert verdict.message.endswith("exited with code 1: why")
 
 
 def test_an_exception_hook_of_the_script_is_called(launch, write_script):

@@ -239,7 +239,7 @@ def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_with_its_rank(
     [
         ("Killed", KernelKills(5, is_of_group=True), "killed by the kernel, for lack of", True),
         ("Killed", KernelKills(4, is_of_group=True), "the kernel counts no kill for lack", False),
-        ("Killed", KernelKills(), "for lack of memory, which nobody counts here", False),
+        ("Killed", KernelKills(), "for lack of memory, which is not counted here", False),
         (
             "Bus error",
             BEFORE,

@@ -73,8 +73,8 @@ def test_a_pipe_in_the_place_of_a_file_does_not_block_its_reader(tmp_path):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (os.mkfifo, "it is a pipe, and no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is a device, and no regular file"),
+        (os.mkfifo, "it is a pipe, not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a device, not a regular file"),
         (Path.mkdir, "Is a directory"),
         (
             lambda path: (path.touch(), os.truncate(path, 2_000_000_000)),

@@ -77,7 +77,7 @@ def test_list_marks_the_default_and_says_what_is_broken(hpcdist):
     hpcdist.write("hpcdist.yaml", PROFILE)
     lines = hpcdist("cluster", "list").stdout.splitlines()
     assert lines[1].split() == ["gpu", "*", "slurm", "gpu", "hpcdist.yaml"]
-    assert "broken: hpcdist.yaml: cluster bad: qso is not a key that is known" in lines[2]
+    assert "broken: hpcdist.yaml: cluster bad: qso is not a known key" in lines[2]
     good, bad = json.loads(hpcdist("cluster", "list", "--json").stdout)
     assert (good["default"], good["error"]) == (True, None)
     assert (bad["default"], bad["name"]) == (False, "bad")

@@ -86,14 +86,14 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
         (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
         ("compare: {a: {job: ddp}}", [], "compare has 1 of the 2 or more variants"),
         ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
-        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "compare.b: jop is not a key"),
+        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "compare.b: jop is not a known key"),
         ("compare: {a: {job: ddp}, b: {job: nope}}", [], "there is no job called 'nope'"),
         (
             "compare: {a: {job: ddp}, b: {job: ddp, set: {train.lr: x}}}",
             [],
             'compare.b.set.train.lr="x": train.lr is "x", must be',
         ),
-        ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a key"),
+        ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a known key"),
     ],
     ids=[
         *("sweep", "fixed key", "debug", "size", "one variant", "no section", "key", "job"),
@@ -110,7 +110,7 @@ def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, opt
 
 def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
     monkeypatch.chdir(folder.folder)
-    with pytest.raises(JobError, match=r"slow\.yaml compares several jobs, and is none itself"):
+    with pytest.raises(JobError, match="slow\\.yaml compares several jobs, and is not one itself"):
         submit("slow", scheduler="local")
 
 
@@ -171,7 +171,7 @@ def test_sweep_puts_other_values_in_the_place_of_the_files(swept):
         ("job: ddp\nsweep: {gpus: [1], resources.gpus: [2]}", [], "has the same key twice"),
         ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
         ("sweep: {gpus: [1, 2]}", [], "job is missing"),
-        ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a key that is known"),
+        ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a known key"),
     ],
     ids=["flag", "one point", "empty", "no list", "value", "key", "bad value", "job", "both"],
 )

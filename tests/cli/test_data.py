@@ -69,8 +69,8 @@ def test_check_names_each_file_that_is_no_image_and_why(hpcdist, faces):
     Image.new("1", (10_000, 10_000)).save(huge, "PNG")
     bad = {
         "zero.jpg": (b"", "is empty"),
-        "text of é.jpg": (b"not a picture\n", "is no image, but text"),
-        "page.png": (b"<!DOCTYPE html><html>", "is no image, but an HTML page"),
+        "text of é.jpg": (b"not a picture\n", "is not an image, but text"),
+        "page.png": (b"<!DOCTYPE html><html>", "is not an image, but an HTML page"),
         "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         "cut.jpg": (good[: len(good) // 2], "is damaged: "),
         "huge.png": (huge.getvalue(), "is too large: 10,000 x 10,000 pixels"),

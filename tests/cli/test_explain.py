@@ -106,8 +106,8 @@ def test_slurms_numbers_are_told_with_where_they_come_from(hpcdist):
         "per node): --nodes=2 --ntasks-per-node=1 --cpus-per-task=8"
     )
     assert memory == (
-        "memory 64 GB per node (mem_gb, from the profile): --mem=61036M, for Slurm's M is 2**20 "
-        "bytes; 128 GB in all"
+        "memory 64 GB per node (mem_gb, from the profile): --mem=61036M, because "
+        "Slurm's M is 2**20 bytes; 128 GB in all"
     )
     assert gpus == "GPUs: 2 nodes x 2 GPUs = 4 GPUs (gpu_request: gres): --gres=gpu:2"
     assert limit == (

@@ -305,7 +305,7 @@ def test_what_a_submission_left_that_was_killed_half_way_is_listed_and_freed(
     )
     kept = items(hpcdist("gc", "--yes", "--json"))
     assert sorted(name for _, name in kept) == [folder.name for folder in left]
-    assert all("its submission may go on" in reason for reason in kept.values())
+    assert all("its submission may still be under way" in reason for reason in kept.values())
     two_hours_ago_s = time.time() - 7200
     for folder in left:
         os.utime(folder, (two_hours_ago_s, two_hours_ago_s))

@@ -165,7 +165,7 @@ def test_a_program_in_debug_mode_runs_below_the_command(hpcdist):
     make_program(hpcdist, "say", f"{SAYS}exit 7\n")
     done = hpcdist("submit", "--no-python", "./say", "--debug", "--", "x")
     assert done.stdout == "0 of 1: x\n"
-    assert "left with exit code 7" in done.stderr
+    assert "exited with code 7" in done.stderr
     assert done.returncode == 1
 
 

@@ -65,7 +65,7 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
     assert 0 < verdict["step"] < 4 * (400 // (16 * 2))
     hpcdist.write("released", "")
     one_node = ("submit", "job.yaml", "--local", "--nodes", "1", "--gpus", "2")
-    assert f"go on with: hpcdist resume {run.name}" in said
+    assert f"continue with: hpcdist resume {run.name}" in said
     resumed = hpcdist("resume", run.name, "--local")
     assert resumed.returncode == 0, resumed.stderr
     assert f"goes on from its checkpoint of step {verdict['step']}" in resumed.stderr
@@ -93,7 +93,10 @@ def test_a_run_says_that_it_is_to_go_on_for_as_long_as_it_may(hpcdist):
     run.write_attempt_verdict(verdict)
     assert "so far" not in hpcdist("status").stdout  # its verdict is final
     run.verdict_file.unlink()
-    sentence = "attempt 0 ended early: stopped at step 7; starting again when the scheduler says so"
+    sentence = (
+        "attempt 0 ended early: stopped at step 7; starting again when the scheduler "
+        "restarts the job"
+    )
     assert describe_run(run, Condition(state="pending"))["last_attempt"] == sentence
     assert "verdict    stopped at step 7" in hpcdist("status").stdout  # its process is gone
     [described] = json.loads(hpcdist("status", "--json").stdout)

@@ -126,7 +126,7 @@ def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
     refusals = {
         "nodes=1,2,x": '--sweep nodes=x: resources.nodes is "x", must be a whole number',
         "nodes=1,100000": "100000 nodes x 1 gpus",
-        "train.lr=1,2": "--sweep train.lr=1: train is not a key",
+        "train.lr=1,2": "--sweep train.lr=1: train is not a known key",
         "workload=script,serve": "--sweep workload=serve: workload is",
     }
     for sweep, message in refusals.items():

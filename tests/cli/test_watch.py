@@ -65,7 +65,7 @@ def test_a_run_that_fails_gives_its_exit_code_and_its_verdict(hpcdist):
     hpcdist("submit", "fails.py", "--scheduler", "local")
     terminal = Terminal(hpcdist, "watch", "last")
     assert terminal.finish() == 1, terminal.shown
-    assert "left with exit code 7" in assert_clean(terminal)
+    assert "exited with code 7" in assert_clean(terminal)
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", signal.SIGTERM, signal.SIGHUP], ids=str)

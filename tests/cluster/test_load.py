@@ -202,10 +202,14 @@ def test_the_path_of_python_is_relative_to_the_file(
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        (of_one("{partitoin: gpu}"), "cluster jura: partitoin is not a key", "mean partition?"),
+        (
+            of_one("{partitoin: gpu}"),
+            "cluster jura: partitoin is not a known key",
+            "mean partition?",
+        ),
         (
             of_one("{colour: red}"),
-            "cluster jura: colour is not a key",
+            "cluster jura: colour is not a known key",
             "a cluster takes: scheduler",
         ),
         (of_one("{cpus_per_gpu: 0}"), "cluster jura: cpus_per_gpu is 0, must be 1 or more", ""),
@@ -216,7 +220,11 @@ def test_the_path_of_python_is_relative_to_the_file(
         (of_one("{setup: [1]}"), "setup is [1], must be a list, each value text", ""),
         (of_one("gpu"), 'clusters.jura is "gpu", must be a section with keys or null', ""),
         ("clusters: [jura]\n", 'clusters is ["jura"], must be a section with keys', ""),
-        ("cluster: {}\n", "cluster is not a key", "clusters? the file takes: clusters, default"),
+        (
+            "cluster: {}\n",
+            "cluster is not a known key",
+            "clusters? the file takes: clusters, default",
+        ),
         ("default: 3\n", "default is 3, must be text", "in quotes"),
         ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
         ("- a\n", "the file holds a list, must be keys with values", "default and clusters"),
@@ -239,8 +247,8 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{account: --x}", 'account is "--x", must be one word', ""),
         ("{qos: ''}", 'qos is "", must be one line of text', "leave qos out"),
         ('{constraint: "a\\nb"}', 'constraint is "a\\nb", must be one line', ""),
-        ("{environment: {A-B: x}}", 'has "A-B", which is no name of a variable', "letters"),
-        ("{environment: {2A: x}}", 'has "2A", which is no name', ""),
+        ("{environment: {A-B: x}}", 'has "A-B", which is not the name of a variable', "letters"),
+        ("{environment: {2A: x}}", 'has "2A", which is not the name', ""),
         ("{environment: {HF_TOKEN: hf_abc}}", "gives HF_TOKEN a value that looks secret", "export"),
         (
             "{setup: ['export HF_TOKEN=hf_abc']}",
@@ -281,10 +289,10 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{scheduler: lsf, directives: ['-R x[1]']}", "x[...] is no section; they are", "plain"),
         ("{scheduler: lsf, directives: ['-R \"2*{select[a]}\"']}", "of several parts", ""),
         ("{scheduler: lsf, directives: ['-R \"rusage[a=1||b=1]\"']}", "has alternatives", ""),
-        ("{scheduler: lsf, directives: ['-R \"cu[a] cu[b]\"']}", "cu[...] stands there twice", ""),
-        ("{scheduler: lsf, directives: ['-R \"select[a] b\"']}", "'b' stands in no section", ""),
+        ("{scheduler: lsf, directives: ['-R \"cu[a] cu[b]\"']}", "cu[...] appears twice", ""),
+        ("{scheduler: lsf, directives: ['-R \"select[a] b\"']}", "'b' is in no section", ""),
         ("{lsf: {options: [-tii]}}", 'lsf.options has "-tii"', "did you mean -ti?"),
-        ("{lsf: {options: [-J, '-W 60']}}", 'has "-W 60", which hpcdist never', "-u; others"),
+        ("{lsf: {options: [-J, '-W 60']}}", 'has "-W 60", which hpcdist never', "-u; put others"),
         ("{lsf: {gpu: 'num={gpu}'}}", 'is "num={gpu}", with {gpu}', "filled in is {gpus}"),
         ("{lsf: {gpu_rusage: 'n={gpus'}}", "with a brace that has no other", "{gpus}"),
         ('{lsf: {gpu: "num=1\\n"}}', "must be one line of text", "default"),
@@ -294,9 +302,9 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{lsf: {launcher: 'x {command}'}}", "without {host}", "blaunch -z {host}"),
         ("{lsf: {launcher: '{rank} {command}'}}", "with {rank}", "{host} and {command}"),
         ("{lsf: {launcher: 'env A_TOKEN=b {host} {command}'}}", "gives A_TOKEN", "export it"),
-        ("{lsf: {node_rank_variable: X}}", "is not a key that is known", ""),
+        ("{lsf: {node_rank_variable: X}}", "is not a known key", ""),
         ("{lsf: {mem_per: node}}", 'lsf.mem_per is "node", must be host or job or slot', ""),
-        ("{lsf: {mem: slot}}", "lsf.mem is not a key that is known", "mem_per"),
+        ("{lsf: {mem: slot}}", "lsf.mem is not a known key", "mem_per"),
     ],
 )
 def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
@@ -331,7 +339,7 @@ def test_a_broken_profile_does_not_spoil_another(profiles):
     default, listed = list_profiles()
     assert default == "good"
     assert listed["good"].profile.qos == "x"
-    assert "qso is not a key" in listed["bad"].message
+    assert "qso is not a known key" in listed["bad"].message
 
 
 def test_an_unknown_name_lists_the_known_ones_nearest_first_and_the_files(profiles, monkeypatch):

@@ -148,7 +148,7 @@ def test_test_images_of_another_size_than_those_to_train_with_are_found(write_id
     header = b"\x00\x00\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (12, side, side))
     path = root / "MNIST/raw/t10k-images-idx3-ubyte"
     path.write_bytes(header + bytes(12 * side * side))
-    with pytest.raises(JobError, match=f"28 x 28 pixels to train with, of {side} x {side} pixels"):
+    with pytest.raises(JobError, match=f"28 x 28 pixels for training, of {side} x {side} pixels"):
         check_data(Data(name="mnist", root=str(root)))
 
 

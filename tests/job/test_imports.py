@@ -337,10 +337,10 @@ def test_a_note_says_which_line_costs_what_and_what_to_do(write):
     main = write("import os\n\nos.environ['OMP_NUM_THREADS'] = input()\nimport torch, torchvision")
     (note,) = notes_on_program(main)
     assert note == (
-        "main.py, line 3 sets OMP_NUM_THREADS to what only the run can tell: each rank imports "
-        "torch and torchvision itself, at some seconds of its CPU and memory of its own, instead "
-        "of once per node (write the value out, or set OMP_NUM_THREADS where you submit: export "
-        "OMP_NUM_THREADS=...)"
+        "main.py, line 3 sets OMP_NUM_THREADS to a value that is only known at run "
+        "time: each rank imports torch and torchvision itself, at some seconds of its "
+        "CPU and memory of its own, instead of once per node (write the value out, or "
+        "set OMP_NUM_THREADS where you submit: export OMP_NUM_THREADS=...)"
     )
     main = (
         "import os\ndef setup(n):\n    os.environ['OMP_NUM_THREADS'] = n\nsetup('1')\nimport numpy"

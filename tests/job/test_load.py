@@ -150,10 +150,14 @@ def test_a_value_from_set_is_refused_with_the_set():
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
-        ("resources.nodez=2", "resources.nodez is not a key", "did you mean resources.nodes?"),
-        ("nodes=2", "nodes is not a key", "did you mean resources.nodes?"),
-        ("lr=0.1", "lr is not a key", "did you mean train.lr?"),
-        ("quux=1", "quux is not a key", "a job takes: name, workload"),
+        (
+            "resources.nodez=2",
+            "resources.nodez is not a known key",
+            "did you mean resources.nodes?",
+        ),
+        ("nodes=2", "nodes is not a known key", "did you mean resources.nodes?"),
+        ("lr=0.1", "lr is not a known key", "did you mean train.lr?"),
+        ("quux=1", "quux is not a known key", "a job takes: name, workload"),
         ("train.optimizer=adamm", "must be adam or adamw or sgd", "did you mean adam"),
         ("train.lr=.inf", "must be a finite number", "default, 0.001"),
         ("train.lr=.nan", "must be a finite number", "default, 0.001"),
@@ -253,9 +257,13 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
         ("zipped", "zipped is a zip file without a __main__.py", "zip file with a __main__.py"),
         ("wrong.zip", "wrong.zip/__main__.py: line 1: ", "correct the script"),
         ("torn.zip", "torn.zip is a damaged zip file: Bad CRC-32", "make it anew"),
-        ("notes.txt", "notes.txt is no Python script by its name", "end in .yaml"),
-        ("run.sh", "run.sh is no Python script by its name", "with --no-python: ./run.sh"),
-        ("/bin/sh", "/bin/sh is no Python script, but binary", "with --no-python: /bin/sh"),
+        ("notes.txt", "notes.txt does not have the name of a Python script", "end in .yaml"),
+        (
+            "run.sh",
+            "run.sh does not have the name of a Python script",
+            "with --no-python: ./run.sh",
+        ),
+        ("/bin/sh", "/bin/sh is not a Python script, but binary", "with --no-python: /bin/sh"),
         ("run", "run: line 2: invalid syntax: echo hello", "with --no-python: ./run"),
         ("gone/run", "gone/run: there is no such file", "check the path"),
         ("a\0b.py", "there is no such file", "check the path"),
@@ -327,7 +335,7 @@ def test_jobs_are_listed_and_a_broken_one_says_what_is_wrong(tmp_path):
 
 
 def test_an_unknown_section_is_laid_at_the_door_of_the_option_that_named_it():
-    with pytest.raises(JobError, match=r"^--set trian\.epochs=3: trian is not a key"):
+    with pytest.raises(JobError, match=r"^--set trian\.epochs=3: trian is not a known key"):
         load_job("ddp", overrides=["trian.epochs=3"])
 
 

@@ -81,7 +81,7 @@ def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(user):
     assert site.job(former).attempts == 2
     told = again_sentence(run.read_attempt_verdict(1), most_restarts=0)  # by status, as it waits
     assert "it starts again without hostB, lost at" in told
-    assert told.endswith("when the scheduler says so")
+    assert told.endswith("when the scheduler restarts the job")
     site.lose_host("hostA")
     await_counting(user, run, 2)
     assert site.job(job_id(run)).hosts == ["hostC", "hostD"]

@@ -233,7 +233,7 @@ def test_a_snapshot_is_as_old_as_its_file_server_says_whatever_clock_this_host_h
     monkeypatch.setattr(time, "time", lambda: own + 4000)
     kept = {one.what: one.kept_because for one in candidates(runs)}
     assert kept["snapshot"] == "a submission used it within the last hour"
-    assert "its submission may go on" in kept["unfinished run"]
+    assert "its submission may still be under way" in kept["unfinished run"]
 
 
 def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(

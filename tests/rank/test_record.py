@@ -107,7 +107,10 @@ def test_an_unknown_phase_is_refused_with_the_known_ones():
     ("given", "message"),
     [
         ({"per_sample": 0}, "per_sample is 0, must be a number above 0"),
-        ({"per_sample": 1e9, "precision": "half"}, "'half' is no precision; known are fp32, tf32"),
+        (
+            {"per_sample": 1e9, "precision": "half"},
+            "'half' is not a precision; known are fp32, tf32",
+        ),
     ],
 )
 def test_operations_that_cannot_be_are_refused(given, message):

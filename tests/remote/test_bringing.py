@@ -154,7 +154,7 @@ def test_nothing_is_brought_through_a_link_in_a_run_directory(laptop, tmp_path, 
     liar = tmp_path / "liar.py"
     liar.write_text(LIAR.format(protocol=1, rest=BROUGHT.format(**USUAL | {"name": file})))
     _, err = laptop("summary", "--host", "login", ssh=f"{sys.executable} {liar}", code=2)
-    assert "is a link: nothing is brought there" in err
+    assert "is a link: nothing is downloaded to it" in err
     assert not list(outside.iterdir())
 
 
@@ -297,5 +297,5 @@ def test_versions_that_do_not_fit_are_told_with_the_command(laptop, tmp_path, pr
     liar = tmp_path / "liar.py"
     liar.write_text(LIAR.format(protocol=protocol, rest=""))
     _, err = laptop("runs", "--host", "login", ssh=f"{sys.executable} {liar}", code=2)
-    assert f"{who} has the older one" in err
+    assert f"{who} has the older version" in err
     assert "hpcdist setup login" in err

@@ -60,5 +60,5 @@ def test_a_cluster_whose_accounting_does_not_answer_is_told_and_summarized(
         cwd=tmp_path,
     )
     assert json.loads(done.stdout)[0]["accounting"] is None
-    assert "waiting times, and what else slurm accounts, are not known" in done.stderr
+    assert "waiting times and the other accounting of slurm are not known" in done.stderr
     assert "Problem talking to the database" in done.stderr

@@ -288,7 +288,7 @@ def test_a_run_here_does_not_wait_for_one_on_the_cluster(user):
     run = user.submit("says.py", *CPU, "--", "wait")
     refused = user("submit", "says.py", "--local", "--after", run.id, "--", "b")
     assert refused.returncode == 2
-    assert "goes on with slurm, and the new run is for local" in refused.stderr
+    assert "is active on slurm, and the new run is for local" in refused.stderr
     user("cancel", run.id)
 
 

@@ -286,9 +286,8 @@ def test_a_run_whose_name_is_no_text_is_measured_by_workers_too(make_run, events
 def test_a_pipe_among_the_event_files_is_told_and_does_not_block(varied):
     os.mkfifo(varied[0].event_file(1))
     assert (
-        f"{varied[0].event_file(1)}: skipped, it cannot be read: it is a pipe, and no regular file"
-        in summarize(varied[:1], {}).skipped
-    )
+        f"{varied[0].event_file(1)}: skipped, it cannot be read: it is a pipe, not a regular file"
+    ) in summarize(varied[:1], {}).skipped
 
 
 @pytest.mark.parametrize(

@@ -219,13 +219,13 @@ def test_a_folder_of_runs_that_is_not_there_has_no_foreign_entries(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        pytest.param("", "it is torn, or no JSON: Expecting value", id="empty"),
-        pytest.param('{"job": {"na', "it is torn, or no JSON: Unterminated string", id="torn"),
-        pytest.param("[1, 2]", "it holds no JSON object", id="a list"),
+        pytest.param("", "it is torn, or not JSON: Expecting value", id="empty"),
+        pytest.param('{"job": {"na', "it is torn, or not JSON: Unterminated string", id="torn"),
+        pytest.param("[1, 2]", "it contains no JSON object", id="a list"),
         pytest.param("[" * 9999, "it is nested more than 64 levels deep", id="deep"),
         pytest.param("[" * 70 + "]" * 70, "it is nested more than 64 levels deep", id="70 levels"),
         pytest.param(" " * 16_000_001, "it has 16 MB, and no more than 16 MB are read", id="large"),
-        pytest.param(b"\xed\xa0\x80", "it is no UTF-8 text", id="no text"),
+        pytest.param(b"\xed\xa0\x80", "it is not UTF-8 text", id="no text"),
     ],
 )
 def test_a_run_with_a_broken_spec_is_skipped_and_told(stepped_run, content, reason):
@@ -256,7 +256,7 @@ def test_torn_small_files_are_told_and_their_values_unknown(stepped_run):
     summary = summarize([stepped_run], {"one": "lost"})
     why = "Expecting value: line 1 column 2 (char 1)"
     assert summary.skipped == [
-        f"{stepped_run.submission_file}: skipped, it is torn, or no JSON: {why}",
+        f"{stepped_run.submission_file}: skipped, it is torn, or not JSON: {why}",
         f"{stepped_run.verdict_file}: skipped, its keys or values are not those of hpcdist",
     ]
     (run,) = summary.runs

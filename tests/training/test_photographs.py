@@ -133,7 +133,7 @@ def test_files_that_are_no_images_are_named_and_the_training_goes_on(
     training = train_ranks(make_job(strategy, workload, data=data, **sections), WORLD)
     assert training.exit_codes == [0, 0], training.log()
     notes = [note["message"] for rank in range(WORLD) for note in training.events("note", rank)]
-    named = [note for note in notes if "is no image, but text" in note]
+    named = [note for note in notes if "is not an image, but text" in note]
     assert {note[note.rindex("/") :][:7] for note in named} == {
         f"/{number:02}.jpg" for number in range(2, 12)
     }

@@ -55,7 +55,7 @@ def full_disk(error: BaseException, places: Sequence[Path]) -> str | None:
             return None
         if found is not None and isinstance(found.filename, str | bytes):
             mount = _mount_of(os.fsdecode(found.filename))
-            return _why_full(mount, number) or f"no room was left on the disk {mount}"
+            return _why_full(mount, number) or f"no space was left on the disk {mount}"
         if _OF_SHARED_MEMORY.search(text):
             return why_no_shared_memory()
         return find_full_disk([_named_in(text), _held_by(error), places, _local_mounts()], number)
@@ -104,8 +104,8 @@ def why_bus_error(places: Sequence[Path]) -> str:
         if found := find_full_disk([places], None):
             return found
     except OSError:  # a disk is gone
-        return "there was no room for what it had mapped, or its disk is gone"
-    return f"there was no room for what it had mapped; {why_no_shared_memory()}"
+        return "there was no space for what it had mapped, or its disk is gone"
+    return f"there was no space for what it had mapped; {why_no_shared_memory()}"
 
 
 def why_no_shared_memory() -> str:

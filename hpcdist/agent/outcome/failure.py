@@ -325,7 +325,9 @@ def after_setup(verdict: Verdict, problem: str | None) -> Verdict:
     may have failed because of that."""
     if problem is None or verdict.state != "failed":
         return verdict
-    message = f"{verdict.message}; before, a line of the profile's setup had failed ({problem})"
+    message = (
+        f"{verdict.message}; before that, a line of the profile's setup had failed ({problem})"
+    )
     return msgspec.structs.replace(verdict, message=message)
 
 
@@ -350,12 +352,12 @@ def _cause(end: RankEnd) -> str:
     if end.exception is not None:
         return _exception(end) + _mismatch(end)
     if end.exit_code == 0:
-        return "left with exit code 0 before its workload was done (os._exit?)"
+        return "exited with code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
         said = ", to stop, without having been asked to"
     else:
         said = f": {_one_line(end.message)}" if end.message else ""
-    return f"left with exit code {end.exit_code}{said}"
+    return f"exited with code {end.exit_code}{said}"
 
 
 def _mismatch(end: RankEnd) -> str:

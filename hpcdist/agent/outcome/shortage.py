@@ -107,7 +107,7 @@ def judge_lost_worker(
     if now.is_of_group:
         why = "by hand or by another program: the kernel counts no kill for lack of memory"
     else:
-        why = f"by hand, or for lack of memory, which nobody counts here: {_LESS_MEMORY}"
+        why = f"by hand, or for lack of memory, which is not counted here: {_LESS_MEMORY}"
     return LostWorker(sentence=f"{who} was killed by SIGKILL, not by hpcdist ({why})")
 
 

@@ -87,7 +87,7 @@ class Single:
         if not isinstance(logits, Tensor):
             raise HpcdistError(
                 f"the model gives {type(logits).__name__}, must be a tensor",
-                hint="have its forward return the outputs of the classes, and nothing beside them",
+                hint="have its forward return the outputs of the classes, and nothing else",
             )
         return logits.cpu()  # waits for the GPU
 

@@ -207,7 +207,7 @@ def explain(content: bytes, error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"is too large: more than {_MILLIONS} million pixels"
     if isinstance(error, UnidentifiedImageError):
-        return f"is no image, but {_kind(content)}"
+        return f"is not an image, but {_kind(content)}"
     return f"is damaged: {error or type(error).__name__}"
 
 

@@ -102,7 +102,7 @@ def check_device_transform(data: Data) -> None:
     if reason == _WITHOUT_KORNIA:
         hint = f"{_INSTALL}; or leave data.device_transform out"
     elif data.handover == "uint8":
-        hint += "; whole batches can have: " + ", ".join(_OF_KORNIA)
+        hint += "; whole batches support: " + ", ".join(_OF_KORNIA)
     raise JobError(f"data.device_transform is true, but {reason}", hint=hint)
 
 
@@ -113,7 +113,7 @@ def why_not(data: Data) -> str | None:
     for step in divide(data.transform).rest:
         reason = _why_not_step(step)
         if reason is not None:
-            return f"data.transform has {reason}, which whole batches cannot have"
+            return f"data.transform has {reason}, which is not supported for whole batches"
     return None if find_spec("kornia") else _WITHOUT_KORNIA
 
 

@@ -56,8 +56,8 @@ VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 _STAND_IN = made_faces.Plan()
 _VERSION = 1  # of what is made of a plan
 NO_CLASS_IN_BOTH = (
-    "no class is in both parts, so that a model which names classes is never right about the test "
-    "images; data.split=stratified splits each class"
+    "no class is in both parts, so a model that names classes is always wrong about the "
+    "test images; data.split=stratified splits each class"
 )
 LAYOUT = (
     "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz: its own host is "
@@ -276,7 +276,7 @@ def _named(line: _Line, images: dict[str, dict[str, str]]) -> Iterator[str]:
             raise line.wrong("names neither a person nor a pair of images")
     for name, number in numbered:
         if name not in images:
-            raise line.wrong(f"names {name}, of whom there are no images")
+            raise line.wrong(f"names {name}, who has no images")
         if number is None:
             yield from images[name].values()
             continue

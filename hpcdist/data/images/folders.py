@@ -58,7 +58,9 @@ def check_enough(classes: Classes, folder: Path, layout: str) -> None:
     elif number == 0:
         wrong = f"there are no images in {folder}, nor in the folders below it"
     elif number == 1:
-        wrong = f"there is one image in {folder}, and one is needed to train, one to test"
+        wrong = (
+            f"there is one image in {folder}, and one is needed for training and one for testing"
+        )
     else:
         return
     raise JobError(wrong, hint=layout)

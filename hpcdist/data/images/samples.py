@@ -148,7 +148,7 @@ class _Filled(ABC):
         part = "data.transform"
         remedy = f"end it with a transform that gives one size, such as {resize}"
         if self.for_batches is not None:
-            part = "what comes first in data.transform"
+            part = "the beginning of data.transform"
             remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
         raise HpcdistError(
             f"{part} makes {width} x {height} pixels of {self.path(index)}, and {usual_width} x "

@@ -107,7 +107,7 @@ class Transform:
             raise JobError(
                 f"data.transform fails with images of {image.width} x {image.height} pixels: "
                 f"{error or type(error).__name__}",
-                hint="its arguments must fit the images, or data.size be such that they do",
+                hint="its arguments must fit the images, or set data.size so that they do",
             ) from None
         return channels, height, width
 

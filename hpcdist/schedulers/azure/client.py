@@ -162,7 +162,9 @@ def _refused(error: Any, what: str) -> SchedulerError:
         return SilentAzureError(f"Azure failed at {what} ({status}): {said}", hint="try again")
     if "quota" in said.lower():
         hint = "ask for fewer nodes, or for more quota in the portal: Quotas of the subscription"
-        return SchedulerError(f"Azure refused {what}, for want of quota: {said}", hint=hint)
+        return SchedulerError(
+            f"Azure refused {what}, because the quota is used up: {said}", hint=hint
+        )
     if status == 403:
         is_storage = getattr(error, "error_code", None) in _OF_STORAGE
         who = "Azure's storage" if is_storage else "Azure"

@@ -38,7 +38,7 @@ AT_ONCE = 8
 """Questions to Azure at one time."""
 
 _STATES: dict[str, tuple[State, str | None]] = {
-    "NotStarted": ("pending", "Azure has not begun with it"),
+    "NotStarted": ("pending", "Azure has not started it"),
     "Queued": ("pending", "it waits for nodes of its compute"),
     "Scheduled": ("pending", "it waits for nodes of its compute"),
     "Preparing": ("pending", "Azure prepares its environment, which takes minutes when it is new"),

@@ -215,14 +215,16 @@ def _quota(client: MLClient, size: dict[str, Any], nodes: int) -> Finding:
             if needed > limit - used:
                 return warned("quota", detail, "the job waits for nodes that others give back")
             return passed("quota", detail)
-    return skipped("quota", "the subscription's quota for this family is not told")
+    return skipped("quota", "the subscription's quota for this family is not known")
 
 
 def _environment(azure: AzureOptions) -> Iterator[Finding]:
     if azure.image is not None:
         yield skipped("environment", f"the image {azure.image} is pulled by the job")
     elif is_of_registry(azure):
-        yield skipped("environment", f"{azure.environment} is in a registry: the job will tell")
+        yield skipped(
+            "environment", f"{azure.environment} is in a registry: only the job can check it"
+        )
     else:
         check_environment(azure)
         yield passed("environment", f"{azure.environment} is there")

@@ -269,7 +269,7 @@ class LogEcho:
                 size = os.fstat(log.fileno()).st_size
                 if size - begin > _MOST_ECHOED_BYTES:
                     begin = size - _MOST_ECHOED_BYTES
-                    print(f"[{rank}] ... more than can be shown here is in its log", flush=True)
+                    print(f"[{rank}] ... the rest is in its log", flush=True)
                 log.seek(begin)
                 content, newline, _ = log.read(_MOST_ECHOED_BYTES).rpartition(b"\n")
                 self._shown[path] = begin + len(content) + len(newline)

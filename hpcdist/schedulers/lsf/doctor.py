@@ -33,7 +33,7 @@ def _version() -> Finding:
     done = call_lsf(["bsub", "-V"])
     said = lsf_lines(done.stderr, done.stdout)
     if done.returncode != 0 or not said:
-        return skipped("version", "bsub -V does not tell")
+        return skipped("version", "bsub -V does not say")
     return passed("version", said[0])
 
 
@@ -95,7 +95,7 @@ class LsfDoctor:
         if queue is None:
             chosen = named[1] if named else "for jobs that name none"
             return skipped(
-                "directives", f"bqueues tells nothing of the queue {chosen}; {_NOT_TRIED}"
+                "directives", f"bqueues reports nothing about the queue {chosen}; {_NOT_TRIED}"
             )
         if not queue.is_active:
             return warned(

@@ -15,12 +15,12 @@ from hpcdist.schedulers.base import Condition
 _PENDING: tuple[tuple[str, str], ...] = (
     (
         r"dependency condition invalid or never satisfied",
-        "the job that it waits for did not end as --after asks: it will never start",
+        "the job that it waits for did not end as --after requires: it will never start",
     ),
     (r"dependency condition not satisfied", "it waits for the end of another job"),
     (
         r"array has reached its (?:running element|job slot) limit",
-        "as many runs of the sweep as --max-parallel allows are under way",
+        "as many runs of the sweep as --max-parallel allows are active",
     ),
     (r"suspended by (?:the )?user while pending", "it is held; release it with: bresume JOBID"),
     (r"suspended by LSF admin", "an administrator holds it"),
@@ -131,7 +131,7 @@ _ENDED: dict[str, tuple[State, str]] = {
     ),
     "TERM_ORPHAN_SYSTEM": (
         "cancelled",
-        "what it was to follow did not end as --after asks, so LSF removed it",
+        "the run that it waited for did not end as --after requires, so LSF removed it",
     ),
     "TERM_OWNER": ("cancelled", _ENDED_BY_OWNER),
     "TERM_PREEMPT": ("preempted", "a job of a higher priority took its hosts"),

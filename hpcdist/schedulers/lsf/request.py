@@ -369,7 +369,7 @@ def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
     if request.gpu is not None:
         return f'GPUs: {_counted_gpus(request, size)}: -gpu "{request.gpu}"'
     if request.gpu_rusage is None:
-        return f"GPUs: {size}; not asked for, for lsf.gpu is null: the queue must give them"
+        return f"GPUs: {size}; not requested, because lsf.gpu is null: the queue must assign them"
     return f"GPUs: {size} (lsf.gpu_rusage): rusage[{request.gpu_rusage}]"
 
 

@@ -194,9 +194,9 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
         lines.append(NO_MEMORY_LINE)
     else:
         lines.append(
-            f"memory {mem_gb:g} GB per node (mem_gb, {source(resources.mem_gb, cluster.mem_gb)}): "
-            f"{asked('mem')}, for Slurm's M is 2**20 bytes; "
-            f"{mem_gb * resources.nodes:g} GB in all"
+            f"memory {mem_gb:g} GB per node (mem_gb, "
+            f"{source(resources.mem_gb, cluster.mem_gb)}): {asked('mem')}, because "
+            f"Slurm's M is 2**20 bytes; {mem_gb * resources.nodes:g} GB in all"
         )
     if asks_for_gpus(job, cluster):
         gpus = product(resources.nodes, resources.gpus, what="GPU")

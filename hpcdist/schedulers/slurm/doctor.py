@@ -68,8 +68,8 @@ class SlurmDoctor:
             accounting = _asked(
                 "accounting",
                 ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"],
-                advice="nothing to do: of jobs that Slurm has forgotten the run directory tells "
-                "the end",
+                advice="nothing to do: for jobs that Slurm has forgotten, the run directory "
+                "says how they ended",
                 refused=warned,
             )
             yield (

@@ -47,9 +47,13 @@ _STATES: dict[str, State] = {
 """Job states of slurm.schedmd.com/squeue.html and sacct.html -> ours."""
 
 _STOPPED = {
-    "SUSPENDED": "Slurm has suspended it: it goes on when it is resumed (scontrol resume JOBID, or "
-    "when the job that has its nodes ends)",
-    "STOPPED": "its processes were stopped by SIGSTOP: scancel --signal=CONT JOBID lets them go on",
+    "SUSPENDED": (
+        "Slurm has suspended it: it continues when it is resumed (scontrol resume JOBID, or "
+        "when the job that has its nodes ends)"
+    ),
+    "STOPPED": (
+        "its processes were stopped by SIGSTOP: scancel --signal=CONT JOBID lets them continue"
+    ),
 }
 """States of jobs that have their nodes and do nothing -> in plain words."""
 
@@ -69,7 +73,7 @@ _REASONS = {
     "Cleaning": "it was requeued, and its former processes are still being ended",
     "Dependency": "it waits for the end of another job",
     "DependencyNeverSatisfied": "the job that it waits for failed: it will never start",
-    "JobArrayTaskLimit": "as many runs of the sweep as --max-parallel allows are under way",
+    "JobArrayTaskLimit": "as many runs of the sweep as --max-parallel allows are active",
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held; release it with: scontrol release JOBID",
     "Licenses": "it waits for licenses",
@@ -95,7 +99,9 @@ _REASONS = {
     "scontrol release JOBID",
 }
 _NEVER = "DependencyNeverSatisfied"
-_REMOVED = f"what it was to follow did not end as --after asks, so Slurm removed it ({_NEVER})"
+_REMOVED = (
+    f"the run that it waited for did not end as --after requires, so Slurm removed it ({_NEVER})"
+)
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):

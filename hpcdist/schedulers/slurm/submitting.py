@@ -25,8 +25,8 @@ from hpcdist.schedulers.submitting import ScriptExecutor
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
 
 _REFUSED_HINT = (
-    "nothing was submitted; what was asked for: hpcdist render, what the profile says: hpcdist "
-    "cluster show, what the cluster has: sinfo"
+    "nothing was submitted; see the request with hpcdist render, the profile with "
+    "hpcdist cluster show, and the cluster with sinfo"
 )
 _JOB = re.compile(r"\bjob (\d+)")
 _UNCLEAR = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
@@ -43,7 +43,7 @@ class Sbatch:
     def __init__(self, target: Target, script: str) -> None:
         if shutil.which("sbatch") is None:
             raise SchedulerError(
-                "sbatch was not found: this is no login node of a Slurm cluster",
+                "sbatch was not found: this is not a login node of a Slurm cluster",
                 hint="go to a login node, load the site's Slurm module, or run with --local",
             )
         self._target = target

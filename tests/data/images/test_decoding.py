@@ -110,13 +110,13 @@ def bomb():
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
 BAD = {
-    "PostScript": (EPS, "is no image, but a PostScript document"),
+    "PostScript": (EPS, "is not an image, but a PostScript document"),
     "empty": (b"", "is empty"),
-    "text": (b"not a picture", "is no image"),
+    "text": (b"not a picture", "is not an image"),
     "truncated": (encoded(picture(1))[:-600], "is damaged"),
-    "only a header": (encoded(picture(1))[:300], "is damaged|is no image"),
+    "only a header": (encoded(picture(1))[:300], "is damaged|is not an image"),
     "100 megapixels": (bomb(), "is too large"),
-    "the first two bytes": (b"\xff\xd8", "is no image"),
+    "the first two bytes": (b"\xff\xd8", "is not an image"),
 }
 
 
@@ -133,7 +133,7 @@ def test_a_postscript_document_that_is_called_jpg_starts_no_ghostscript(tmp_path
             make_decoder(name)(EPS)
     files = ImageFiles(root=tmp_path, paths=[photo.name], labels=[0], classes=("a",))
     report = check_files(ImageParts(train=files, test=replace(files, paths=[], labels=[])))
-    assert report.problems == {str(photo): "is no image, but a PostScript document"}
+    assert report.problems == {str(photo): "is not an image, but a PostScript document"}
     assert not (tmp_path / "started").exists()
     Image.init()
     with Image.open(photo) as image, suppress(OSError):

@@ -126,7 +126,7 @@ def test_a_stratified_split_reads_no_such_files(write_split, faces_at):
 
 
 DAMAGED = {
-    "an unknown person": (["1", "Eve_Fox 1 2"], "names Eve_Fox, of whom there are no images"),
+    "an unknown person": (["1", "Eve_Fox 1 2"], "names Eve_Fox, who has no images"),
     "a missing image": (["1", "Ann_Lee 1 11"], "names Ann_Lee_0011, which is not there"),
     "no pair": (["1", "Ann_Lee 1 2 3 4"], "names neither a person nor a pair"),
     "nothing": (["1"], "names no images"),

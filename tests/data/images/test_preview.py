@@ -59,7 +59,7 @@ def test_a_file_that_is_no_image_is_shown_as_such(tmp_path):
     assert {(sample.label, sample.after is None) for sample in shown} == {("x", True), ("y", False)}
     (bad,) = [sample for sample in shown if sample.problem]
     assert bad.problem.startswith(str(tmp_path / "x"))
-    assert bad.problem.endswith(".jpg is no image, but text")
+    assert bad.problem.endswith(".jpg is not an image, but text")
 
 
 def test_an_image_that_is_too_large_is_shown_as_such_without_a_warning(tmp_path):

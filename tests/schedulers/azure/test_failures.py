@@ -43,7 +43,7 @@ def create(azure, tmp_path, monkeypatch):
     [
         ((401, "Unauthorized", "no"), "Azure does not know you: no"),
         ((403, "AuthorizationFailed", "'Ann' has no Microsoft.X/jobs/write"), "the role AzureML"),
-        ((403, "QuotaExceeded", QUOTA), "for want of quota: The requested 96 vCPUs"),
+        ((403, "QuotaExceeded", QUOTA), "because the quota is used up: The requested 96 vCPUs"),
         ((400, "UserError", QUOTA), "ask for fewer nodes, or for more quota"),
         ((404, "UserError", "The compute was deleted"), "The compute was deleted"),
         ((500, "InternalServerError", "oops"), "Azure failed at the job train-1 (500): oops"),
