@@ -39,8 +39,9 @@ _KINDS = {
     "fstat": "fstat",
 }
 """Call -> its column. fstat is of a file that is open, which a client mostly knows by itself."""
-_WAITED_FOR = ("launch", "launch/meeting.json")
-"""Opened again and again until node 0 is there: how often depends on how late it is."""
+_WAITED_FOR = ("launch", "launch/meeting.json", "launch/requests")
+"""Opened again and again: until node 0 is there, which depends on how late it is, and by node 0's
+agent once a second."""
 COLUMNS = (
     "wait",
     "create",

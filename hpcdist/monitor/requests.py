@@ -16,7 +16,7 @@ from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
 
-_POLL_S = 0.1
+_POLL_S = 0.2
 _BEYOND_S = 10.0
 """Beyond the request's own limit, for node 0's agent to look at the file and to write another."""
 _LOOK_AT_RUN_S = 2.0

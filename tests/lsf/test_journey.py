@@ -4,6 +4,7 @@ import json
 import os
 import re
 import stat
+from pathlib import Path
 
 import pytest
 from cluster_user import User, assert_accounted, events, job_id, log, printed
@@ -48,6 +49,9 @@ def test_a_run_from_submit_to_summary_goes_on_after_its_limit(user):
     sealed = re.sub(r"\b[0-9a-f]{64}$", PLACEHOLDER, run.script_file.read_text())
     assert sealed == rendered.replace("RUN", run.id)
     await_counting(user, run)
+    where = json.loads(user("stacks", run.id, "--json").stdout)
+    assert [(one["node"], one["of"]["rank"]) for one in where["ranks"]] == [(0, 0), (1, 1)]
+    assert {"count.py"} == {Path(each["frames"][-1][0]).name for each in where["groups"]}
     user.cluster.reach_limit(job_id(run))
     end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "time_limit"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cluster_user import log
 from login_node import LoginNode, missing_programs
 
 from hpcdist.runs.remote import read_remote
@@ -111,6 +112,10 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     (found,) = json.loads(laptop("status", second, "--json")[0])
     assert (found["run"], found["state"] in {"pending", "running"}) == (second, True)
     assert f"{second}: " in laptop("status")[0]
+    slurm.wait_for(lambda: "two" in log(Run(laptop.there / second)))
+    (where,) = json.loads(laptop("stacks", second, "--json")[0])["ranks"]
+    assert (where["node"], where["of"]["state"]) == (0, "S")
+    assert "no Python program" in where["of"]["note"]
     assert "cancelled" in laptop("cancel", "last")[1]
     listed = json.loads(laptop("runs", "--json")[0])
     assert [(one["run"], one["state"]) for one in listed] == [

@@ -18,13 +18,24 @@ from fuzzing import Sample
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import RankCheck
 from hpcdist.agent.node import Meeting
-from hpcdist.agent.requests import NodeStacks, RankStacks, WantStacks
+from hpcdist.agent.requests import (
+    Answer,
+    NodeProfiles,
+    NodeStacks,
+    RankProfile,
+    RankStacks,
+    RequestFile,
+    WantProfile,
+    WantStacks,
+    take_answer,
+)
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
 from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.wishes import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -559,6 +570,45 @@ def message(_folder: Path) -> list[Sample]:
     ]
 
 
+# Requests to a living run.
+
+
+def request(folder: Path) -> list[Sample]:
+    run = Run(folder)
+    run.launch_folder.mkdir()
+    wanted = [
+        WantStacks(limit_s=4.0, ranks=[1], native=True),
+        WantProfile(limit_s=9.0, steps=5, wait_s=3.0, sample_s=2.0),
+    ]
+    report = StepReport(steps=2, operations=[OperationTime(name="mm", calls=2, self_s=0.1)])
+    answer = Answer(
+        attempt=0,
+        time_s=1.0,
+        world_size=2,
+        reports={0: NodeProfiles(ranks=[RankProfile(rank=0, report=report)])},
+        missing=[1],
+    )
+
+    def look_at_requests(content: bytes) -> bool:
+        run.requests_file.write_bytes(b"")
+        file = RequestFile(run.requests_file, lambda _: None)
+        run.requests_file.write_bytes(content)
+        return bool(file.new())
+
+    def look_at_answer(content: bytes) -> bool:
+        run.answer_file(wanted[0].id).write_bytes(content)
+        try:
+            return take_answer(run, wanted[0]) is not None
+        except (OSError, msgspec.MsgspecError, UnicodeError):
+            return False
+
+    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in wanted)
+    return [
+        Sample(lines, look_at_requests),
+        Sample(msgspec.json.encode(answer), look_at_answer),
+    ]
+
+
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
     "events": events,
@@ -573,4 +623,5 @@ KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "image": image,
     "idx": idx,
     "message": message,
+    "request": request,
 }
