@@ -29,6 +29,7 @@ VERBS = [
     ["watch", "--help"],
     ["render", "ddp", "--nodes", "2", "--gpus", "2", "--local"],
     ["cancel", "nope"],
+    ["attach", "nope"],
     ["logs", "nope"],
     ["summary"],
     ["submit", "nope", "--local"],

@@ -28,6 +28,7 @@ VERBS = {
     "logs": "Print what the ranks of a run print.",
     "stacks": "Show where the ranks of a living run are, and who waits for whom.",
     "profile": "Show what takes the time in the next steps of a living run.",
+    "attach": "Open a shell beside a rank of a running run, or a debugger in it.",
     "cancel": "End runs.",
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",

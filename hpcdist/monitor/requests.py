@@ -38,7 +38,7 @@ def ask(
     Raises UserError where the run is not running, and HpcdistError where nobody answers.
     """
     check_own(run.path)
-    _check_living(run)
+    check_living(run)
     check_ranks(run, request.ranks)
     try:
         send(run, request)
@@ -71,7 +71,8 @@ def ask(
     return answer
 
 
-def _check_living(run: Run) -> None:
+def check_living(run: Run) -> None:
+    """Raise UserError where a run is not running, or not where this machine sees its files."""
     _check_verdict(run)
     scheduler = run.read_scheduler()
     if is_remote(run) or (scheduler and not load_scheduler(scheduler).shares_files):

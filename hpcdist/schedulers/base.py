@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 from abc import ABC, abstractmethod
@@ -324,6 +325,21 @@ class Scheduler(ABC):
         Raises SchedulerError where it does not answer.
         """
         return {}
+
+    def enter(
+        self,
+        run: Run,  # noqa: ARG002 - a default
+        host: str,
+        command: Sequence[str],
+        *,
+        is_terminal: bool,  # noqa: ARG002 - a default
+    ) -> list[str]:
+        """Return what starts a command within the run's job, on this host of it; `is_terminal`: for
+        somebody at a terminal. Raises SchedulerError where that cannot be done."""
+        raise SchedulerError(
+            f"{self.title} has no command that enters a running job",
+            hint=f"where the site allows it, ssh {host} -t {shlex.join(command)}",
+        )
 
     def source_of(self, run: Run) -> Source | None:  # noqa: ARG002 - a default
         """Return where the run's nodes publish it, for a scheduler whose nodes have no file system

@@ -14,6 +14,7 @@ from runtime_stand_ins import image_file, install
 from submitting import submit_run
 
 import hpcdist
+from hpcdist.cli.main import main
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.local.scheduler import scheduler as local
@@ -91,7 +92,12 @@ def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_
     assert "hf_aaaa" not in log + run.run.path.joinpath("script.sh").read_text()
 
 
-def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_victims(launch):
+def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_victims(
+    launch,
+    tmp_path,
+    image,  # noqa: F811
+    capfd,
+):
     text = "import os, time\nprint('{}', flush=True)\ntime.sleep(600 if os.environ['RANK'] == '0'"
     run = launch(f"{text} else 0.1)\nraise ValueError('boom')\n", nodes=2)
     verdict = run.verdict()
@@ -104,6 +110,10 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
 
     run = launch(WAIT, options="[--private-tmp]", mounts=[])
     run.wait(lambda: run.said(0))
+    show = "echo $RANK $PYTHONNOUSERSITE $(pwd) $(ls /); exit 7"
+    assert main(["attach", str(run.run.path), "--", "sh", "-c", show]) == 7
+    shown = capfd.readouterr().out.split()
+    assert shown == ["0", "1", str(tmp_path), *sorted(os.listdir(image))]
     local.cancel([run.run])
     assert run.verdict().kind == "cancelled"
 

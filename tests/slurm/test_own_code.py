@@ -98,3 +98,16 @@ def test_the_variants_of_a_comparison_are_arrays_and_are_compared_at_the_end(use
     assert (tmp_path / "runs" / name / "compare.png").exists()
     for job in json.loads((tmp_path / "runs" / name / "sweep.json").read_text())["jobs"]:
         user.cluster.wait_for_end(job["job_id"])
+
+
+def test_a_command_beside_a_rank_runs_on_its_node_within_the_job(user, tmp_path):
+    user.write("wait.py", "import os, time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    run = user.submit("wait.py", *ON_TWO_NODES)
+    user.wait_for_line(run, "here", rank=1)
+    show = "echo $RANK $WORLD_SIZE $SLURM_JOB_ID $SLURMD_NODENAME $PWD; exit 7"
+    done = user("attach", run.id, "--rank", "1", "--", "sh", "-c", show)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.split()[:3] == ["1", "2", run.read_job_id()]
+    assert done.stdout.split()[4] == str(tmp_path)
+    assert f"on {done.stdout.split()[3]}, its log" in done.stderr
+    user("cancel", run.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import socket
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -141,6 +142,20 @@ class LocalScheduler(Scheduler):
         """
         for run in runs:
             _cancel(run)
+
+    def enter(
+        self,
+        run: Run,  # noqa: ARG002 - its nodes are this host
+        host: str,
+        command: Sequence[str],
+        *,
+        is_terminal: bool,  # noqa: ARG002 - it is this one
+    ) -> list[str]:
+        if host != socket.gethostname():
+            raise SchedulerError(
+                f"the run is on host {host}", hint=f"attach there: ssh {host} -t hpcdist attach ..."
+            )
+        return list(command)
 
     def examine(self) -> Iterator[Finding]:
         gpus = list_gpus()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shlex
 import shutil
+import stat
 from collections.abc import Collection, Sequence
 
 from hpcdist.base import files
@@ -123,6 +126,22 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     def cancel(self, runs: Sequence[Run]) -> None:
         hint = "their hosts may be down; bkill -r JOBID takes them from LSF's list"
         cancel_jobs(runs, ask_jobs, kill=bkill, hint=hint)
+
+    def enter(
+        self,
+        run: Run,
+        host: str,
+        command: Sequence[str],
+        *,
+        is_terminal: bool,  # noqa: ARG002 - battach makes one of its own
+    ) -> list[str]:
+        """Return battach of LSF 10.1, which starts one program without arguments in the place of a
+        shell, as the user on that host of the job."""
+        script = run.launch_folder.resolve() / f"attach-{secrets.token_hex(4)}.sh"
+        text = f'#!/bin/sh\n/bin/rm -f "$0"\nexec {shlex.join(command)}\n'
+        files.write_whole(script, text.encode())
+        script.chmod(stat.S_IRWXU)
+        return ["battach", "-m", host, "-L", str(script), lsf_id(run.read_job_id() or "")]
 
     def place(self) -> JobPlace:
         return place_on_hosts(super().place())

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _WARNINGS = ("SIGUSR2", "SIGTERM")
 _ACTIVE = ("pending", "running")
+_ENTER_S = 60
 _OWN_JOB_TIMEOUT_S = 10.0
 """Limit of one call from within a job; what fails is tried again."""
 _TAKEN_OUT = Condition(
@@ -225,6 +226,16 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
             },
             hint="their nodes may be down; see: scontrol show job JOBID",
         )
+
+    def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
+        """Return a step that shares what the job has: slurm.schedmd.com/srun.html, --overlap (from
+        Slurm 20.11 on). Without a number of its own it gets the GPUs of the job, as that says."""
+        return [
+            *("srun", f"--jobid={run.read_job_id()}", "--overlap", f"--nodelist={host}"),
+            *("--nodes=1", "--ntasks=1", "--cpu-bind=none", f"--immediate={_ENTER_S}"),
+            *(["--pty"] if is_terminal else []),
+            *command,
+        ]
 
     def place(self) -> JobPlace:
         """Return the place as srun tells it (slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT

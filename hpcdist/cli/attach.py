@@ -1,0 +1,52 @@
+"""`hpcdist attach`: a shell or another command beside a rank of a living run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from hpcdist.base.errors import UserError
+from hpcdist.cli.options import run_argument, runs_option
+from hpcdist.cli.printing import note, say
+from hpcdist.machine.command import announce_waits
+from hpcdist.runs.run import check_own, find_run
+
+
+@click.command()
+@run_argument
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--rank", metavar="R", type=click.IntRange(min=0), default=0, help="The rank; 0 by default."
+)
+@runs_option
+def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) -> int:
+    """Open a shell beside a rank of a running run: on its node, within its job.
+
+    It has the rank's folder, its image where the job has one, and the environment that the job's
+    script made, with RANK, LOCAL_RANK and WORLD_SIZE of the rank. With -- COMMAND that is started
+    in place of a shell, and its exit code is that of this command.
+    """
+    from hpcdist.agent.beside import command_of
+    from hpcdist.monitor.attach import find_rank
+    from hpcdist.monitor.requests import check_living
+    from hpcdist.schedulers import load_scheduler
+
+    announce_waits(note)
+    run = find_run(runs, run_name)
+    check_own(run.path)
+    check_living(run)
+    beside = find_rank(run, rank)
+    scheduler = load_scheduler(run.read_scheduler() or "")
+    inner = command_of(sys.executable, run.path.resolve(), beside.pid, beside.environment, command)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    argv = scheduler.enter(run, beside.host, inner, is_terminal=is_terminal)
+    say(f"rank {rank} is process {beside.pid} on {beside.host}, its log {beside.log}")
+    say(f"its stacks: hpcdist stacks {run.id} --rank {rank}, or py-spy dump --pid {beside.pid}")
+    try:
+        code = subprocess.call(argv)
+    except OSError as error:
+        raise UserError(f"{argv[0]} cannot be run: {error.strerror}") from None
+    return code if code >= 0 else 128 - code
