@@ -14,8 +14,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from hpcdist.agent import messages
+from hpcdist.agent.debuggers import report_debuggers
 from hpcdist.agent.profiles import report_profiles
-from hpcdist.agent.requests import AnyRequest, NodeReport, NodeTrouble, WantProfile, WantStacks
+from hpcdist.agent.requests import (
+    AnyRequest,
+    NodeReport,
+    NodeTrouble,
+    WantDebugger,
+    WantProfile,
+    WantStacks,
+)
 from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.agent.whereabouts import report_stacks
 
@@ -73,3 +81,5 @@ class Inspection:
                 return report_stacks(request, ranks, self._watch.board, self._watch.stacks)
             case WantProfile():
                 return report_profiles(request, ranks, self._watch)
+            case WantDebugger():
+                return report_debuggers(request, ranks, self._watch)

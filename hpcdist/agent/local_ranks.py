@@ -83,7 +83,7 @@ class LocalRanks:
         self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = False
+        self._was_silent = self._is_quiet = self._has_debugger = False
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
@@ -101,7 +101,7 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = False
+        self._was_silent = self._is_quiet = self._has_debugger = False
         self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
         self._own_ranks.begin()
@@ -182,6 +182,10 @@ class LocalRanks:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
+        has_debugger = self._watch.has_debugger()
+        if has_debugger is not self._has_debugger:
+            self._has_debugger = has_debugger
+            self._tell(messages.Debugged(attempt=self._attempt, holds=has_debugger))
         silent = self._watch.most_silent()
         if silent is not None and not self._was_silent:
             self._was_silent = True

@@ -19,6 +19,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.debugging import Debugger
 from hpcdist.rank.stacks import ThreadStack
 from hpcdist.rank.wishes import StepReport
 from hpcdist.runs.run import Run
@@ -67,7 +68,14 @@ class WantProfile(Request, frozen=True, kw_only=True, tag="profile"):
     """Seconds for which py-spy samples ranks that tell no steps."""
 
 
-AnyRequest = WantStacks | WantProfile
+class WantDebugger(Request, frozen=True, kw_only=True, tag="debugger"):
+    """The command wants ranks to wait for a debugger; NodeDebuggers are the reports."""
+
+    wait_s: _Limit
+    """They go on after so long without one."""
+
+
+AnyRequest = WantStacks | WantProfile | WantDebugger
 
 
 # Reports.
@@ -124,13 +132,30 @@ class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
     ranks: list[RankProfile]
 
 
+class RankDebugger(msgspec.Struct, frozen=True, kw_only=True):
+    """The debugger of one rank."""
+
+    rank: int
+    host: str
+    """The scheduler's name of its node."""
+    folder: str
+    """Its working directory."""
+    debugger: Debugger
+
+
+class NodeDebuggers(msgspec.Struct, frozen=True, kw_only=True, tag="debuggers"):
+    """One agent's answer to WantDebugger."""
+
+    ranks: list[RankDebugger]
+
+
 class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
     """An agent's answer where it could give no other."""
 
     sentence: str
 
 
-NodeReport = NodeStacks | NodeProfiles | NodeTrouble
+NodeReport = NodeStacks | NodeProfiles | NodeDebuggers | NodeTrouble
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -110,6 +110,10 @@ class RankWatch:
         longest = max(silent, key=lambda local_rank: silent[local_rank])
         return self.orders[longest].rank if silent[longest] >= timeout_s else None
 
+    def has_debugger(self) -> bool:
+        """Return True where a debugger holds a rank, or one is waited for."""
+        return any(self.board.read(local_rank).has_debugger for local_rank in self.pids)
+
     def _timeout_s(self) -> float:
         """Return the silence that is too long; 0 where none is."""
         if self.job.launch.hang_timeout_s is not None:

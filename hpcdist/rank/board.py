@@ -24,8 +24,9 @@ from hpcdist.rank.inquiry import Desk, Inquiry
 _SLOT_WORDS = 8
 """Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
 different cores do not slow each other."""
-_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
-"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
+_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY, _HAS_DEBUGGER = range(5)
+"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries, whether a
+debugger holds it."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
 
@@ -45,6 +46,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The workload returned by itself."""
     ignores_sigterm: bool
     """SIGTERM would not end it."""
+    has_debugger: bool
+    """It waits for a debugger, or one is connected."""
     boundary: int
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
 
@@ -94,6 +97,7 @@ class ProgressBoard:
             step=slot[_STEP] - 1 if slot[_STEP] else None,
             finished=bool(slot[_FLAGS] & _FINISHED),
             ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
+            has_debugger=bool(slot[_HAS_DEBUGGER]),
             boundary=slot[_BOUNDARY],
         )
 
@@ -131,6 +135,10 @@ class ProgressSlot:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._words[_FLAGS] |= _IGNORES_SIGTERM
         self.alive()
+
+    def note_debugger(self, holds: bool) -> None:  # noqa: FBT001 - it is called with nothing else
+        """Store whether a debugger holds the rank: then its silence means nothing."""
+        self._words[_HAS_DEBUGGER] = holds
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

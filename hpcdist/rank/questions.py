@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from hpcdist.rank import debugging
 from hpcdist.rank.collectives import C10D, Collectives, own_collectives
 from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Desk
 from hpcdist.rank.on_import import on_import
@@ -31,14 +33,28 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """The main one first."""
 
 
-Question = Where
+class Debug(msgspec.Struct, frozen=True, tag_field="wants", tag="debug"):
+    """The agent wants the rank to wait for a debugger; a Debugger is the answer."""
+
+    wait_s: float
+    """The rank goes on after so long without one."""
+
+
+Question = Where | Debug
 WHERE = msgspec.json.encode(Where())
 _QUESTION: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
 
 
-def answer_questions(desk: Desk) -> None:
+def answer_questions(desk: Desk, note_debugger: Callable[[bool], None]) -> None:
     """Answer the agent's questions from the first process group on: a program without one has no
-    thread more than it makes."""
+    thread more than it makes. `note_debugger` is told whether a debugger holds the rank."""
+
+    def answer(question: bytes) -> bytes:
+        match _QUESTION.decode(question):
+            case Where():
+                return _own_account()
+            case Debug(wait_s=wait_s):
+                return msgspec.json.encode(debugging.listen(wait_s, note_debugger))
 
     def attend_with_groups(module: ModuleType) -> None:
         make = getattr(module, _MAKES_GROUP, None)
@@ -47,7 +63,7 @@ def answer_questions(desk: Desk) -> None:
 
         @functools.wraps(make)
         def make_group(*args: Any, **kwargs: Any) -> Any:
-            desk.attend(_answer)
+            desk.attend(answer)
             return make(*args, **kwargs)
 
         setattr(module, _MAKES_GROUP, make_group)
@@ -62,12 +78,6 @@ def read_account(answer: bytes | None) -> Account | None:
         return msgspec.json.decode(answer or b"", type=Account)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-
-
-def _answer(question: bytes) -> bytes:
-    match _QUESTION.decode(question):
-        case Where():
-            return _own_account()
 
 
 def _own_account() -> bytes:
