@@ -13,8 +13,9 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, ScriptJob
 from hpcdist.machine import descriptors
+from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
-from hpcdist.machine.gpus import claim, visible_uuids
+from hpcdist.machine.gpus import claim, show_only, visible_uuids
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.rank.collectives import recorder_environment
@@ -46,8 +47,9 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
         return "cpu", []
     if len(gpus) < ranks:
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = why_not_used() or "NVML is asked"
         raise DisagreementError(
-            f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
+            f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, {why})"
         )
     return "cuda", gpus[: most_gpus or ranks]
 
@@ -100,7 +102,7 @@ class OwnNode:
             wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         variables = {name: value for name, value in wanted.items() if name not in before}
         if self.plan_of_node.gpus is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.plan_of_node.gpus)
+            variables |= show_only(self.plan_of_node.gpus)
         return variables
 
     def claim_gpus(self, log: Callable[[str], None]) -> list[BinaryIO]:

@@ -28,6 +28,7 @@ import msgspec
 from hpcdist.agent.host import HostReader
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
+from hpcdist.machine.amd import AmdGpu, driver_version, find_amd_gpus
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.machine.memory import proportional_bytes
 from hpcdist.machine.process import descendants
@@ -247,7 +248,8 @@ class RankProcesses:
 
 
 class GpuReader:
-    """The GPUs that a node's ranks drive, as NVML has them, from the first sample to `close`.
+    """The GPUs that a node's ranks drive, as NVML has them, or the kernel, from the first sample to
+    `close`.
 
     They are known by their UUIDs, which the agent found when it chose them, so CUDA_VISIBLE_DEVICES
     is of no concern here. What a GPU does not tell (a part of one, MIG, has no use and no power of
@@ -257,7 +259,7 @@ class GpuReader:
     def __init__(self, uuids: Sequence[str]) -> None:
         """Nothing is read where there is no GPU, no library or no driver."""
         self.facts: list[GpuFacts] = []
-        self._gpus: list[_Gpu] = []
+        self._gpus: list[_Gpu | AmdGpu] = []
         self._nvml: Any = None
         if not uuids:
             return
@@ -266,6 +268,8 @@ class GpuReader:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
+            self._gpus += find_amd_gpus(uuids)
+            self.facts += map(_amd_facts, find_amd_gpus(uuids))
             return
         self._nvml = pynvml
         for uuid in uuids:
@@ -348,6 +352,16 @@ class _Gpu:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
         except self._nvml.NVMLError:  # a driver before 510
             return self._nvml.nvmlDeviceGetMemoryInfo(handle)
+
+
+def _amd_facts(gpu: AmdGpu) -> GpuFacts:
+    return GpuFacts(
+        uuid=gpu.uuid,
+        name=gpu.name,
+        memory_bytes=gpu.total_bytes or None,
+        power_limit_w=gpu.power_limit_w,
+        driver=driver_version(),
+    )
 
 
 def _text(value: str | bytes | None) -> str | None:

@@ -53,7 +53,7 @@ def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -
 
 _ADVICE = {
     "interpreter": "see the logs; the key python of the cluster profile names the interpreter",
-    "GPUs": "see the node's driver with nvidia-smi, and the keys gpu_request and gpu_type",
+    "GPUs": "see the node's driver with nvidia-smi or rocm-smi, and gpu_request and gpu_type",
     "port": "a firewall between the nodes may close the ports; try --set launch.port_range=[A,B], "
     "or another network with the key interface of the profile",
     "interface": "name an interface that all nodes have with the key interface of the profile",

@@ -1,4 +1,5 @@
-"""The GPUs of this machine and who uses them, through NVML: CUDA itself is never touched.
+"""The GPUs of this machine and who uses them, through NVML, or as the kernel shows AMD's: CUDA
+itself is never touched.
 
 Even asking torch whether CUDA is available can spoil it for processes forked later.
 """
@@ -17,6 +18,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.amd import AmdGpu, amd_variables, list_amd_gpus
 
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """The lock by which a run holds a GPU, as fcntl(2) takes it."""
@@ -27,7 +29,7 @@ container, whose processes NVML does not show."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as NVML sees it."""
+    """One GPU as NVML or the kernel sees it."""
 
     index: int
     uuid: str
@@ -43,13 +45,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_gpus() -> list[Gpu]:
-    """Return all GPUs that this process may use, by CUDA_VISIBLE_DEVICES; none without a driver."""
+    """Return all GPUs that this process may use, by CUDA_VISIBLE_DEVICES, or by ROCm's variables
+    where there are AMD's alone; none without a driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return []
+        return list(map(_amd_gpu, list_amd_gpus(os.environ)))
     try:
         found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     finally:
@@ -147,6 +150,23 @@ def _gpu(nvml: Any, index: int) -> Gpu | None:
         total_bytes=int(memory.total),
         holders=holders,
     )
+
+
+def _amd_gpu(gpu: AmdGpu) -> Gpu:
+    holders = [_describe(pid) for pid in gpu.holders()]
+    return Gpu(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        used_bytes=gpu.used_bytes,
+        total_bytes=gpu.total_bytes,
+        holders=[*holders, *(["another hpcdist run"] if is_claimed(gpu.uuid) else [])],
+    )
+
+
+def show_only(uuids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that show a process these GPUs and no others."""
+    return amd_variables(uuids) or {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
 
 
 def _describe(pid: int) -> str:

@@ -12,6 +12,7 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.text import format_ranges, number_of
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import descriptors
+from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus
 from hpcdist.machine.memory import free_bytes
@@ -39,7 +40,8 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     else:
         if job.launch.device == "cuda":
             raise JobError(
-                "launch.device is cuda, but this machine shows no GPU (NVML finds none)",
+                "launch.device is cuda, but this machine shows no GPU "
+                f"({why_not_used() or 'NVML and the driver of AMD find none'})",
                 hint="use launch.device=auto or cpu, or submit to a cluster with GPUs",
             )
         if job.launch.backend == "nccl":
@@ -116,7 +118,9 @@ def notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
     """Return what the user should know of a layout on the CPUs."""
     if launch.device == "cuda":
         return []
-    why = "as launch.device says" if job.launch.device == "cpu" else "no GPU here"
+    why = "as launch.device says"
+    if job.launch.device != "cpu":
+        why = why_not_used() or "no GPU here"
     ranks = number_of(job.num_ranks, "rank")
     threads = launch.num_threads
     each = "1 thread" if threads == 1 else f"up to {threads} threads"
