@@ -52,6 +52,11 @@ int nvmlDeviceGetName(void *gpu, char *name, unsigned int length) {
     return SUCCESS;
 }
 
+int nvmlSystemGetDriverVersion(char *version, unsigned int length) {
+    snprintf(version, length, "550.54.15");
+    return SUCCESS;
+}
+
 int nvmlDeviceGetMemoryInfo_v2(void *gpu, Memory2 *memory) {
     memory->total = 80 * GIB;
     memory->used = tells(gpu) ? GIB / 4 : 0;

@@ -46,6 +46,7 @@ def test_a_gpu_tells_its_use_memory_power_heat_and_energy(read):
         "name": "Fake 80GB",
         "memory_bytes": 80 * 2**30,
         "power_limit_w": 700.0,
+        "driver": "550.54.15",
     }
     assert 0.3 * (1000 * length_s - 1) < sample.pop("energy_j") < 0.3 * 1000 * (length_s + 5)
     assert sample == {
