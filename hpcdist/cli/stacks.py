@@ -41,6 +41,7 @@ _STATES = {
 }
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 _FRAME_WIDTH = 34
+_RANKS_WIDTH = 10
 
 
 @click.command(cls=HostCommand)
@@ -180,6 +181,13 @@ def _newest(row: Sequence[RankView], view: StacksView) -> str:
     return one_line(f"{text}, waits {max(0.0, view.time_s - begun_s):.0f} s")
 
 
+def _short_ranges(ranks: Sequence[int]) -> str:
+    text = format_ranges(ranks)
+    if len(text) <= _RANKS_WIDTH:
+        return text
+    return f"{text[:_RANKS_WIDTH].rpartition(', ')[0]} ... ({len(ranks)})"
+
+
 def _span(values: Iterable[float | None], decimals: int, per: float = 1.0) -> str:
     """Return the smallest and the largest value, as one where they look alike."""
     known = [value / per for value in values if value is not None]
@@ -192,7 +200,7 @@ def _span(values: Iterable[float | None], decimals: int, per: float = 1.0) -> st
 _Show = Callable[["Sequence[RankView]", "StacksView"], str]
 _PERCENT, _GB = 0.01, 1e9
 _COLUMNS: list[tuple[str, _Show]] = [
-    ("RANK", lambda row, _: format_ranges([rank.of.rank for rank in row])),
+    ("RANK", lambda row, _: _short_ranges([rank.of.rank for rank in row])),
     ("NODE", lambda row, _: format_ranges(sorted({rank.node for rank in row}))),
     ("STEP", lambda row, _: _span((rank.of.step for rank in row), 0)),
     ("STATE", lambda row, _: _STATES.get(row[0].of.state, row[0].of.state)),

@@ -71,13 +71,13 @@ def view_stacks(answer: Answer, wanted: Iterable[int] | None = None) -> StacksVi
     """Return the picture that the agents' answer gives; of these ranks, where only some were
     asked."""
     views = sorted(_views(answer), key=lambda view: view.of.rank)
-    finding, blamed = _finding(answer, views) if wanted is None else (None, None)
     expected = set(range(answer.world_size) if wanted is None else wanted)
     there = {view.of.rank for view in views}
     num_nodes = len(answer.reports) + len(answer.missing)
     per_node = answer.world_size // max(1, num_nodes)
     troubles = answer.troubles()
     silent = {rank for rank in expected if per_node and rank // per_node in troubles}
+    finding, blamed = _finding(answer, views, silent) if wanted is None else (None, None)
     return StacksView(
         attempt=answer.attempt,
         time_s=answer.time_s,
@@ -107,9 +107,14 @@ def _newest(collectives: Collectives | None) -> tuple[str, Operation] | None:
     return max(found, key=lambda each: (each[1].begun_s, each[1].number), default=None)
 
 
-def _finding(answer: Answer, views: Sequence[RankView]) -> tuple[str | None, int | None]:
+def _finding(
+    answer: Answer, views: Sequence[RankView], silent: set[int]
+) -> tuple[str | None, int | None]:
+    """Return how the ranks stand to each other, and the one to blame; nobody knows of the ranks of
+    silent nodes what they have begun."""
     accounts = known_accounts({view.of.rank: view.of.collectives for view in views})
-    mute = {view.of.rank for view in views} - accounts.keys() if accounts else set()
+    there = {view.of.rank for view in views}
+    mute = (there | silent) - accounts.keys() if accounts else set()
     standstills = [
         standstill
         for standstill in find_standstills(accounts, range(answer.world_size), mute)

@@ -14,6 +14,7 @@ from hpcdist.agent.requests import (
     Answer,
     NodeStacks,
     NodeTrouble,
+    RankStacks,
     RequestFile,
     WantStacks,
     leave_answer,
@@ -21,9 +22,12 @@ from hpcdist.agent.requests import (
     take_answer,
 )
 from hpcdist.base.errors import UserError
+from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
 from hpcdist.monitor.requests import ask
 from hpcdist.monitor.stacks import view_stacks
+from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+from hpcdist.rank.stacks import Frame, ThreadStack
 from hpcdist.runs.run import Run
 
 PLACES = """
@@ -167,6 +171,46 @@ def test_an_answer_is_taken_once_and_one_that_is_none_is_refused(make_run):
     os.mkfifo(make_run.answer_file(request.id))
     with pytest.raises(OSError, match="pipe"):
         take_answer(make_run, request)
+
+
+def rank_stacks(rank, line, *operations):
+    return RankStacks(
+        rank=rank,
+        pid=9,
+        state="S",
+        threads=[ThreadStack(is_main=True, frames=[Frame("/x/train.py", line, "step")])],
+        collectives=Collectives(groups=[GroupRecord(name="0", operations=list(operations))]),
+    )
+
+
+def test_of_many_ranks_those_that_do_the_same_have_a_line_and_silent_nodes_are_not_blamed(capsys):
+    done = Operation(number=1, name="all_reduce", begun_s=10.0, is_done=True)
+    waits = Operation(number=2, name="all_reduce", begun_s=20.0)
+    odd = [rank_stacks(rank, 7, done) for rank in range(0, 32, 2)]
+    even = [rank_stacks(rank, 8, done, waits) for rank in range(1, 32, 2)]
+    answer = Answer(
+        attempt=0,
+        time_s=50.0,
+        world_size=64,
+        reports={0: NodeStacks(host="a", ranks=odd + even)},
+        missing=[1],
+    )
+    view = view_stacks(answer)
+    assert view.blamed == 0
+    assert "31" not in view.finding.partition("has not reached")[0]
+    assert (view.absent, list(view.troubles)) == ([], [1])
+    assert [group.ranks[0] for group in view.groups] == [0, 1]
+    cli_stacks._print("train", view)
+    header, *rows = capsys.readouterr().out.splitlines()[-3:]
+    assert header.split()[:3] == ["RANK", "NODE", "STEP"]
+    assert [row.split(" sleeps")[0].split() for row in rows] == [
+        ["0,", "2,", "4", "...", "(16)", "0", "-"],
+        ["1,", "3,", "5", "...", "(16)", "0", "-"],
+    ]
+    assert rows[1].endswith("all_reduce 2, waits 30 s")
+    assert max(map(len, rows)) <= 80
+    healthy = msgspec.structs.replace(answer, time_s=21.0)
+    assert view_stacks(healthy).finding is None
 
 
 class Leading:
