@@ -210,3 +210,56 @@ def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched
 
 def test_a_model_for_which_there_is_no_memory_ends_with_figures(zygote, lack_memory):
     lack_memory(zygote, "lightning")
+
+
+HANGS = """
+import os, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+data = DataLoader(TensorDataset(torch.ones(16, 4)), batch_size=2)
+
+def rest():
+    if rank == 1:
+        time.sleep(1000)
+
+def with_lightning():
+    import pytorch_lightning as lightning
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+        def training_step(self, batch, index):
+            if index == 2:
+                rest()
+            return self.net(batch[0]).sum()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+    lightning.Trainer(
+        accelerator="cpu", strategy="ddp", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    ).fit(Module(), data)
+
+def with_accelerate():
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True)
+    model, loader = accelerator.prepare(torch.nn.Linear(4, 1), data)
+    for index, (batch,) in enumerate(loader):
+        if index == 2:
+            rest()
+        accelerator.backward(model(batch).sum())
+        accelerator.gather(batch)
+
+(with_lightning, with_accelerate)[attempt]()
+"""
+
+
+def test_a_rank_that_hangs_in_a_trainer_of_lightning_or_accelerate_is_named(launch, write_script):
+    launched = launch(
+        write_script(HANGS, "hangs.py"), gpus=2, max_restarts=1, hang_timeout_s=6, grace_s=0.2
+    )
+    last = launched.verdict(LIMIT_S)
+    for attempt in range(2):
+        verdict = launched.run.read_attempt_verdict(attempt) or last
+        assert (verdict.kind, verdict.rank) == ("hang", 1), launched.everything_said()
+        assert "in hangs.py:10 (rest); rank 1 never reached all_reduce(float[5])" in verdict.message
