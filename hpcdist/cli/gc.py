@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
+from hpcdist.base.progress import track
 from hpcdist.base.text import one_line, show_bytes
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
@@ -91,7 +92,8 @@ def gc(
             removed = click.confirm("Remove it?", err=True)
         else:
             note("nothing was removed: add --yes to remove it")
-    outcomes = {str(each.path): garbage.remove(each) for each in free if removed}
+    removing = track(free if removed else [], "removing")
+    outcomes = {str(each.path): garbage.remove(each) for each in removing}
     problems = {path: problem for path, problem in outcomes.items() if problem is not None}
     if as_json:
         print_json(_described(candidates, removed=removed, problems=problems))

@@ -254,8 +254,8 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
     key = "run_names" if "run_names" in ctx.params else "run_name"
     given = ctx.params.get(key) or ()
     names = (given,) if isinstance(given, str) else given
-    if verb in (["summary"], ["runs"]):
-        refresh(_named(runs, names), with_events=verb == ["summary"], note=note)
+    if verb in (["summary"], ["open"], ["runs"]):
+        refresh(_named(runs, names), with_events=verb != ["runs"], note=note)
         return here(ctx)
     if not names:
         return _run_on_all(ctx, here)

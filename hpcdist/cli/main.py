@@ -15,12 +15,14 @@ from collections.abc import Sequence
 
 import click
 
+from hpcdist.base import progress
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, LSF, PBS or Azure, or on this machine.",
+    "init": "Make a first script or job file.",
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
     "status": "Show the state of runs, and how far they have come.",
@@ -33,6 +35,7 @@ VERBS = {
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "diff": "Name the first step at which two runs part, and what differs.",
+    "open": "Open the page of a run's summary, or its folder.",
     "fetch": "Download what runs elsewhere have published: events, logs, verdicts.",
     "data": "Make, check and show data sets.",
     "drill": "Try a job for two minutes while things go wrong, before a long run.",
@@ -102,7 +105,7 @@ def _short(meaning: str) -> str:
     envvar="HPCDIST_NO_PAGER",
     help="Print long output directly, without $PAGER. [env: HPCDIST_NO_PAGER=1]",
 )
-def hpcdist(*, no_pager: bool) -> None:
+def hpcdist(*, no_pager: bool) -> None:  # noqa: ARG001 - read where pages are shown
     """Take a PyTorch job from a laptop to Slurm, LSF or PBS with one command.
 
     \b
@@ -114,6 +117,9 @@ def hpcdist(*, no_pager: bool) -> None:
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.
     """
+    from hpcdist.cli.printing import show_progress
+
+    show_progress()
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -154,6 +160,7 @@ def _called(args: Sequence[str] | None) -> object:
 
 
 def _report(message: str, hint: str, exit_code: int) -> int:
+    progress.end()
     is_plain = (
         not sys.stderr.isatty()
         or os.environ.get("NO_COLOR")

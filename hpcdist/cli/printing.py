@@ -10,15 +10,16 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
-from hpcdist.base import files
+from hpcdist.base import files, progress
 from hpcdist.base.text import one_line
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from typing_extensions import Self
 
 _P = ParamSpec("_P")
@@ -170,19 +171,77 @@ def say(text: str) -> None:
         print(one_line(text), file=sys.stderr, flush=True)
 
 
-def progress_bar(
-    what: str,
-) -> Callable[[Sequence[int]], AbstractContextManager[Iterable[int]]]:
-    """Return what shows, on a terminal and on stderr, how much of some work is done."""
+_SHOWN_AFTER_S = 1.0
+"""Work that is done sooner is not worth a bar."""
+_SECONDS_BETWEEN = 0.1
 
-    def show(items: Sequence[int]) -> AbstractContextManager[Iterable[int]]:
-        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or not items:
-            return nullcontext(items)
-        import click
 
-        return click.progressbar(items, label=what, file=sys.stderr, show_pos=True)
+def show_progress() -> None:
+    """Have long work shown as a bar on stderr, where that is a terminal."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        progress.show_by(_bar, end=_end_bar)
 
-    return show
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[progress.Advance]:
+    """Show a bar, from some time on, whose lines are gone in the end. It is drawn by who works:
+    a thread would be in the way of forks."""
+    begun_s = drawn_s = time.monotonic()
+    bar: Progress | None = None
+    num_done = 0
+
+    def advance() -> None:
+        nonlocal bar, num_done, drawn_s
+        num_done += 1
+        now_s = time.monotonic()
+        if now_s - begun_s < _SHOWN_AFTER_S or now_s - drawn_s < _SECONDS_BETWEEN:
+            return
+        if bar is None:
+            bar = _new_bar(what, total)
+        drawn_s = now_s
+        bar.update(bar.task_ids[0], completed=num_done, refresh=True)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            _end_bar()
+
+
+_bars: list[Progress] = []
+"""The bar that is drawn."""
+
+
+def _end_bar() -> None:
+    """Take the bar away, and bring the cursor back."""
+    while _bars:
+        _bars.pop().stop()
+
+
+def _new_bar(what: str, total: int) -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=Console(stderr=True, no_color="NO_COLOR" in os.environ or None),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bar.add_task(what, total=total or None)
+    bar.start()
+    _bars.append(bar)
+    return bar
 
 
 class Waiting:

@@ -14,7 +14,7 @@ import click
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note, paged, print_json, progress_bar
+from hpcdist.cli.printing import note, paged, print_json
 
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
@@ -282,6 +282,19 @@ def _write_comparisons(result: Summary, found: Found) -> None:
         note(f"the picture cannot be written: {error.strerror}")
 
 
+def write_page(runs: Path, names: Sequence[str], path: Path) -> None:
+    """Write the page of some runs, from the cache where they have not changed."""
+    from hpcdist.summary.read.cache import SummaryCache, cache_folder
+    from hpcdist.summary.read.search import search_named
+
+    cache = None
+    with suppress(RuntimeError):
+        cache = SummaryCache(cache_folder())
+    found = search_named(runs, names)
+    result = _summarize(found, cache, asks_accounting=True)
+    _write(result, dict.fromkeys(_NAMES) | {"html": str(path)}, None)
+
+
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
     """Return what stands on stdout instead of the tables: json, a form of file, or None."""
     forms = [form for form, file in files.items() if file == "-"]
@@ -317,7 +330,7 @@ def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> st
 
     report = make_report(result)
     folder = None if plot_folder is None else Path(plot_folder)
-    drawn = draw_pictures(report.sections, folder, show=progress_bar("drawing"))
+    drawn = draw_pictures(report.sections, folder)
     if folder is not None:
         number = sum(map(len, drawn.values()))
         if number:

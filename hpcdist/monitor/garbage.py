@@ -18,6 +18,7 @@ from typing import Literal
 from hpcdist.base import files
 from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
+from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
@@ -88,7 +89,7 @@ def find_garbage(
     }
     found = [
         candidate
-        for run in all_of_them
+        for run in track(all_of_them, "looking through runs")
         if (candidate := _checkpoints(run, kept, all_of_them)) is not None
     ]
     users: dict[str | None, list[Run]] = defaultdict(list)

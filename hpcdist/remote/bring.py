@@ -21,6 +21,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, RunDirectoryError, UserError
+from hpcdist.base.progress import track
 from hpcdist.cluster.host import Host, parse_host
 from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
@@ -238,7 +239,7 @@ def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note
         note(f"{connection.host.name}: {text}")
     brought = []
     content = wire.Unpacker(connection.data())
-    for sent in answer.runs:
+    for sent in track(answer.runs, "bringing runs"):
         _check(sent, connection.host.name)
         where = Where(connection.host, request.place)
         if _write(sent, where, runs / sent.id, content) and not is_sweep(runs / sent.id):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import is_own
+from hpcdist.base.progress import track
 from hpcdist.runs import parcels
 from hpcdist.runs.parcels import FolderSource, Piece, Source
 from hpcdist.runs.run import Run
@@ -87,7 +88,7 @@ def _bring_parcels(run: Run, source: Source) -> list[str]:
     names = [
         name for name in parcels.parcel_names(sizes) if sizes[name] <= parcels.MOST_PARCEL_BYTES
     ]
-    for name in names:
+    for name in track(names, "fetching"):
         if not (folder / name).is_file():
             parcels.make_folders(folder, name)
             files.write_whole(folder / name, source.read(name))

@@ -22,6 +22,7 @@ import msgspec
 
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.files import open_regular
+from hpcdist.base.progress import track
 from hpcdist.base.secrets import is_fixture, is_private_key, is_secret_file
 from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
@@ -315,10 +316,15 @@ def read_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[str, 
     return digest.hexdigest(), size_bytes
 
 
-def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def in_threads(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    what: str = "reading files",
+) -> list[Result]:
     """Return the function's results in order, the files being read side by side."""
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return list(pool.map(function, items))
+        return list(track(pool.map(function, items), what, total=len(items)))
 
 
 _TIMEOUT_S = 60.0

@@ -132,7 +132,11 @@ def _store_new(plan: SnapshotPlan, folder: Path) -> None:
     copy.mkdir(mode=files.PRIVATE_FOLDER)
     try:
         _make_folders(plan, copy)
-        in_threads(lambda entry: _put(plan, entry, os.path.join(copy, entry.path)), plan.entries)
+        in_threads(
+            lambda entry: _put(plan, entry, os.path.join(copy, entry.path)),
+            plan.entries,
+            what="copying the work tree",
+        )
         manifest = Manifest(
             id=plan.id,
             source=plan.root,

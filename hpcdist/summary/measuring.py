@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.progress import track
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
 from hpcdist.summary.figures.rank import RankFigures, measure_rank
@@ -240,7 +241,8 @@ def find_measurements(
         num_workers=num_workers,
         are_large=[num_bytes >= _LARGE_RUN_BYTES for num_bytes in sizes],
     )
-    for index, content in zip(missing, measured, strict=True):
+    told = track(measured, "reading runs", total=len(missing))
+    for index, content in zip(missing, told, strict=True):
         measurement = content if isinstance(content, Measurement) else _decode(content)
         measurements[index] = _share(measurement, shared)
         # What is no run is read at once, and not worth keeping.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
+from hpcdist.base.progress import track
 from hpcdist.monitor.states import run_accounting, run_states
 from hpcdist.runs.run import Run
 from hpcdist.summary import Summary, print_summary, summarize, to_json
@@ -63,14 +63,11 @@ def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
 def draw_pictures(
     sections: Sequence[Section],
     folder: Path | None = None,
-    *,
-    show: Callable[[Sequence[int]], AbstractContextManager[Iterable[int]]] = nullcontext,
 ) -> Drawn:
     """Draw all pictures of the sections once; write them into the folder, which is made, if there
     is one.
 
-    `show` is given the numbers of the pictures, and yields them again: a progress bar. Raises
-    UserError where the folder cannot be written.
+    Raises UserError where the folder cannot be written.
     """
     from hpcdist.base.plotting import render
     from hpcdist.summary.report.pictures.catalogue import find_pictures
@@ -80,13 +77,11 @@ def draw_pictures(
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        with show(range(len(found))) as numbers:
-            for number in numbers:
-                index, picture = found[number]
-                drawing = render(picture, with_png=folder is not None)
-                if folder is not None:
-                    _write_drawing(folder, drawing)
-                drawn[index].append(drawing._replace(png=b""))
+        for index, picture in track(found, "drawing"):
+            drawing = render(picture, with_png=folder is not None)
+            if folder is not None:
+                _write_drawing(folder, drawing)
+            drawn[index].append(drawing._replace(png=b""))
     except OSError as error:
         raise cannot_write_output(folder or Path(), error, what="pictures") from None
     return drawn

@@ -7,8 +7,10 @@ import sys
 import pytest
 from terminals import Terminal
 
+from hpcdist.base import progress
 from hpcdist.base.terminal_lines import terminal_lines
-from hpcdist.cli.printing import print_columns, progress_bar
+from hpcdist.cli import printing
+from hpcdist.cli.printing import print_columns
 
 WAITS = """#!/bin/sh
 trap 'exit 0' INT
@@ -92,17 +94,26 @@ def test_a_pager_may_be_left_early_or_interrupted(hpcdist):
     assert "Traceback" not in terminal.shown
 
 
-def test_drawing_has_a_progress_bar_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
-    with progress_bar("drawing")(range(3)) as numbers:
-        assert list(numbers) == [0, 1, 2]
+def test_long_work_has_a_progress_bar_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
+    monkeypatch.setattr(printing, "_SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(printing, "_SECONDS_BETWEEN", 0.0)
+    for name in ("_show", "_end"):
+        monkeypatch.setattr(progress, name, getattr(progress, name))
+    printing.show_progress()
+    assert list(progress.track([1, 2, 3], "drawing")) == [1, 2, 3]
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress_bar("drawing")(range(3)) as numbers:
-        assert list(numbers) == [0, 1, 2]
+    monkeypatch.setenv("TERM", "xterm")
+    printing.show_progress()
+    for number in progress.track(iter([1, 2, 3]), "drawing", total=3):
+        assert number < 3 or "2/3" in capsys.readouterr().err
+    # What is left in the middle is taken away before an error is printed.
+    left = progress.track([1, 2, 3], "drawing")
+    assert [next(left), next(left)] == [1, 2]
+    progress.end()
     out, err = capsys.readouterr()
     assert not out
     assert "drawing" in err
-    assert "3/3" in err
 
 
 def test_columns_elsewhere_than_on_a_terminal_have_no_limit(capsys):
