@@ -11,12 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from hpcdist.agent.flames import Speedscope, clean, to_svg
 from hpcdist.base import files
 from hpcdist.rank.stacks import Frame, ThreadStack
 from hpcdist.rank.wishes import OperationTime
@@ -24,6 +25,7 @@ from hpcdist.rank.wishes import OperationTime
 _DUMP_S = 30.0
 """It reads the symbols of all libraries: torch has a gigabyte of them."""
 _MOST_FUNCTIONS = 50
+_MOST_BYTES = 1 << 26
 _NAME = "py-spy"
 _SCOPE_FILE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _INSTALL = "install it into the job's environment: pip install 'hpcdist[py-spy]'"
@@ -59,27 +61,6 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class _Shared(msgspec.Struct, frozen=True):
-    frames: list[_SampledFrame]
-
-
-class _SampledFrame(msgspec.Struct, frozen=True):
-    name: str
-    file: str | None = None
-    line: int | None = None
-
-
-class _Profile(msgspec.Struct, frozen=True):
-    name: str
-    samples: list[list[int]]
-    weights: list[float]
-
-
-class _Speedscope(msgspec.Struct, frozen=True):
-    profiles: list[_Profile]
-    shared: _Shared
-
-
 _THREADS = msgspec.json.Decoder(list[_Thread])
 
 
@@ -108,49 +89,48 @@ def dump(pid: int) -> Dump:
 
 
 def record(pid: int, path: Path, *, length_s: float) -> Samples:
-    """Sample the stacks of a process: half of the time for `path`.speedscope.json, and the other
-    for the flame graph `path`.svg."""
+    """Sample the stacks of a process, into `path`.speedscope.json and the flame graph
+    `path`.svg."""
     program = find()
     if program is None:
         return Samples(error=f"py-spy is not there; {_INSTALL}")
-    formats = {"speedscope": ".speedscope.json", "flamegraph": ".svg"}
-    found = {kind: path.with_name(path.name + ending) for kind, ending in formats.items()}
-    each_s = max(1, round(length_s / len(formats)))
+    for_speedscope, graph = (
+        path.with_name(path.name + ending) for ending in (".speedscope.json", ".svg")
+    )
+    argv = [program, "record", "--idle", "--pid", str(pid), "--format", "speedscope"]
+    argv += ["--duration", str(max(1, round(length_s))), "--output", str(for_speedscope)]
     try:
-        for kind, file in found.items():
-            argv = [program, "record", "--idle", "--pid", str(pid), "--format", kind]
-            argv += ["--duration", str(each_s), "--output", str(file)]
-            done = run(argv, limit_s=each_s + _DUMP_S)
-            if done.returncode != 0 or not file.is_file():
-                return Samples(error=why(done.stderr))
-            file.chmod(files.PRIVATE_FILE)
-        speedscope = files.read_bytes(found["speedscope"], most_bytes=files.MOST_JSON_BYTES * 4)
-        operations = _functions(msgspec.json.decode(speedscope, type=_Speedscope), pid)
+        done = run(argv, limit_s=length_s + _DUMP_S)
+        if done.returncode != 0 or not for_speedscope.is_file():
+            return Samples(error=why(done.stderr))
+        text = files.read_bytes(for_speedscope, most_bytes=_MOST_BYTES)
+        content = clean(msgspec.json.decode(text, type=Speedscope))
+        files.write_whole(for_speedscope, msgspec.json.encode(content))
+        files.write_whole(graph, to_svg(content, f"{path.name}, {length_s:g} s by py-spy"))
     except subprocess.TimeoutExpired:
-        return Samples(error=f"py-spy did not end within {each_s + _DUMP_S:g} s")
+        return Samples(error=f"py-spy did not end within {length_s + _DUMP_S:g} s")
     except (OSError, msgspec.MsgspecError) as error:
         return Samples(error=f"py-spy: {error}")
-    return Samples(length_s=each_s, operations=operations, files=list(found.values()))
+    return Samples(
+        length_s=length_s, operations=_functions(content, pid), files=[for_speedscope, graph]
+    )
 
 
-def _functions(content: _Speedscope, pid: int) -> list[OperationTime]:
+def _functions(content: Speedscope, pid: int) -> list[OperationTime]:
     """Return the functions that were innermost in the main thread."""
-    profiles = content.profiles
-    main = next((one for one in profiles if one.name.startswith(f"Thread {pid} ")), profiles[0])
+    of_main = [one for one in content.profiles if one.name.startswith(f"Thread {pid} ")]
     calls: Counter[int] = Counter()
-    times: Counter[int] = Counter()
-    for stack, weight in zip(main.samples, main.weights, strict=True):
-        calls[stack[-1]] += 1
-        times[stack[-1]] += weight  # type: ignore[assignment]  # seconds
+    times: dict[int, float] = defaultdict(float)
+    for thread in of_main or content.profiles[:1]:
+        for stack, weight in zip(thread.samples, thread.weights, strict=True):
+            if stack:
+                calls[stack[-1]] += 1
+                times[stack[-1]] += weight
     frames = content.shared.frames
     return [
-        OperationTime(name=_name(frames[index]), calls=calls[index], self_s=float(self_s))
-        for index, self_s in times.most_common(_MOST_FUNCTIONS)
+        OperationTime(name=frames[index].place, calls=number, self_s=times[index])
+        for index, number in calls.most_common(_MOST_FUNCTIONS)
     ]
-
-
-def _name(frame: _SampledFrame) -> str:
-    return f"{frame.name} ({os.path.basename(frame.file or '?')}:{frame.line or '?'})"
 
 
 def run(argv: Sequence[str], *, limit_s: float) -> subprocess.CompletedProcess[bytes]:

@@ -3,10 +3,12 @@
 import gzip
 import json
 from types import SimpleNamespace
+from xml.etree import ElementTree as ET
 
 import pytest
 from torch.autograd import DeviceType
 
+from hpcdist.agent import flames
 from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
@@ -75,6 +77,7 @@ def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
     assert first["steps"] == 3 + 2
 
 
+SVG = "{http://www.w3.org/2000/svg}"
 LIVING = """
 import sys, time
 from pathlib import Path
@@ -111,6 +114,25 @@ record.step(samples=4)
 """
 
 
+def test_a_flame_graph_has_a_box_for_each_call_and_no_markup_of_names():
+    frames = [flames.SampledFrame("outer", "/x/train.py", 3), flames.SampledFrame("<b>\x1b")]
+    thread = flames.ThreadSamples("sampled", "main", "seconds", 0, 1, [[0, 1], [0]], [0.75, 0.25])
+    content = flames.Speedscope([thread], flames._Shared(frames))
+    graph = ET.fromstring(flames.to_svg(flames.clean(content), "a & b"))
+    boxes = [
+        (one.find(f"{SVG}title").text, one.find(f"{SVG}rect").get("width"))
+        for one in graph.iter(f"{SVG}g")
+    ]
+    assert boxes == [
+        ("all threads: 1.00 s, 100.0%", "1200.00"),
+        ("main: 1.00 s, 100.0%", "1200.00"),
+        ("outer (train.py:3): 1.00 s, 100.0%", "1200.00"),
+        ("<b>\\x1b (?:?): 0.75 s, 75.0%", "900.00"),
+    ]
+    nothing = flames.Speedscope([], flames._Shared([]))
+    assert len(list(ET.fromstring(flames.to_svg(nothing, "")).iter(f"{SVG}g"))) == 1
+
+
 def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
     launch, write_script, tmp_path, capsys
 ):
@@ -120,10 +142,17 @@ def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
 
     assert main(["profile", path, "--ranks", "1", "--seconds", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{run.id}: the main thread of rank 1 in 1 s of samples"
+    assert lines[0] == f"{run.id}: the main thread of rank 1 in 2 s of samples"
     assert max(len(line) for line in lines[1:] if path not in line) <= 80
     sampled = sorted(file.name for file in run.traces_folder.iterdir())
     assert [name.split(".", 2)[2] for name in sampled] == ["speedscope.json", "svg"]
+    content = json.loads((run.traces_folder / sampled[0]).read_bytes())
+    frames, threads = content["shared"]["frames"], content["profiles"]
+    outermost = {frames[stack[0]]["file"] for one in threads for stack in one["samples"] if stack}
+    assert "living.py" in {name.rpartition("/")[2] for name in outermost}
+    assert not any("hpcdist/" in name for name in outermost)
+    graph = ET.fromstring((run.traces_folder / sampled[1]).read_text())
+    assert any("living.py" in (text.text or "") for text in graph.iter(f"{SVG}title"))
 
     (tmp_path / "tell").touch()
     launched.wait(lambda: any(event["event"] == "steps" for event in launched.events(1)))
