@@ -80,7 +80,8 @@ clusters:
 _NOTES = """
 - `setup`: each item is bash code of one or more lines. A single text is a list of one item.
 - `environment`: values are text. Put numbers, true and false in quotes.
-- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
+- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job. A folder
+  stands for `bin/python` in it, or in its `.venv`; `.` is the file's own.
 - `container`: has the keys of [a job's section `container`](job-keys.md#container), and counts for jobs that name no image. A path
   of an image is relative to the file. See [containers.md](containers.md).
 - `host`: `hpc` or `me@login.site.org:/work/me`, as ssh knows it, and a folder there. The keys beside it, and paths in them, are
@@ -182,6 +183,18 @@ clusters:
       - module load cuda/12.4
       - source ~/venvs/torch/bin/activate
     python: ~/venvs/torch/bin/python
+```
+
+uv: a project with its environment beside the file, made by `uv sync --frozen` on the login node, so that the nodes have what
+`uv.lock` says. Nothing is activated and no pip is needed; nodes need not reach the internet. `uv run hpcdist submit ...` does the
+same without a profile, as jobs run with the interpreter that submits. spec.json keeps a digest of `uv.lock`, by which
+`hpcdist diff` tells runs of other locks apart, and a snapshot has the file itself.
+
+```yaml
+clusters:
+  gpu:
+    partition: gpu
+    python: .venv/bin/python
 ```
 
 conda:

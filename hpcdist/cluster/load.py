@@ -12,6 +12,7 @@ both files describe is merged key by key; the project's file wins, and flags win
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -306,12 +307,32 @@ def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     if python := values.get("python"):
         python = os.path.expanduser(python)
         # A path is relative to the file, a bare name is for PATH.
-        values["python"] = os.path.abspath(file.path.parent / python) if "/" in python else python
+        values["python"] = python
+        if "/" in python or python in {".", ".."}:
+            path = os.path.abspath(file.path.parent / python)
+            values["python"] = _interpreter(path, f"{file.shown}: cluster {name}: python")
     image = (values.get("container") or {}).get("image")
     if image and image.startswith((".", "~")):
         path = os.path.abspath(file.path.parent / os.path.expanduser(image))
         values["container"] = {**values["container"], "image": path}
     return values
+
+
+def _interpreter(path: str, shown: str) -> str:
+    """Return the interpreter that a path means: itself, or that of an environment's folder, or of a
+    project that uv, or venv, has made one in. ProfileError for a folder without any."""
+    if not os.path.isdir(path):
+        return path  # a file, or one that only the nodes or a host have
+    for folder in (path, os.path.join(path, ".venv")):
+        if os.access(interpreter := os.path.join(folder, "bin", "python"), os.X_OK):
+            return interpreter
+    is_uv = os.path.exists(os.path.join(path, "uv.lock"))
+    raise ProfileError(
+        f"{shown} is the folder {path}, which has no environment",
+        hint=f"make it: cd {shlex.quote(path)} && uv sync --frozen"
+        if is_uv
+        else "name an interpreter, an environment's folder, or a project with a .venv",
+    )
 
 
 def _check(values: Mapping[str, Any], origin: Origin) -> None:

@@ -110,7 +110,8 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     container: Container = Container()
     """The image of every job that names none: keys as in the section container of a job."""
     python: str | None = None
-    """Interpreter that runs the job; unset: the one that submits."""
+    """Interpreter that runs the job, or the folder of its environment (venv, uv), or of a project
+    with one in .venv; unset: the one that submits."""
     host: str | None = None
     """Login node that jobs are submitted from by ssh, HOST or HOST:FOLDER; the folder, hpcdist in
     the home if unset, holds the projects there. Where the scheduler's own commands are at hand,

@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
-from hpcdist.base.version import versions
+from hpcdist.base.version import locked, versions
 from hpcdist.cluster.channels import own_channels
 from hpcdist.job.spec import job_to_dict
 from hpcdist.machine.command import call_command
@@ -283,7 +283,7 @@ def surroundings_now() -> RunSpec:
     return RunSpec(
         user=user,
         host=socket.gethostname(),
-        versions=versions(),
+        versions=versions() | locked(Path.cwd()),
         git=git_state(),
         environment=redact(os.environ),
     )

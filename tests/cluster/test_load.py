@@ -2,6 +2,7 @@
 
 import grp
 import os
+import sys
 
 import pytest
 from another_user import NOBODY, needs_root
@@ -186,17 +187,30 @@ def test_setup_may_be_one_text_of_several_lines_and_empty_keys_are_empty(profile
         ("/opt/python", "/opt/python"),
         (".venv/bin/python", "{project}/.venv/bin/python"),
         ("~/venv/bin/python", "{home}/venv/bin/python"),
+        (".", "{project}/.venv/bin/python"),
+        ("./.venv", "{project}/.venv/bin/python"),
     ],
 )
 def test_the_path_of_python_is_relative_to_the_file(
     profiles, monkeypatch, tmp_path, written, meant
 ):
     profiles.project(of_one(f"{{python: {written}}}"))
+    interpreter = profiles.project_folder / ".venv" / "bin" / "python"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.symlink_to(sys.executable)  # as uv makes it, without a pip beside it
     below = profiles.project_folder / "below"
     below.mkdir()
     monkeypatch.chdir(below)
     expected = meant.format(project=profiles.project_folder, home=tmp_path / "home")
     assert load_profile().profile.python == expected
+
+
+def test_a_project_without_its_environment_is_refused_with_the_command_that_makes_it(profiles):
+    profiles.project(of_one("{python: .}"))
+    (profiles.project_folder / "uv.lock").write_text("version = 1\n")
+    with pytest.raises(ProfileError, match="which has no environment") as error:
+        load_profile()
+    assert error.value.hint.endswith("uv sync --frozen")
 
 
 @pytest.mark.parametrize(
