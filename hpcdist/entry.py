@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hpcdist.agent import task
 from hpcdist.runs.run import Run
 from hpcdist.runs.untold import is_untold
+
+if TYPE_CHECKING:
+    from hpcdist.agent.agent import Companions
+    from hpcdist.job.spec import JobSpec
 
 _LEAST_BYTES = 128_000
 """Least size of events: to read less takes two milliseconds."""
@@ -23,17 +29,36 @@ _MOST_FILES = 256
 def main() -> None:
     """Be the agent of this node; on the first one, keep the figures of the run and tell of its end;
     end with the exit code of the run. The scheduler's script calls this."""
-    led = task.run_submitted()
+    led = task.run_submitted(_start_trackers)
     if led is None:
         sys.exit(0)
     run, code = led
     keep_figures(run)
+    _tell_end(run)
+    # The scheduler must see a failed run as a failed job: dependencies count on it.
+    sys.exit(code)
+
+
+def main_here() -> None:
+    """Be the agent of a node that is simulated on this machine; the local scheduler's script calls
+    this. Who follows the run knows its exit code from the verdict, and its figures from the
+    events."""
+    led = task.run_submitted(_start_trackers, adopts=False)
+    if led is not None:
+        _tell_end(led[0])
+
+
+def _tell_end(run: Run) -> None:
     if is_untold(run):
         from hpcdist.notify import tell_end  # with what asks schedulers
 
         tell_end(run)
-    # The scheduler must see a failed run as a failed job: dependencies count on it.
-    sys.exit(code)
+
+
+def _start_trackers(run: Run, job: JobSpec, log: Callable[[str], None]) -> Companions:
+    from hpcdist.tracking import Trackers  # few jobs have any
+
+    return Trackers(run, job, log)
 
 
 def keep_figures(run: Run) -> None:

@@ -10,8 +10,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -32,6 +33,21 @@ from hpcdist.schedulers.base import JobPlace, Scheduler
 from hpcdist.schedulers.jobs import note_own_job
 
 
+class Companions(Protocol):
+    """Processes beside the agent of the first node, which outlive the ranks, and not the agent."""
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Their ids."""
+
+    def end(self, verdict: Verdict | None, *, is_over: bool) -> None:
+        """End them, once they know how this life ended, and whether the run is over."""
+
+
+StartCompanions: TypeAlias = Callable[[Run, JobSpec, Callable[[str], None]], Companions]
+"""Starts them for a run; the last is told what becomes of them."""
+
+
 class Agent:
     """The life of a run on one node, `run_to_end`."""
 
@@ -45,6 +61,7 @@ class Agent:
         *,
         is_inside: bool = False,
         drill: DrillPlan | None = None,
+        start_companions: StartCompanions | None = None,
     ) -> None:
         """`is_inside` where the agent is in an image, and another process concludes for it."""
         self.verdict: Verdict | None = None
@@ -58,6 +75,8 @@ class Agent:
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
+        self._start_companions = start_companions if place.node_rank == 0 else None
+        self._companions: Companions | None = None
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -74,6 +93,8 @@ class Agent:
                     log=self._log,
                     drill=self._drill,
                 )
+                if self._start_companions is not None:
+                    self._companions = self._start_companions(self._run, self._job, self._log)
                 if self._is_inside:
                     heard = left.EndOfAgent(hears_signals=True)
                     left.leave(self._run, self._node.place.node_rank, heard)
@@ -87,9 +108,15 @@ class Agent:
             sentence = f"the agent of {self._node.name} failed: {why}"
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
-            kill_descendants()
+            kill_descendants(self._companions.pids if self._companions else ())
             if self._member is not None:
                 self._member.end()
+        self._conclude()
+        if self._companions is not None:
+            is_over = self._run.verdict_file.exists()
+            self._companions.end(self.verdict, is_over=is_over or self._is_inside)
+
+    def _conclude(self) -> None:
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is None or not self._attempts.has_a_say():
             return
@@ -154,7 +181,12 @@ class Agent:
             print(time.strftime("%H:%M:%S"), line, file=log)
 
 
-def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None = None) -> int:
+def run_agent(
+    run_path: Path,
+    place: JobPlace,
+    digests: Mapping[str, str] | None = None,
+    start_companions: StartCompanions | None = None,
+) -> int:
     """Be the agent of one node; returns the exit code of the run, as far as this node knows it.
 
     `digests` are those of the run's files at its submission; None where there was none.
@@ -179,7 +211,16 @@ def run_agent(run_path: Path, place: JobPlace, digests: Mapping[str, str] | None
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0 and not is_inside:
         note_own_job(run, requeuer.own_job_id())
-    agent = Agent(run, job, plan, place, requeuer, is_inside=is_inside, drill=spec.drill)
+    agent = Agent(
+        run,
+        job,
+        plan,
+        place,
+        requeuer,
+        is_inside=is_inside,
+        drill=spec.drill,
+        start_companions=start_companions if job.record.track else None,
+    )
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

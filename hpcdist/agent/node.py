@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from hpcdist.agent.script_trackers import find_mlflow_run, tracker_variables
 from hpcdist.base import files
-from hpcdist.job.spec import JobSpec, ScriptJob
+from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine import descriptors
 from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
@@ -279,6 +280,8 @@ def rank_orders(
         shares = [[] for _ in range(num_ranks)]
     else:
         shares = share_cpus(cpus, num_ranks, per_share=node.job.cpus_per_rank)
+    sweep = run.read_sweep_place()
+    group = run.id if sweep is None else str(sweep.id)
     bound_to = {cpu for share in shares for cpu in share}
     orders = []
     for local_rank in range(num_ranks):
@@ -306,6 +309,10 @@ def rank_orders(
             max_restarts=node.job.launch.max_restarts,
             interface=interface,
         )
+        if isinstance(node.job, OwnCodeJob):
+            environment |= tracker_variables(run.id, group, place, os.environ)
+            if place.rank == 0 and meeting.attempt > 0:
+                environment |= find_mlflow_run(run.id, os.environ)
         order = RankOrder(
             **place.place_fields(),
             run_path=str(run.path),

@@ -150,6 +150,8 @@ def _type(annotation: str, types: Mapping[str, str]) -> str:
         text = f"{inner}; or a list"
     elif base.startswith("tuple[") and base.endswith(", ...]"):
         text = f"list, each {_type(base.removeprefix('tuple[').removesuffix(', ...]'), types)}"
+    elif base.startswith("list[Literal["):
+        text = f"list of {_type(base.removeprefix('list[').removesuffix(']'), types)}"
     elif base.startswith("Literal["):
         text = ", ".join(re.findall(r"'([^']*)'", base))
     elif match := re.fullmatch(r"Annotated\[(int|float), Meta\((.*)\)\]", base):

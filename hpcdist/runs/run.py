@@ -24,6 +24,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
+      tracking/               of each tracker what it says and how far it is; tensorboard/ its files
       notify.log              who was told of the end, or why not
       figures.msgpack         what a summary makes of the events, where they are many
 

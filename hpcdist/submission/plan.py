@@ -28,6 +28,7 @@ from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
 from hpcdist.submission.container import explanation, in_container, settle_container
 from hpcdist.submission.points import Point
+from hpcdist.submission.trackers import settle_trackers
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
 
@@ -272,6 +273,7 @@ def plan_run(
     check_channels(own_channels(cluster.profile.notify))
     with _located(loaded):
         load_workload(loaded.job).check()
+        loaded = settle_trackers(loaded, cluster)
         loaded, container_notes = settle_container(loaded, cluster, chosen)
         if allocation is None:
             plan = chosen.plan(loaded.job, cluster.profile)
@@ -326,6 +328,7 @@ def plan_points(
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
                 load_workload(job).check()
+                loaded = settle_trackers(loaded, same.cluster)
                 loaded, container_notes = settle_container(loaded, same.cluster, same.scheduler)
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):

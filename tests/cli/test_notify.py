@@ -21,6 +21,18 @@ from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 
 LIMIT_S = 60.0
+TRACKED = """
+import glob, os, time
+from hpcdist import record
+end_s = time.monotonic() + 100
+files = "runs/*/tensorboard/*"
+while not any(b"speed/step_time_s" in open(path, "rb").read() for path in glob.glob(files)):
+    assert time.monotonic() < end_s
+    time.sleep(0.1)
+    record.step(samples=1)
+names = ("WANDB_RUN_ID", "WANDB_RUN_GROUP", "WANDB_RESUME")
+print("wandb:", *map(os.environ.get, names))
+"""
 DONE = Verdict(kind="done", state="done", message="done", exit_code_of_run=0)
 FAILED = Verdict(
     kind="exit", state="failed", message="rank 1 (host h) left with 3", exit_code_of_run=1
@@ -97,7 +109,7 @@ def wait_for(condition):
 def test_every_channel_gets_one_message_at_the_end_and_no_address_is_written_down(
     hpcdist, service, tmp_path
 ):
-    hpcdist.write("script.py", "print('hello')")
+    hpcdist.write("script.py", TRACKED)
     address = hpcdist.write("address", f"json://{service.address}/s3cret-path/\n")
     address.chmod(0o600)
     command = hpcdist.write(
@@ -119,13 +131,20 @@ def test_every_channel_gets_one_message_at_the_end_and_no_address_is_written_dow
         f"command:{command} 'told of it'",
     ]
     options = [word for channel in channels for word in ("--notify", channel)]
-    done = hpcdist("submit", "script.py", "--local", *options)
-    assert done.returncode == 0, done.stderr
+    done = hpcdist(
+        "submit", "script.py", "--local", "--set", "record.track=[tensorboard]", *options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     _, folder = sorted((tmp_path / "runs").iterdir())
     wait_for((folder / "notify.log").exists)
 
+    # The script ends once its steps are in the tracker; its end is there, too.
+    (events,) = (folder / "tensorboard").iterdir()
+    assert b"final/restarts" in events.read_bytes()
+    assert "tensorboard has the run" in (folder / "logs" / "agent-00000.log").read_text()
     by_path = dict(service.received)
     (ntfy,) = [content for content in by_path.values() if "s3cret-topic" in content]
+    assert f"wandb: {folder.name} {folder.name} allow\n" in done.stdout
     posted = json.loads(by_path["/s3cret-path/"])
     assert posted["title"] == "script: done"
     assert f"run {folder.name}: done in " in posted["message"]

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import without_passwords
 from hpcdist.base.text import shown
-from hpcdist.summary.export.series import Export, History, final_figures, make_export
+from hpcdist.summary.export.live import NewPoint
+from hpcdist.summary.export.series import Export, History, Point, final_figures, make_export
 from hpcdist.summary.values import RunSummary, Summary, to_json
 
 if TYPE_CHECKING:
@@ -65,11 +66,7 @@ def import_runs(summary: Summary, uri: str) -> dict[str, int]:
         client = MlflowClient(tracking_uri=uri)
         for run in summary.runs:
             if run.job not in experiments:
-                name = shown(run.job)
-                known = client.get_experiment_by_name(name)
-                experiments[run.job] = (
-                    known.experiment_id if known else client.create_experiment(name)
-                )
+                experiments[run.job] = _find_experiment(client, run.job)
             outcomes[_import_run(client, experiments[run.job], run)] += 1
     except (MlflowException, OSError) as error:  # told as MLflow tells it
         lines = (line for line in str(error).splitlines() if line.strip())
@@ -85,15 +82,10 @@ def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
     from mlflow.entities import Metric
 
     export = make_export(run)
-    id_tag = run.run.replace("'", "")  # searches have no way to quote it
-    query = f"tags.`{_RUN_TAG}` = '{id_tag}'"
-    imported = client.search_runs([experiment], query, max_results=1)
-    if not imported:
-        start = _ms(export.created_s)
-        tags = {_RUN_TAG: id_tag}
-        _log(client, client.create_run(experiment, start, tags, run.run), export)
+    tracked = _find(client, experiment, export)
+    if tracked is None:
+        _log(client, _create(client, experiment, export), export)
         return "new"
-    tracked = imported[0]
     # It had ended when it was imported, and was imported whole: the state comes last.
     is_whole = tracked.data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
     if not is_whole:
@@ -111,26 +103,89 @@ def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
     return "updated" if changed else "unchanged"
 
 
-def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
-    from mlflow.entities import Param, RunTag
+def _find_experiment(client: MlflowClient, job: str) -> str:
+    """Return the id of the experiment of a job, which is made where it is not there."""
+    name = shown(job)
+    known = client.get_experiment_by_name(name)
+    return known.experiment_id if known else client.create_experiment(name)
 
-    id_, run, history = tracked.info.run_id, export.run, export.read_history()
+
+def _find(client: MlflowClient, experiment: str, export: Export) -> Tracked | None:
+    """Return the run of a run; None where it is not there yet."""
+    query = f"tags.`{_RUN_TAG}` = '{_id_tag(export)}'"
+    found = client.search_runs([experiment], query, max_results=1)
+    return found[0] if found else None
+
+
+def _create(client: MlflowClient, experiment: str, export: Export) -> Tracked:
+    tags = {_RUN_TAG: _id_tag(export)}
+    return client.create_run(experiment, _ms(export.created_s), tags, export.run.run)
+
+
+def _id_tag(export: Export) -> str:
+    return export.run.run.replace("'", "")  # searches have no way to quote it
+
+
+class TrackedRun:
+    """A run in MLflow while it runs, at the address in MLFLOW_TRACKING_URI."""
+
+    def __init__(self) -> None:
+        for name, value in {**_QUIET, "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient()
+        self._id = ""
+
+    def begin(self, export: Export) -> None:
+        experiment = _find_experiment(self._client, export.run.job)
+        tracked = _find(self._client, experiment, export) or _create(
+            self._client, experiment, export
+        )
+        self._id = tracked.info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        _log_settings(self._client, tracked, export)
+
+    def add(self, points: list[NewPoint]) -> None:
+        for some in _batches([_metric(name, point) for name, point in points], _MOST_AT_ONCE):
+            self._client.log_batch(self._id, metrics=some)
+
+    def end(self, export: Export, *, is_over: bool) -> None:
+        if is_over:
+            _log_end(self._client, self._id, export, last_s=time.time())
+
+
+def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
+    id_, history = tracked.info.run_id, export.read_history()
+    _log_settings(client, tracked, export)
+    for metrics in _batches(_metrics(client, tracked, history), _MOST_AT_ONCE):
+        client.log_batch(id_, metrics=metrics)
+    _log_end(client, id_, export, last_s=max(points[-1].time_s for points in history.values()))
+
+
+def _log_settings(client: MlflowClient, tracked: Tracked, export: Export) -> None:
+    from mlflow.entities import Param
+
     params = [
         Param(key[: _LONGEST["key"]], str(value)[: _LONGEST["setting"]])
         for key, value in export.settings.items()
         if key not in tracked.data.params  # they cannot be changed there
     ]
     for some in _batches(params, _MOST_SETTINGS):
-        client.log_batch(id_, params=some)
-    for metrics in _batches(_metrics(client, tracked, history), _MOST_AT_ONCE):
-        client.log_batch(id_, metrics=metrics)
+        client.log_batch(tracked.info.run_id, params=some)
+
+
+def _log_end(client: MlflowClient, id_: str, export: Export, *, last_s: float) -> None:
+    """Give the figures of the whole run as files, how it ended, and where it was."""
+    from mlflow.entities import RunTag
+
+    run = export.run
     client.log_dict(id_, to_json(Summary(runs=[run], groups=[], skipped=[]))[0], "summary.json")
     client.log_text(id_, json.dumps(export.settings, indent=2, ensure_ascii=False), "settings.json")
     status = _status(run)
     if status in _OPEN:
         client.update_run(id_, status=status)
     else:
-        last_s = max(points[-1].time_s for points in history.values())
         client.set_terminated(id_, status, end_time=_ms(last_s))
     spec = export.spec
     tags = {
@@ -153,20 +208,24 @@ def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
 
 def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
     """Return the points that are not there yet."""
-    from mlflow.entities import Metric
-
     metrics: list[Metric] = []
     for name, points in history.items():
-        # A phase of the user's may have any name.
-        allowed = (char if char.isalnum() or char in "_-./ " else "_" for char in name)
-        key = "".join(allowed)[: _LONGEST["key"]]
+        wanted = [_metric(name, point) for point in points]
+        key = wanted[0].key if wanted else name
         there = set()
         if key in tracked.data.metrics:
             points_there = client.get_metric_history(tracked.info.run_id, key)
             there = {(metric.value, metric.timestamp, metric.step) for metric in points_there}
-        wanted = [(point.value, _ms(point.time_s), point.step) for point in points]
-        metrics += [Metric(key, *point) for point in wanted if point not in there]
+        metrics += [one for one in wanted if (one.value, one.timestamp, one.step) not in there]
     return metrics
+
+
+def _metric(name: str, point: Point) -> Metric:
+    from mlflow.entities import Metric
+
+    # A phase of the user's may have any name.
+    allowed = (char if char.isalnum() or char in "_-./ " else "_" for char in name)
+    return Metric("".join(allowed)[: _LONGEST["key"]], point.value, _ms(point.time_s), point.step)
 
 
 def _status(run: RunSummary) -> str:

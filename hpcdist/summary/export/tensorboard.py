@@ -8,13 +8,17 @@ before, and nothing else.
 from __future__ import annotations
 
 import io
-from collections import defaultdict
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcdist.base import files
 from hpcdist.base.text import unique
 from hpcdist.runs.run import slug
+from hpcdist.summary.export.live import NewPoint
 from hpcdist.summary.export.series import Export, make_export
 from hpcdist.summary.values import Summary
 from hpcdist.summary.writing import cannot_write_output
@@ -41,30 +45,80 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
 
 
 def _encode(export: Export) -> bytes:
-    from tensorboard.compat.proto.event_pb2 import Event
+    points = [NewPoint(name, one) for name, own in export.read_history().items() for one in own]
+    times = {(point.step, point.time_s) for _, point in points}
+    begun_s, last_s = min(times)[1], max(times)[1]
+    start, end = _session(export, begun_s, last_s)
+    return b"".join(
+        [
+            _version(begun_s),
+            _record(wall_time=begun_s, summary=start),
+            *_scalars(sorted(points, key=lambda each: each.point[:2])),
+            _record(wall_time=last_s, summary=end),
+        ]
+    )
+
+
+class EventFile:
+    """An event file that grows while a run goes on; each life has one, and they count together."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._last_steps: dict[str, int] = {}
+
+    def begin(self, export: Export) -> None:
+        now_s = time.time()
+        self._folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        path = self._folder / f"events.out.tfevents.{now_s:.0f}.hpcdist.{os.getpid()}"
+        self._file = path.open("xb", buffering=0)
+        start, _ = _session(export, now_s, now_s)
+        self._file.write(_version(now_s) + _record(wall_time=now_s, summary=start))
+
+    def add(self, points: list[NewPoint]) -> None:
+        assert self._file is not None
+        again = [one.step for name, one in points if one.step < self._last_steps.get(name, 0)]
+        # What a restart does again counts in the place of what was there.
+        purge = [_restart(min(again), points[0].point.time_s)] if again else []
+        self._last_steps |= {name: point.step for name, point in points}
+        self._file.write(b"".join([*purge, *_scalars(points)]))
+
+    def end(self, export: Export, *, is_over: bool) -> None:
+        assert self._file is not None
+        if is_over:
+            now_s = time.time()
+            _, end = _session(export, now_s, now_s)
+            self._file.write(_record(wall_time=now_s, summary=end))
+        self._file.close()
+
+
+def _scalars(points: Sequence[NewPoint]) -> Iterator[bytes]:
+    """Yield an event for each moment; points of one moment are behind each other."""
     from tensorboard.compat.proto.summary_pb2 import Summary as Values
+
+    for (step, time_s), same in groupby(points, key=lambda each: each.point[:2]):
+        scalars = [Values.Value(tag=name, simple_value=point.value) for name, point in same]
+        yield _record(wall_time=time_s, step=step, summary=Values(value=scalars))
+
+
+def _version(time_s: float) -> bytes:
+    return _record(wall_time=time_s, file_version="brain.Event:2")
+
+
+def _restart(step: int, time_s: float) -> bytes:
+    """Return the event by which TensorBoard forgets what it has from a step on."""
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    return _record(wall_time=time_s, step=step, session_log=SessionLog(status=SessionLog.START))
+
+
+def _record(**fields: Any) -> bytes:
+    """Return an event as it stands in a file."""
+    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    moments: dict[tuple[int, float], list[tuple[str, float]]] = defaultdict(list)
-    for name, points in export.read_history().items():
-        for point in points:
-            moments[point.step, point.time_s].append((name, point.value))
-    ordered = sorted(moments)  # by step: one event for each
-    begun_s, last_s = ordered[0][1], ordered[-1][1]
-    start, end = _session(export, begun_s, last_s)
-    events = [
-        Event(wall_time=begun_s, file_version="brain.Event:2"),
-        Event(wall_time=begun_s, summary=start),
-    ]
-    for step, time_s in ordered:
-        values = moments[step, time_s]
-        scalars = [Values.Value(tag=name, simple_value=value) for name, value in values]
-        events.append(Event(wall_time=time_s, step=step, summary=Values(value=scalars)))
-    events.append(Event(wall_time=last_s, summary=end))
     buffer = io.BytesIO()
-    writer = RecordWriter(buffer)
-    for event in events:
-        writer.write(event.SerializeToString())
+    RecordWriter(buffer).write(Event(**fields).SerializeToString())
     return buffer.getvalue()
 
 
