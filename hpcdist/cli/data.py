@@ -259,6 +259,7 @@ def show(
     from PIL import Image
 
     from hpcdist.base.files import write_whole
+    from hpcdist.data.images.transforms import notes_on_transform
 
     if out is not None:
         _check_picture(out)
@@ -269,6 +270,7 @@ def show(
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")
     note_unmade(wanted)
+    note(*notes_on_transform(wanted.transform))
     picture = _draw(wanted, seed=seed, number=number)
     content = io.BytesIO()
     picture.save(content, Image.registered_extensions()[path.suffix.lower()])

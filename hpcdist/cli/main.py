@@ -138,9 +138,13 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "hpcdist"
         hint = f"see {command} --help"
+        message = error.format_message()
         if isinstance(error, click.NoSuchOption):
-            hint += "; options of a script go after --"
-        return _report(error.format_message(), hint, EXIT_USER)
+            given = sys.argv[1:] if args is None else list(args)
+            option = _as_given(error.option_name, given)
+            message = message.replace(repr(error.option_name), repr(option))
+            hint += f"; options of a script go after --, as in: -- {option}"
+        return _report(message, hint, EXIT_USER)
     except (click.Abort, KeyboardInterrupt):
         return _report("interrupted", "", EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
@@ -157,6 +161,12 @@ def _called(args: Sequence[str] | None) -> object:
         return answer(hpcdist)
     words = None if args is None else list(args)
     return hpcdist.main(args=words, prog_name="hpcdist", standalone_mode=False)
+
+
+def _as_given(option: str, arguments: Sequence[str]) -> str:
+    """Return the whole option: of -get_timing, which scripts may have, click names -g alone."""
+    is_short = not option.startswith("--")
+    return next((word for word in arguments if is_short and word.startswith(option)), option)
 
 
 def _report(message: str, hint: str, exit_code: int) -> int:

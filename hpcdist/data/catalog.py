@@ -16,7 +16,7 @@ from hpcdist.base.text import nearest_first
 from hpcdist.data import in_memory
 from hpcdist.data.images import faces, folders
 from hpcdist.data.images.device_transforms import is_on_device
-from hpcdist.data.images.transforms import is_unchanged
+from hpcdist.data.images.transforms import is_unchanged, notes_on_transform
 from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
 
@@ -145,7 +145,7 @@ def data_notes(data: Data) -> list[str]:
     notes = [unmade] if unmade else []
     if _to_download(data):
         notes.append(f"{data.name} is downloaded to {data.root}")
-    return notes + entry.remarks(data)
+    return notes + entry.remarks(data) + notes_on_transform(data.transform)
 
 
 def download_data(data: Data) -> None:

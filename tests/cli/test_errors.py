@@ -37,6 +37,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t.py", "--debug", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
         (["submit", "ddp", "--scheduler", "sge"], 2, "'sge'", "hpcdist submit --help"),
         (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
+        (["submit", "t.py", "-get_timing"], 2, "No such option '-get_timing'", ": -- -get_timing"),
         (["submit", "t", "--local"], 2, "there is no job called 't'", "did you mean t.py?"),
         (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),
         (["doctor", "--sweep", "nodes=1,2"], 2, "No such option '--sweep'", "doctor --help"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterable
@@ -58,9 +59,13 @@ class DataloadWorkload(Workload[DataloadJob]):
         check_dataload(self.job)
 
     def notes(self) -> list[str]:
-        """Return which data sets are made first; how images are split changes nothing here."""
+        """Return which data sets are made first, and what transforms need not have; how images are
+        split changes nothing here."""
+        from hpcdist.data.images.transforms import notes_on_transform
+
         unmade = (find_data_set(data).unmade(data) for data in self._data_sets())
-        return [note for note in unmade if note]
+        on_transforms = map(notes_on_transform, several(self.job.data, "transform"))
+        return [*filter(None, unmade), *dict.fromkeys(itertools.chain(*on_transforms))]
 
     def prepare(self) -> None:
         for data in self._data_sets():

@@ -52,6 +52,8 @@ _NOT_OFFERED = frozenset(
     }
 )
 """Transforms that do not make one image of 8 bits per channel of another."""
+_DONE_ANYWAY = frozenset(("ToTensor", "PILToTensor", "ToImage"))
+"""How lists for torchvision end; a job makes tensors of all images, whatever its list says."""
 _TENSORS_ONLY = frozenset({"RandomErasing", "RandomChannelPermutation", "RandomPhotometricDistort"})
 _TRY = """\
 import json, sys
@@ -207,6 +209,19 @@ def _offered() -> dict[str, tuple[str, ...]]:
     }
 
 
+def notes_on_transform(spec: Spec) -> list[str]:
+    """Return notes for the user on what a list need not have."""
+    named = {name for item in ([spec] if isinstance(spec, str) else spec) for name in _names(item)}
+    return [
+        f"data.transform needs no {name}: images become tensors, scaled to -1 to 1, in any case"
+        for name in sorted(named & _DONE_ANYWAY)
+    ]
+
+
+def _names(item: str | Mapping[str, Any]) -> list[str]:
+    return [item] if isinstance(item, str) else list(item)
+
+
 def is_unchanged(spec: Spec) -> bool:
     return not steps_of(spec)
 
@@ -225,7 +240,7 @@ def build_transform(spec: Spec) -> Transform:
 def steps_of(spec: Spec) -> list[Step]:
     """Return the transforms that `spec` stands for, presets as what they are; JobError."""
     if isinstance(spec, str):
-        return steps_of(PRESETS[spec]) if spec in PRESETS else [Step(spec, {})]
+        return steps_of(PRESETS[spec]) if spec in PRESETS else _steps(spec, {})
     return [step for item in spec for step in _item_steps(item)]
 
 
@@ -239,7 +254,11 @@ def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
             hint="for example {RandomAffine: {degrees: 5}}",
         )
     [(name, arguments)] = item.items()
-    return steps_of(name) if name in PRESETS else [Step(name, dict(arguments))]
+    return steps_of(name) if name in PRESETS else _steps(name, arguments)
+
+
+def _steps(name: str, arguments: Mapping[str, Any]) -> list[Step]:
+    return [] if name in _DONE_ANYWAY and not arguments else [Step(name, dict(arguments))]
 
 
 def _as_json(value: Any) -> str:
