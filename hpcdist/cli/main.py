@@ -37,6 +37,7 @@ VERBS = {
     "diff": "Name the first step at which two runs part, and what differs.",
     "open": "Open the page of a run's summary, or its folder.",
     "fetch": "Download what runs elsewhere have published: events, logs, verdicts.",
+    "course": "List the exercises of a course on distributed training, or start one.",
     "data": "Make, check and show data sets.",
     "drill": "Try a job for two minutes while things go wrong, before a long run.",
     "setup": "Install hpcdist on a host, for --host.",

@@ -210,7 +210,7 @@ def make_wheel() -> bytes:
     """Return a wheel of the hpcdist that runs here, from a checkout as from an installation."""
     package = Path(__file__).parents[1]
     contents = {f"hpcdist/{path.relative_to(package)}": path for path in _files(package)}
-    for name in ("jobs", "templates"):
+    for name in ("course", "jobs", "templates"):
         folder = shipped_folder(name)
         contents |= {f"hpcdist/{name}/{path.relative_to(folder)}": path for path in _files(folder)}
     try:

@@ -1,0 +1,201 @@
+"""The course: files to start from, and pages whose commands still print what they show.
+
+The commands run shortened as the pages say. Scripts are forked from a process that has imported
+what they import.
+"""
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from forked_agents import start_script
+from forked_agents import zygote as make_zygote
+
+from hpcdist.cli.course import EXERCISES
+
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "course"
+NUMBERS = range(1, len(EXERCISES) + 1)
+_AS_PYTHON = """\
+import runpy, sys
+sys.path[0] = "."
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+_STARTERS = {
+    1: [["lfw_dataset.py"], ["lfw_dataset.py", "-visualize_batch"]],
+    2: [["workers.py", "-batches_to_check", "2", "-passes", "2"]],
+    3: [["augmentation.py", "-batches_to_check", "1", "-passes", "1", "-num_workers", "1"]],
+    4: [["handover.py"]],
+    5: [["data_parallel.py", "--batch-sizes", "8", "--repeats", "2"]],
+    12: [["fashion_trainer.py", "--epochs", "1"]],
+    14: [["price.py"]],
+}
+"""Those that the pages do not show, with arguments that make them short; ranks are below."""
+_OF_RANKS = {
+    6: ["distributed.py", "--gpus", "2"],
+    8: ["two_gpus.py", "--gpus", "2", "--", "--epochs", "1"],
+    11: ["sharded.py", "--gpus", "2", "--", "--steps", "1"],
+}
+
+
+def _generator():
+    spec = importlib.util.spec_from_file_location(
+        "generate_course", ROOT / "docs/generate_course.py"
+    )
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generator = _generator()
+
+
+def test_each_exercise_has_a_page_that_the_course_and_the_site_list():
+    names = [f"{number}-{one.name}.md" for number, one in enumerate(EXERCISES, start=1)]
+    assert [page.name for page in generator.pages()] == names
+    index = (generator.COURSE / "README.md").read_text()
+    site = (ROOT / "mkdocs.yml").read_text()
+    for number, (name, page) in enumerate(zip(names, generator.pages(), strict=True), start=1):
+        assert f"({name})" in index
+        assert f"course/{name}" in site
+        assert f"hpcdist course {number} " in page.read_text()
+    for picture in (generator.COURSE / "pictures").iterdir():
+        assert picture.stat().st_size < 60_000
+
+
+def test_each_exercise_has_a_script_to_fill_in_and_one_that_is_solved():
+    for exercise in EXERCISES:
+        starter, solved = ((FILES / name).read_text() for name in exercise.files[:2])
+        assert "TODO" in starter
+        assert "TODO" not in solved
+    used = {name for exercise in EXERCISES for name in exercise.files}
+    assert used == {path.name for path in FILES.iterdir() if path.is_file()}
+
+
+def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
+    listed = json.loads(hpcdist("course", "--json").stdout)
+    assert [one["name"] for one in listed] == [one.name for one in EXERCISES]
+    started = hpcdist("course", 3)
+    assert started.stdout.splitlines()[-1].endswith("python augmentation.py")
+    folder = hpcdist.folder / "course-3-augmentation"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(EXERCISES[2].files)
+    hpcdist.write("course-3-augmentation/augmentation.py", "mine")
+    (folder / "lfw_dataset_solved.py").unlink()
+    again = hpcdist("course", "augmentation", "--json")
+    assert json.loads(again.stdout)["files"] == ["lfw_dataset_solved.py"]
+    assert "augmentation.py is there already" in again.stderr
+    assert (folder / "augmentation.py").read_text() == "mine"
+    for wrong in ("0", "15", "no"):
+        refused = hpcdist("course", wrong)
+        assert (refused.returncode, refused.stdout) == (2, "")
+    assert hpcdist("course", 1, "--out", "/proc/x").returncode == 2
+
+
+def test_options_of_a_script_with_one_dash_reach_it(hpcdist):
+    hpcdist.write("lfw.py", "import sys\nprint(sys.argv[1:])")
+    options = ["-get_timing", "-num_workers", "1", "-batches_to_check", "20"]
+    done = hpcdist("submit", "lfw.py", "--local", "--", *options)
+    assert f"[rank 0] {options}" in done.stdout
+
+
+@pytest.fixture
+def with_torchvision(lasting_process):
+    modules = ("torchvision.transforms", "torchvision.utils", "sklearn.datasets")
+    drawing = "matplotlib.backends.backend_agg"
+    with make_zygote(lasting_process, "known_before_fork", *modules, drawing) as process:
+        yield process
+
+
+@pytest.fixture
+def run_words(hpcdist, with_torchvision, launch_from):
+    """Run words of a command line in a folder; returns what it prints."""
+
+    def as_script(folder, words):
+        (folder / "as_python").write_text(_AS_PYTHON)
+        code = folder / "exit_code"
+        code.unlink(missing_ok=True)
+        start_script(with_torchvision, folder, "as_python", *words, environment={})
+        deadline = time.monotonic() + 150
+        while not code.exists():
+            assert time.monotonic() < deadline, words
+            time.sleep(0.01)
+        printed = (folder / "output").read_text()
+        assert code.read_text() == "0", printed
+        return printed
+
+    def as_ranks(folder, words):
+        """A script with `--gpus N` before and its own arguments after `--`."""
+        options, _, arguments = " ".join(words).partition(" -- ")
+        gpus = int((re.findall(r"--gpus (\d+)", options) or [1])[0])
+        script = folder / words[2]
+        launched = launch_from(with_torchvision)(script, *shlex.split(arguments), gpus=gpus)
+        assert launched.verdict().state == "done", launched.logs()
+        return "\n".join(f"[rank {rank}] {launched.log(rank)}" for rank in range(gpus))
+
+    def run(folder, words):
+        if words[0] == "python":
+            return as_script(folder, words[1:])
+        if words[:2] == ["hpcdist", "submit"] and words[2].endswith(".py"):
+            return as_ranks(folder, words)
+        if words[0] != "hpcdist":
+            return ""
+        hpcdist.folder = folder
+        done = hpcdist(*words[1:])
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def headers(lines):
+    """The lines of a table without any number: of them the columns' names, without their places."""
+    found = (" ".join(line.split()) for line in lines if re.search(r"\S  +\S", line.strip()))
+    return {line for line in found if not re.search(r"\d", line)}
+
+
+def start_all(folder):
+    """Make the files of each exercise; returns its folder by number."""
+    folders = {}
+    for number, exercise in enumerate(EXERCISES, start=1):
+        folders[number] = folder / f"course-{number}-{exercise.name}"
+        folders[number].mkdir()
+        for name in exercise.files:
+            shutil.copy(FILES / name, folders[number])
+    return folders
+
+
+def test_the_pages_commands_run_and_print_tables_with_the_headers_that_are_shown(
+    hpcdist, run_words, tmp_path
+):
+    top = hpcdist.folder
+    made = hpcdist("data", "faces", "--make", "lfw", "--people", 8, "--images", 32)
+    assert made.returncode == 0, made.stderr
+    folders = start_all(top)
+    num_tables = 0
+    for page in generator.pages():
+        number = generator.number(page)
+        for block in generator.blocks(page.read_text()):
+            if block.quick == "no":
+                continue
+            for command, lines in block.commands():
+                words = shlex.split(command) + shlex.split(block.quick or "")
+                if words[:2] == ["hpcdist", "submit"] and block.quick and words[2].endswith(".py"):
+                    own = len(shlex.split(command))
+                    words[own:own] = [] if "--" in words[:own] else ["--"]
+                printed = run_words(folders[number], words)
+                shown = headers(lines)
+                num_tables += len(shown)
+                assert shown <= headers(printed.splitlines()), f"{page.name}: {command}"
+    assert num_tables >= 8
+    for number, commands in _STARTERS.items():
+        for words in commands:
+            run_words(folders[number], ["python", *words])
+    for number, words in _OF_RANKS.items():
+        run_words(folders[number], ["hpcdist", "submit", *words])
