@@ -49,6 +49,20 @@ VERBS = {
     "explain": "Say what a script, key, exit code, verdict or word means.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
+_OTHER_WORDS = {
+    "list": "runs, or jobs",
+    "ls": "runs, or jobs",
+    "run": "submit",
+    "start": "submit",
+    "stop": "cancel",
+    "kill": "cancel",
+    "plot": "summary",
+    "report": "summary",
+    "tail": "logs",
+    "queue": "status",
+    "clean": "gc",
+}
+"""Verbs of other programs -> those that do the same here."""
 _UNLISTED_VERBS = ("serve",)
 """A command for ssh, and not for people."""
 
@@ -83,7 +97,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = nearest(name, VERBS)
+            near = _OTHER_WORDS.get(name) or nearest(name, VERBS)
             suggestion = f"; did you mean {near}?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{suggestion}")
         return super().resolve_command(ctx, args)

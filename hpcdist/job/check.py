@@ -24,6 +24,15 @@ Origin = Callable[[Path], str]
 
 _Section = TypeVar("_Section", bound=msgspec.Struct)
 
+_OTHER_WORDS = {
+    "gpu": "cuda",
+    "learning_rate": "lr",
+    "bs": "batch_size",
+    "num_workers": "workers",
+    "dataset": "data",
+    "walltime": "time_limit_min",
+}
+"""Words of other programs -> keys, or values, that mean the same."""
 _SHOWN_LENGTH = 60
 _ABOUT_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _OUT_OF_BOUNDS = re.compile(r"Expected `\w+` (>=|>|<=|<) (\S+)")
@@ -107,7 +116,12 @@ class _Mistake:
         path = (*self._path, key)
         known = list(self._annotation.__struct_fields__)
         near = nearest(key, known)
-        elsewhere = [leaf for leaf in _leaves(self._struct, ()) if leaf[-1] == key]
+        leaves = list(_leaves(self._struct, ()))
+        meant = {key, _OTHER_WORDS.get(key, key)}
+        elsewhere = [leaf for leaf in leaves if leaf[-1] in meant]
+        if near is None and not elsewhere:
+            like = nearest(key, [leaf[-1] for leaf in leaves])
+            elsewhere = [leaf for leaf in leaves if leaf[-1] == like]
         suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*self._path, near))
         where = dotted(self._path) or whole
         listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
@@ -119,7 +133,9 @@ class _Mistake:
     def _hint(self, wanted: inspect.Type) -> str:
         assert self._field is not None
         names = [name for name in literals(wanted) if isinstance(name, str)]
+        meant = _OTHER_WORDS.get(self._value) if isinstance(self._value, str) else None
         near = nearest(self._value, names) if isinstance(self._value, str) else None
+        near = meant if meant in names else near
         if near is not None:
             return f"did you mean {near}?"
         if quotes := _quotes_hint(wanted, self._value):

@@ -146,9 +146,20 @@ def _yaml_names(folder: Path) -> list[str]:
     ]
 
 
+def _neighbours(path: str) -> list[str]:
+    """Return the files in the folder of a path, as the path names them."""
+    folder = os.path.dirname(path)
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder or ".")]
+    except OSError:
+        return []
+
+
 def _unknown_job(name: str, kind: str | None) -> JobError:
     if kind == "script":
-        return JobError(f"{name}: there is no such file", hint="check the path of the script")
+        near = nearest(name, _neighbours(name))
+        hint = f"did you mean {near}?" if near else "check the path of the script"
+        return JobError(f"{name}: there is no such file", hint=hint)
     known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
     stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
     near = nearest(stem, known)

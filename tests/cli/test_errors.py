@@ -23,6 +23,15 @@ def assert_refused(done, exit_code, message, hint=""):
     [
         (["frobnicate"], 2, "there is no command 'frobnicate'", "hpcdist --help"),
         (["sumary"], 2, "did you mean summary?", "hpcdist --help"),
+        (["list"], 2, "did you mean runs, or jobs?", "hpcdist --help"),
+        (["submit", "ddp", "--local", "--sweep", "gpu=1,2"], 2, "gpu is", "mean resources.gpus?"),
+        (
+            ["submit", "ddp", "--local", "--set", "launch.device=gpu"],
+            2,
+            "auto or cpu",
+            "mean cuda?",
+        ),
+        (["submit", "bda.py", "--local"], 2, "no such file", "did you mean bad.py?"),
         (["submit"], 2, "Missing argument 'JOB'", "hpcdist submit --help"),
         (["submit", "dpd", "--local"], 2, "there is no job called 'dpd'", "did you mean ddp?"),
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
