@@ -20,16 +20,14 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError, UserError
-from hpcdist.base.polling import poll
+from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.text import first_few
 from hpcdist.drill.attempts import Attempt, read_attempts
 from hpcdist.drill.findings import Evidence, Trouble
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ProgramJob, ScriptJob, TrainingJob
-from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.monitor.ends import EndWatch, wait_until_free
 from hpcdist.monitor.nodes import waiting_sentence
 from hpcdist.monitor.progress import RunningRun
-from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.drill import (
     JournalEntry,
     find_saved,
@@ -42,7 +40,6 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Disturbance, DisturbanceName, DrillPlan
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.base import Scheduler
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.resume import look_at, plan_resume, resume
 from hpcdist.submission.submit import submit
@@ -55,8 +52,6 @@ _ENDING = frozenset({"warning", "kill-agent"})
 """Disturbances after which the job has ended, and another one must be submitted."""
 
 _POLL_S = 0.2
-_GONE_POLL_S = 0.5
-_GONE_LIMIT_S = 60.0
 _REFERENCE_SHARE = 0.1
 _PATIENCE_SHARE = 0.07
 """Parts of the time of a drill: the undisturbed run, and the wait for a checkpoint."""
@@ -393,26 +388,11 @@ def _follow(request: Request, run: Run, drill: DrillPlan, *, troubles: list[Trou
     except BaseException:
         scheduler.cancel([run])
         raise
-    _wait_until_gone(run, scheduler)
+    wait_until_free(run)
     EventWriter(journal_file(run)).write(
         "life", attempt=run.newest_attempt(), saved=msgspec.to_builtins(find_saved(run, drill))
     )
     return verdict
-
-
-def _wait_until_gone(run: Run, scheduler: Scheduler) -> None:
-    """Wait until the scheduler has done with a job: after its verdict, the last of its script would
-    find a run that was resumed, which is not what it was submitted for."""
-
-    def is_gone() -> bool | None:
-        try:
-            return scheduler.conditions([run])[run.id].state not in OPEN_STATES or None
-        except SchedulerError:
-            return None
-
-    wait_until_gone(run)
-    if scheduler.has_queue:
-        poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
 
 
 def progress_sentence(entry: JournalEntry) -> str | None:

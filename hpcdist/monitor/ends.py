@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, SchedulerError
 from hpcdist.base.polling import poll
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
@@ -20,6 +20,8 @@ _FIRST_INTERVAL_S = 1.0
 _LOOK_S = 0.5
 _GONE_LOOK_S = 0.02
 _GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
+_FREE_LOOK_S = 0.5
+_FREE_LIMIT_S = 60.0  # a script that copies and tidies up after its agents
 
 
 class EndWatch:
@@ -139,6 +141,27 @@ def wait_until_gone(run: Run) -> None:
         lambda: _is_gone(scheduler.conditions([run])[run.id]) or None,
         interval_s=_GONE_LOOK_S,
         limit_s=_GONE_LIMIT_S,
+    )
+
+
+def wait_until_free(run: Run) -> bool:
+    """Wait until nothing of a run that has a verdict is left, neither here nor in the queue of its
+    scheduler; return whether that came about.
+
+    The last of a job's script would find a run that was resumed meanwhile, which is not what it was
+    submitted for, and say that the run has failed.
+    """
+    wait_until_gone(run)
+    scheduler = load_scheduler(run.read_scheduler() or LOCAL)
+
+    def is_free() -> bool | None:
+        try:
+            return _is_gone(scheduler.conditions([run])[run.id]) or None
+        except SchedulerError:
+            return None
+
+    return not scheduler.has_queue or bool(
+        poll(is_free, interval_s=_FREE_LOOK_S, limit_s=_FREE_LIMIT_S)
     )
 
 

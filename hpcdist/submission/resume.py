@@ -29,6 +29,7 @@ from hpcdist.cluster.load import LoadedProfile, load_profile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
+from hpcdist.monitor.ends import wait_until_free
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs import untold
 from hpcdist.runs.run import Run, check_own
@@ -178,8 +179,15 @@ def resume(
     """Give the next life of a run to its scheduler; return what that had to say. `drill` has what
     this life is to be disturbed by: nothing, unless a drill goes on.
 
-    Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError.
+    Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError. Waits
+    for the end of the former job, whose script may be doing its last; raises SchedulerError where
+    that does not come.
     """
+    if not wait_until_free(run):
+        raise SchedulerError(
+            f"run {run.id} has ended, but {planned.scheduler.title} still has its job",
+            hint=f"try again when it is gone, or end it with hpcdist cancel {run.id}",
+        )
     begun = [run.read_beginning(number) for number in run.attempts()]
     lives = 1 + max((one.life for one in begun if one is not None), default=-1)
     number = 1 + int((ended.spec.job_name or "").rpartition(".")[2] or 1)
