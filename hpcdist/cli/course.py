@@ -95,9 +95,9 @@ def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
     """List the exercises of a course on distributed training, or start one.
 
     \b
-    hpcdist course             lists them
-    hpcdist course 3           copies the files of exercise 3 to ./course-3-augmentation
-    hpcdist course workers     an exercise by its name
+    hpcdist course           lists them
+    hpcdist course 3         copies exercise 3 to ./course-3-augmentation
+    hpcdist course workers   an exercise by its name
 
     Each has a script with TODOs, which runs as it is, and one that is solved. A file that is there
     is never overwritten. The page of an exercise, docs/course/3-augmentation.md, has the question,

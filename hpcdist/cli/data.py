@@ -63,7 +63,7 @@ def data() -> None:
     """Make, check and show data sets.
 
     \b
-    hpcdist data check faces --root ~/lfw            find files that are not images
+    hpcdist data check faces --root ~/lfw     finds files that are not images
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data faces --make made --people 400 --images 2000
 
@@ -254,7 +254,8 @@ def show(
 
     \b
     hpcdist data show faces --transform heavy --out batch.png
-    hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' --out batch.png
+    hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' \\
+        --out batch.png
     """
     from PIL import Image
 

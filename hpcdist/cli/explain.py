@@ -68,9 +68,9 @@ def explain(*, options: JobOptions, kind: str | None, as_json: bool) -> None:
 
     \b
     hpcdist explain ddp --nodes 2 --gpus 2
-        the script: what each line does, and the key, flag or default that it comes from
+        the script: what each line does, and the key or flag that it comes from
     hpcdist explain train.accumulate
-        a key: its type, default and meaning, the jobs that have it, and an example
+        a key: its type, default and meaning, the jobs that have it, an example
     hpcdist explain 75
     hpcdist explain hang
         a verdict: what it means, and what people did about it

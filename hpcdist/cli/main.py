@@ -124,10 +124,10 @@ def hpcdist(*, no_pager: bool) -> None:  # noqa: ARG001 - read where pages are s
     """Take a PyTorch job from a laptop to Slurm, LSF or PBS with one command.
 
     \b
-    hpcdist submit ddp --nodes 2 --gpus 2 --local    2 simulated nodes, here, now
-    hpcdist submit ddp --nodes 2 --gpus 2            on the cluster
-    hpcdist submit train.py --gpus 4 -- --lr 0.1     any script written for torchrun
-    hpcdist summary                                  speed-up, efficiency, where the time went
+    hpcdist submit ddp --nodes 2 --gpus 2 --local  2 simulated nodes, here, now
+    hpcdist submit ddp --nodes 2 --gpus 2          on the cluster
+    hpcdist submit train.py --gpus 4 -- --lr 0.1   any script for torchrun
+    hpcdist summary                                speed-up, and lost time
 
     A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
     of a sweep names all of its runs.

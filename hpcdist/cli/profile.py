@@ -90,8 +90,8 @@ def profile(
     that tell no steps are sampled by py-spy, which must be installed in the job's environment.
 
     \b
-    CALLS, MS  of one step, without what the operation itself calls; mean of the ranks
-    %          of the time of a step; threads and streams at once may have more than 100 together
+    CALLS, MS  of one step, mean of the ranks; without what the operation calls
+    %          of the time of a step: threads and streams together may exceed 100
     """
     from hpcdist.agent.requests import WantProfile
     from hpcdist.monitor.profiles import view_profiles

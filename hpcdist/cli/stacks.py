@@ -68,7 +68,7 @@ def stacks(
 
     \b
     CPU %              of one CPU, in the last moment
-    NEWEST COLLECTIVE  with its number within the process group, and for how long it has waited
+    NEWEST COLLECTIVE  its number in the process group, and how long it has waited
     """
     from hpcdist.agent.requests import WantStacks
     from hpcdist.monitor.requests import ask

@@ -81,10 +81,10 @@ def submit(
     hpcdist submit ddp --nodes 2 --gpus 2 --local
         2 simulated nodes with 2 ranks each on this machine, followed to the end
     hpcdist submit ddp --nodes 2 --gpus 2
-        the same on the cluster (Slurm, LSF, PBS or Azure); returns at once; --wait follows it
+        the same on the cluster; returns at once; --wait follows it
     hpcdist submit ddp --here --gpus 2
-        the same in the allocation of this shell (salloc, qsub -I), at once, on all its nodes if
-        neither the job nor --nodes says how many
+        the same in the allocation of this shell (salloc, qsub -I), at once,
+        on all its nodes if neither the job nor --nodes says how many
     hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
@@ -92,9 +92,9 @@ def submit(
     hpcdist submit -m package.train --nodes 2 --gpus 4 -- --lr 0.1
         a module, as torchrun -m would run it
     hpcdist submit --no-python ./program --nodes 2 --gpus 4 -- --lr 0.1
-        a program in any language, as torchrun --no-python would execute it in every rank
+        a program in any language, as torchrun --no-python would execute it
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
-        12 runs: each combination three times; their common id stands for all of them
+        12 runs: each combination three times; they have a common id
 
     On a cluster, a script runs from a copy of the git work tree, including changes that are not
     committed, so what you edit after submitting does not change queued jobs.

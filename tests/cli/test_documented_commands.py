@@ -53,3 +53,21 @@ def test_the_readme_shows_the_two_commands_that_set_up_and_no_more_than_five_of_
     text = (ROOT / "README.md").read_text()
     assert re.findall(r"^    make (\w+)", text, re.MULTILINE) == ["demo", "test"]
     assert len(list(commands(ROOT / "README.md"))) == 5
+
+
+def all_commands(command, context):
+    yield command, context
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        yield from all_commands(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def test_the_help_of_every_command_fits_80_columns():
+    context = click.Context(hpcdist, info_name="hpcdist", terminal_width=80)
+    wide = [
+        f"{within.command_path}: {line}"
+        for command, within in all_commands(hpcdist, context)
+        for line in command.get_help(within).splitlines()
+        if len(line) > 80
+    ]
+    assert wide == []
