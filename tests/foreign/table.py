@@ -260,6 +260,10 @@ _EITHER_PORTRAIT = {
             "TORCHELASTIC_RUN_ID",
             "TORCH_FR_BUFFER_SIZE",
             "TORCHELASTIC_SIGNALS_TO_HANDLE",
+            "WANDB_RUN_ID",
+            "WANDB_RUN_GROUP",
+            "WANDB_RESUME",
+            "MLFLOW_RUN_CONTEXT",
         )
     },
     "environment.names": _OWN_VARIABLES,
