@@ -215,11 +215,27 @@ def _section(values: Mapping[str, Any], name: str, shown: str) -> dict[str, Any]
     prefix = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}.get(
         name, ""
     )
-    return {
+    found = {
         key if key.startswith(prefix) else f"{prefix}{key}": value
         for key, value in section.items()
         if value is not None
     }
+    for key, value in found.items():
+        if problem := _problem(key, value):
+            raise JobError(
+                f"{shown}: {name}.{key} is {show(value)}, {problem}",
+                hint="accelerate config writes such a file",
+            )
+    return found
+
+
+def _problem(key: str, value: Any) -> str | None:
+    """Return what is wrong with a value that is to be the value of a variable."""
+    if key in _PARALLELISM_OF and type(value) is not int:
+        return "must be a whole number"
+    if key == _FP8_LINEAR and not isinstance(value, list):
+        return "must be a list of three, true or false"
+    return "must not have a null character" if "\0" in str(value) else None
 
 
 def _sizes(values: Mapping[str, Any], shown: str) -> dict[str, Any]:

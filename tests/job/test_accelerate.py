@@ -233,6 +233,15 @@ def test_keys_that_do_nothing_here_are_named(load):
         ("compute_environment: AMAZON_SAGEMAKER", "must be LOCAL_MACHINE"),
         ("num_machines: 2\nnum_processes: 3", "num_processes is 3, must be a multiple of"),
         ("fsdp_config: 2", "fsdp_config is 2, must be a section with keys"),
+        (
+            "parallelism_config: {parallelism_config_cp_size: '2'}",
+            'parallelism_config.parallelism_config_cp_size is "2", must be a whole number',
+        ),
+        (
+            "mixed_precision: fp8\nfp8_config: {override_linear_precision: true}",
+            "fp8_config.fp8_override_linear_precision is true, must be a list of three",
+        ),
+        ('fsdp_config: {fsdp_ignored_modules: "a\\0b"}', "must not have a null character"),
         ("- 1", "config.yaml"),
     ],
 )
