@@ -39,6 +39,8 @@ LIMIT_S = 20.0
 """Time that all channels together may take: a service that does not answer must hold no job."""
 _STARTING_S = 10.0
 """Time for the process that tells to start, and to read the figures."""
+_WAIT_S = 5.0
+"""Time that an agent waits for another that is at the same sweep."""
 _LOOK_EVERY_S = 60.0
 _SURE_AFTER_S = 2.0
 _MOST_TRIES = 8
@@ -111,9 +113,15 @@ def tell(runs: Path, names: Sequence[str] = ()) -> None:
     """Tell of these runs and sweeps, or of all in the folder whose time it is, if they have
     ended."""
     for name in names or list_untold(runs):
-        with take(runs, name) as untold:
+        # Runs of a sweep end together: who is at it may have seen this one still running.
+        with take(runs, name, wait_s=_WAIT_S if names else 0.0) as untold:
             if untold is not None and (names or untold.not_before_s <= time.time()):
-                _tell(runs / name, untold, is_first=bool(names))
+                try:
+                    _tell(runs / name, untold, is_first=bool(names))
+                except Exception as error:  # noqa: BLE001 - of a damaged run; others are told of
+                    _count_try(untold, is_first=bool(names))
+                    line = f"hpcdist: notify: {name}: {type(error).__name__}: {error}"
+                    files.print_line(one_line(line), sys.stderr)
 
 
 # Whether there is something to tell.
@@ -136,12 +144,18 @@ def _tell(path: Path, untold: Untold, *, is_first: bool) -> None:
     outcomes = _send([one for one in channels if str(one) not in untold.told], message)
     failed = {channel: reason for channel, reason in outcomes.items() if reason is not None}
     untold.told += [str(channel) for channel in outcomes if channel not in failed]
+    _count_try(untold, is_first=is_first)
+    untold.is_done = untold.is_done or not failed
+    _log(path, outcomes, is_last=bool(failed) and untold.is_done)
+
+
+def _count_try(untold: Untold, *, is_first: bool) -> None:
+    """Note that it was tried, and when it is to be tried again, if at all."""
     untold.num_tries += 1
-    untold.is_done = not failed or untold.num_tries >= _MOST_TRIES
+    untold.is_done = untold.num_tries >= _MOST_TRIES
     if not is_first:  # commands of other hosts come at once where the node has no way out
         wait_s = min(_LONGEST_RETRY_S, _RETRY_S * 2.0**untold.num_tries)
         untold.not_before_s = time.time() + wait_s
-    _log(path, outcomes, is_last=bool(failed) and untold.is_done)
 
 
 def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
@@ -234,6 +248,8 @@ def _send(channels: Sequence[Channel], message: Message) -> dict[Channel, str | 
                 _post(channel, message)
         except (HpcdistError, OSError, ImportError) as error:
             outcomes[channel] = one_line(str(error))[:_MOST_REASON]
+        except Exception as error:  # noqa: BLE001 - apprise's; its text may hold the address
+            outcomes[channel] = type(error).__name__
         else:
             outcomes[channel] = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ _FOLDER = ".untold"
 _TAKEN = "~"
 _LEFT_AFTER_S = 120.0
 """Whoever took a file for longer has ended before it was done."""
+_WAIT_S = 5.0
+_POLL_S = 0.1
 _LOOK = "~look"
 _OTHERS_MAY_WRITE = 0o022
 
@@ -43,13 +46,17 @@ class Untold(msgspec.Struct, kw_only=True, omit_defaults=True):
     """There is nothing more to tell, or it was tried often enough."""
 
 
-def expect(runs: Path, name: str) -> None:
-    """Note that the end of a run or sweep is to be told. Raises RunDirectoryError."""
+def expect(runs: Path, name: str) -> bool:
+    """Note that the end of a run or sweep is to be told; return whether that is new. Raises
+    RunDirectoryError."""
+    path = runs / _FOLDER / name
+    is_new = not path.exists()
     try:
-        (runs / _FOLDER).mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-        _write(runs / _FOLDER / name, Untold())
+        path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+        _write(path, Untold())
     except OSError as error:
         raise cannot_write(runs, error) from None
+    return is_new
 
 
 def forget(runs: Path, name: str) -> None:
@@ -59,7 +66,7 @@ def forget(runs: Path, name: str) -> None:
 
 def note_over(runs: Path, name: str) -> None:
     """Note that no more runs of a sweep are started, if its end is still to be told."""
-    with take(runs, name) as untold:
+    with take(runs, name, wait_s=_WAIT_S) as untold:
         if untold is not None:
             untold.is_over = True
 
@@ -107,17 +114,18 @@ def may_look(runs: Path, *, every_s: float) -> bool:
 
 
 @contextmanager
-def take(runs: Path, name: str) -> Iterator[Untold | None]:
-    """Give what is known of an end to one caller, who may change it; None to all others, and where
-    there is nothing to tell any more. It is written back afterwards, or removed once it is done."""
-    folder = runs / _FOLDER
-    taken = folder / f"{name}{_TAKEN}{secrets.token_hex(4)}"
-    try:
-        if not _is_private(folder):
-            raise FileNotFoundError
-        os.utime(folder / name)  # before the rename: its age tells others that it was just taken
-        os.rename(folder / name, taken)
-    except OSError:
+def take(runs: Path, name: str, *, wait_s: float = 0.0) -> Iterator[Untold | None]:
+    """Give what is known of an end to one caller, who may change it; None to all others, which may
+    wait for that one, and where there is nothing to tell any more. It is written back afterwards,
+    or removed once it is done."""
+    path = runs / _FOLDER / name
+    taken = path.with_name(f"{name}{_TAKEN}{secrets.token_hex(4)}")
+    deadline_s = time.monotonic() + wait_s
+    while not (is_taken := _rename_own(path, taken)) and _is_with_another(path):
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(_POLL_S)
+    if not is_taken:
         yield None
         return
     untold = _read(taken)
@@ -129,7 +137,27 @@ def take(runs: Path, name: str) -> Iterator[Untold | None]:
         else:
             with suppress(OSError):
                 _write(taken, untold)
-            os.rename(taken, folder / name)
+            with suppress(OSError):  # it took so long that another took it for left
+                os.rename(taken, path)
+
+
+def _rename_own(path: Path, taken: Path) -> bool:
+    if not _is_private(path.parent):
+        return False
+    try:
+        os.utime(path)  # before the rename: its age tells others that it was just taken
+        os.rename(path, taken)
+    except OSError:
+        return False
+    return True
+
+
+def _is_with_another(path: Path) -> bool:
+    try:
+        names = files.list_names(path.parent) if _is_private(path.parent) else []
+    except OSError:
+        return False
+    return any(name == path.name or name.startswith(f"{path.name}{_TAKEN}") for name in names)
 
 
 def _is_private(folder: Path) -> bool:

@@ -237,6 +237,33 @@ def test_a_sweep_is_told_of_once_and_only_when_all_of_it_has_ended(make_ended, t
     assert not untold.is_untold(first)
 
 
+def test_the_last_of_a_sweep_tells_while_another_sees_it_run(make_ended, tmp_path):
+    out = tmp_path / "out"
+    channels = [f"command:touch {out}"]
+    Sweep(tmp_path / "s-1").path.mkdir()
+    Sweep(tmp_path / "s-1").write(SweepSpec(id="s-1", num_points=2))
+    untold.expect(tmp_path, "s-1")
+    make_ended("s-1-000", channels, sweep="s-1")
+    last = make_ended("s-1-001", channels, verdict=None, sweep="s-1")
+    with untold.take(tmp_path, "s-1"):  # by the agent of the first
+        last.write_verdict(DONE)
+        thread = threading.Thread(target=notify.tell, args=(tmp_path, ["s-1"]))
+        thread.start()
+        thread.join(0.3)
+    thread.join()
+    assert out.exists()
+
+
+def test_a_damaged_run_does_not_keep_others_from_being_told_of(make_ended, tmp_path, capfd):
+    out = tmp_path / "out"
+    make_ended("ddp-1", ["nothing:that is known"])
+    make_ended("ddp-2", [f"command:touch {out}"])
+    notify.tell(tmp_path)
+    assert out.exists()
+    assert "hpcdist: notify: ddp-1: ValueError" in capfd.readouterr().err
+    assert untold.peek(tmp_path, "ddp-1").num_tries == 1
+
+
 def test_a_channel_that_fails_is_tried_later_and_not_for_ever(make_ended, tmp_path, monkeypatch):
     run = make_ended("ddp-1", ["command:false"])
     notify.tell(tmp_path, [run.id])  # by the agent: the next command may try at once
