@@ -201,9 +201,16 @@ def resume(
     with _reopened(run, ended.verdict):
         spec = msgspec.structs.replace(ended.spec, job_name=name, drill=drill)
         write_spec(run, planned, spec)
-        if ended.spec.sweep is None and own_channels(planned.cluster.profile.notify):
-            untold.expect(run.path.parent, run.id)
-        return planned.hand_over(target, [run])
+        is_to_tell = ended.spec.sweep is None and own_channels(planned.cluster.profile.notify)
+        is_new = bool(is_to_tell) and untold.expect(run.path.parent, run.id)
+        try:
+            return planned.hand_over(target, [run])
+        except SubmissionUnclearError:
+            raise
+        except BaseException:
+            if is_new:  # its user was told of the end that it has again
+                untold.forget(run.path.parent, run.id)
+            raise
 
 
 @contextmanager

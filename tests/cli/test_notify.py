@@ -350,3 +350,28 @@ def test_profiles_name_channels_which_render_shows_as_mail_and_mistakes_end_at_o
     assert refused.returncode == 2
     assert "NO_SUCH_URL is not set" in refused.stderr
     assert not (hpcdist.folder / "runs").exists()
+
+
+def test_a_resume_that_is_refused_tells_nobody_of_the_old_end_again(hpcdist):
+    hpcdist.write("script.py", "pass")
+    answers = {
+        "sbatch": '[ -e refused ] && { echo "sbatch: error: invalid account" >&2; exit 1; }\n'
+        "echo 'Submitted batch job 7'",
+        "squeue": "exit 0",
+        "sacct": "echo '7|FAILED|None|'$(ls runs)",
+    }
+    for name, text in answers.items():
+        hpcdist.write(f"bin/{name}", f"#!/bin/bash\n{text}\n").chmod(0o755)
+    hpcdist.environment["PATH"] = f"{hpcdist.folder}/bin:{os.environ['PATH']}"
+    options = ("--scheduler", "slurm", "--notify", "command:true", "--json")
+    submitted = hpcdist("submit", "script.py", *options)
+    assert submitted.returncode == 0, submitted.stderr
+    run = Run(Path(json.loads(submitted.stdout)["path"]))
+    run.write_verdict(FAILED)
+    notify.tell(run.path.parent)
+    assert not untold.list_untold(run.path.parent)
+    hpcdist.write("refused", "")
+    resumed = hpcdist("resume", run.id)
+    assert "invalid account" in resumed.stderr
+    assert run.read_verdict() == FAILED
+    assert not untold.list_untold(run.path.parent)
