@@ -164,9 +164,14 @@ def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
         return [Run(path)]
     sweep = Sweep(path)
     num_points = sweep.read().num_points or 0
-    runs = [sweep.run(index, num_points) for index in range(num_points)]
-    there = [run for run in runs if run.path.is_dir()]
-    return there if is_over or len(there) == len(runs) else None
+    there = []
+    for index in range(min(num_points, files.MOST_ENTRIES)):
+        run = sweep.run(index, num_points)
+        if run.path.is_dir():
+            there.append(run)
+        elif not is_over:
+            return None
+    return there
 
 
 def _verdicts_of(runs: Sequence[Run]) -> dict[str, Verdict] | None:

@@ -264,6 +264,18 @@ def test_a_damaged_run_does_not_keep_others_from_being_told_of(make_ended, tmp_p
     assert untold.peek(tmp_path, "ddp-1").num_tries == 1
 
 
+@pytest.mark.timeout(30)
+def test_a_sweep_of_more_points_than_there_can_be_takes_no_memory(tmp_path):
+    Sweep(tmp_path / "s-1").path.mkdir()
+    Sweep(tmp_path / "s-1").write(SweepSpec(id="s-1", num_points=10**12))
+    for is_over in (False, True):
+        untold.expect(tmp_path, "s-1")
+        if is_over:
+            untold.note_over(tmp_path, "s-1")
+        notify.tell(tmp_path, ["s-1"])
+    assert not untold.list_untold(tmp_path)
+
+
 def test_a_channel_that_fails_is_tried_later_and_not_for_ever(make_ended, tmp_path, monkeypatch):
     run = make_ended("ddp-1", ["command:false"])
     notify.tell(tmp_path, [run.id])  # by the agent: the next command may try at once
