@@ -16,9 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from hpcdist.base import files
@@ -32,7 +34,7 @@ from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import Sweep, is_sweep
-from hpcdist.runs.untold import Untold, list_untold, may_look, peek, take
+from hpcdist.runs.untold import Taken, Untold, list_untold, may_look, peek, take
 from hpcdist.runs.verdict import Verdict
 
 LIMIT_S = 20.0
@@ -114,12 +116,12 @@ def tell(runs: Path, names: Sequence[str] = ()) -> None:
     ended."""
     for name in names or list_untold(runs):
         # Runs of a sweep end together: who is at it may have seen this one still running.
-        with take(runs, name, wait_s=_WAIT_S if names else 0.0) as untold:
-            if untold is not None and (names or untold.not_before_s <= time.time()):
+        with take(runs, name, wait_s=_WAIT_S if names else 0.0) as taken:
+            if taken is not None and (names or taken.untold.not_before_s <= time.time()):
                 try:
-                    _tell(runs / name, untold, is_first=bool(names))
+                    _tell(runs / name, taken, is_first=bool(names))
                 except Exception as error:  # noqa: BLE001 - of a damaged run; others are told of
-                    _count_try(untold, is_first=bool(names))
+                    _count_try(taken.untold, is_first=bool(names))
                     line = f"hpcdist: notify: {name}: {type(error).__name__}: {error}"
                     files.print_line(one_line(line), sys.stderr)
 
@@ -127,8 +129,9 @@ def tell(runs: Path, names: Sequence[str] = ()) -> None:
 # Whether there is something to tell.
 
 
-def _tell(path: Path, untold: Untold, *, is_first: bool) -> None:
+def _tell(path: Path, taken: Taken, *, is_first: bool) -> None:
     """Tell of a run or sweep by the channels that do not know yet, if it has ended."""
+    untold = taken.untold
     if not path.is_dir():  # deleted
         untold.is_done = True
         return
@@ -139,14 +142,18 @@ def _tell(path: Path, untold: Untold, *, is_first: bool) -> None:
     if verdicts is None:
         return
     spec = (found[0].read_spec() if found else None) or RunSpec()
-    channels = own_channels(spec.cluster.profile.notify)
+    channels = dict.fromkeys(own_channels(spec.cluster.profile.notify))
     message = _write_message(path, found, verdicts, spec)
-    outcomes = _send([one for one in channels if str(one) not in untold.told], message)
-    failed = {channel: reason for channel, reason in outcomes.items() if reason is not None}
-    untold.told += [str(channel) for channel in outcomes if channel not in failed]
+    outcomes = {}
+    for channel, reason in _send([one for one in channels if str(one) not in untold.told], message):
+        outcomes[channel] = reason
+        if reason is None:
+            untold.told.append(str(channel))
+            taken.keep()  # at once: another may not answer until the job is killed
+    has_failed = any(outcomes.values())
     _count_try(untold, is_first=is_first)
-    untold.is_done = untold.is_done or not failed
-    _log(path, outcomes, is_last=bool(failed) and untold.is_done)
+    untold.is_done = untold.is_done or not has_failed
+    _log(path, outcomes, is_last=has_failed and untold.is_done)
 
 
 def _count_try(untold: Untold, *, is_first: bool) -> None:
@@ -241,31 +248,37 @@ def _headline(runs: Sequence[Run], verdicts: Mapping[str, Verdict]) -> list[str]
 # How it is told.
 
 
-def _send(channels: Sequence[Channel], message: Message) -> dict[Channel, str | None]:
-    """Tell by all channels at once; return why each failed, None where it did not."""
-    outcomes: dict[Channel, str | None] = {}
-
-    def send(channel: Channel) -> None:
-        try:
-            if channel.kind == COMMAND:
-                _run(channel, message)
-            else:
-                _post(channel, message)
-        except (HpcdistError, OSError, ImportError) as error:
-            outcomes[channel] = one_line(str(error))[:_MOST_REASON]
-        except Exception as error:  # noqa: BLE001 - apprise's; its text may hold the address
-            outcomes[channel] = type(error).__name__
-        else:
-            outcomes[channel] = None
-
-    threads = [threading.Thread(target=send, args=(channel,), daemon=True) for channel in channels]
-    for thread in threads:
-        thread.start()
+def _send(channels: Sequence[Channel], message: Message) -> Iterator[tuple[Channel, str | None]]:
+    """Tell by all channels at once; yield each once it has answered, with why it failed, None where
+    it did not."""
+    answers: SimpleQueue[tuple[Channel, str | None]] = SimpleQueue()
+    for channel in channels:
+        send = partial(_send_by, channel, message, answers)
+        threading.Thread(target=send, daemon=True).start()
     deadline_s = time.monotonic() + LIMIT_S
-    for thread in threads:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
-    late = f"no answer within {LIMIT_S:.0f} s"
-    return {channel: outcomes.get(channel, late) for channel in channels}
+    left = list(channels)
+    with suppress(Empty):
+        while left:
+            channel, reason = answers.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            left.remove(channel)
+            yield channel, reason
+    yield from ((channel, f"no answer within {LIMIT_S:.0f} s") for channel in left)
+
+
+def _send_by(
+    channel: Channel, message: Message, answers: SimpleQueue[tuple[Channel, str | None]]
+) -> None:
+    reason = None
+    try:
+        if channel.kind == COMMAND:
+            _run(channel, message)
+        else:
+            _post(channel, message)
+    except (HpcdistError, OSError, ImportError) as error:
+        reason = one_line(str(error))[:_MOST_REASON] or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - apprise's; its text may hold the address
+        reason = type(error).__name__
+    answers.put((channel, reason))
 
 
 def _run(channel: Channel, message: Message) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,6 +47,18 @@ class Untold(msgspec.Struct, kw_only=True, omit_defaults=True):
     """There is nothing more to tell, or it was tried often enough."""
 
 
+class Taken(NamedTuple):
+    """An end that one caller tells of."""
+
+    untold: Untold
+    path: Path
+
+    def keep(self) -> None:
+        """Write down how far the telling has come: whoever does it may be killed."""
+        with suppress(OSError):
+            _write(self.path, self.untold)
+
+
 def expect(runs: Path, name: str) -> bool:
     """Note that the end of a run or sweep is to be told; return whether that is new. Raises
     RunDirectoryError."""
@@ -66,9 +79,9 @@ def forget(runs: Path, name: str) -> None:
 
 def note_over(runs: Path, name: str) -> None:
     """Note that no more runs of a sweep are started, if its end is still to be told."""
-    with take(runs, name, wait_s=_WAIT_S) as untold:
-        if untold is not None:
-            untold.is_over = True
+    with take(runs, name, wait_s=_WAIT_S) as taken:
+        if taken is not None:
+            taken.untold.is_over = True
 
 
 def list_untold(runs: Path) -> list[str]:
@@ -114,7 +127,7 @@ def may_look(runs: Path, *, every_s: float) -> bool:
 
 
 @contextmanager
-def take(runs: Path, name: str, *, wait_s: float = 0.0) -> Iterator[Untold | None]:
+def take(runs: Path, name: str, *, wait_s: float = 0.0) -> Iterator[Taken | None]:
     """Give what is known of an end to one caller, who may change it; None to all others, which may
     wait for that one, and where there is nothing to tell any more. It is written back afterwards,
     or removed once it is done."""
@@ -128,15 +141,14 @@ def take(runs: Path, name: str, *, wait_s: float = 0.0) -> Iterator[Untold | Non
     if not is_taken:
         yield None
         return
-    untold = _read(taken)
+    own = Taken(_read(taken), taken)
     try:
-        yield untold
+        yield own
     finally:
-        if untold.is_done:
+        if own.untold.is_done:
             taken.unlink(missing_ok=True)
         else:
-            with suppress(OSError):
-                _write(taken, untold)
+            own.keep()
             with suppress(OSError):  # it took so long that another took it for left
                 os.rename(taken, path)
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -214,6 +216,24 @@ def test_who_was_killed_while_telling_leaves_it_to_the_next(make_ended, tmp_path
     assert not out.exists()  # somebody is at it
     os.utime(folder / "ddp-1~0123", (1.7e9, 1.7e9))
     notify.tell(tmp_path)
+    assert out.read_text().count("ddp: done") == 1
+
+
+def test_a_channel_that_was_told_is_not_told_again_where_the_teller_was_killed(
+    make_ended, tmp_path
+):
+    out = tmp_path / "out"
+    tells = f"command:sh -c 'cat >> {out}'"
+    make_ended("ddp-1", [tells, tells, "command:sh -c 'kill -STOP $$'"])
+    command = [sys.executable, "-c", "from hpcdist.notify import main; main()", tmp_path, "ddp-1"]
+    folder = tmp_path / ".untold"
+    with subprocess.Popen(command, start_new_session=True) as teller:
+        wait_for(lambda: any(untold.peek(tmp_path, at.name).told for at in folder.glob("ddp-1~*")))
+        os.killpg(teller.pid, signal.SIGKILL)
+    (left,) = folder.iterdir()
+    os.utime(left, (1.7e9, 1.7e9))
+    assert untold.list_untold(tmp_path) == ["ddp-1"]
+    assert untold.peek(tmp_path, "ddp-1").told == [tells]
     assert out.read_text().count("ddp: done") == 1
 
 
