@@ -45,7 +45,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.lives import Attempts, note_restart
-from hpcdist.agent.requests import Answer, RequestFile, leave_answer
+from hpcdist.agent.requests import Answer, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
@@ -345,7 +345,8 @@ class Leader:
         if now_s >= self._looks_at_s:
             self._looks_at_s = now_s + _LOOK_AT_REQUESTS_S
             for request in self._requests.new():
-                self.answers.take(request)
+                if is_wanted(self._run, request.id):
+                    self.answers.take(request)
 
     @property
     def deadline(self) -> float:
@@ -375,11 +376,12 @@ class Leader:
         if self._meeting is not None:
             self._meeting.beat(beat)
 
-    def _leave_answer(self, request: str, answer: Answer) -> None:
+    def _leave_answer(self, request: str, answer: Answer) -> bool:
         try:
-            leave_answer(self._run, request, answer)
+            return leave_answer(self._run, request, answer)
         except OSError as error:
             self._log(f"a request was not answered: {files.reason(error)}")
+            return False
 
     def _note_hang(self, hang: Hang) -> None:
         if hang.recovered_s is None:

@@ -4,10 +4,14 @@ A command appends a line to a file that is there since the run's start, and whic
 opens about once a second: opening is what makes a shared file system tell what another host has
 just written. That agent asks the others over the connections that it has, and leaves their reports
 in one file, whole. So there is no port to find, and nothing to be polled per node or rank.
+
+A file of a request's own says that somebody waits for the answer. So a request that comes before
+the agent's first look is not lost, and nothing is done or left for a command that has ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -191,65 +195,85 @@ _ANSWER = msgspec.json.Decoder(Answer)
 
 
 def send(run: Run, request: AnyRequest) -> None:
-    """Tell the agents of a request. Raises OSError: FileNotFoundError where the run is of a version
-    that took none."""
+    """Tell the agents of a request, which must be withdrawn in the end. Raises OSError:
+    FileNotFoundError where the run is of a version that took none."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(run.requests_file, flags)
     try:
-        os.write(descriptor, msgspec.json.encode(request) + b"\n")
+        run.wanted_file(request.id).touch(files.PRIVATE_FILE)
+        # The line before may lack its end.
+        os.write(descriptor, b"\n" + msgspec.json.encode(request) + b"\n")
     finally:
         os.close(descriptor)
 
 
+def withdraw(run: Run, request: AnyRequest) -> None:
+    """Wait for no answer any more: leave nothing of a request behind."""
+    for path in (run.wanted_file(request.id), run.answer_file(request.id)):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
 def take_answer(run: Run, request: AnyRequest) -> Answer | None:
-    """Return the answer to a request, whose file is removed; None until it is there. Raises
-    OSError, and msgspec.MsgspecError where the file is not what an agent writes."""
+    """Return the answer to a request; None until it is there. Raises OSError, and
+    msgspec.MsgspecError where the file is not what an agent writes."""
     path = run.answer_file(request.id)
     if not files.is_there(path):
         return None
-    try:
-        return _ANSWER.decode(files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES))
-    finally:
-        path.unlink(missing_ok=True)
+    return _ANSWER.decode(files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES))
 
 
 # The agents' side.
 
 
-def leave_answer(run: Run, request: str, answer: Answer) -> None:
-    """Write the answer to a request. Raises OSError."""
+def is_wanted(run: Run, request: str) -> bool:
+    """Return whether a command waits for the answer to a request."""
+    return files.is_there(run.wanted_file(request))
+
+
+def leave_answer(run: Run, request: str, answer: Answer) -> bool:
+    """Write the answer to a request; False where nobody waits for it. Raises OSError."""
+    if not is_wanted(run, request):
+        return False
     files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
+    return True
 
 
 class RequestFile:
-    """The file of requests as node 0's agent reads it: from where it ended when this was made."""
+    """The file of requests as node 0's agent reads it."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self._path = path
         self._log = log
         self._offset = 0
-        self.new(is_first=True)
 
-    def new(self, *, is_first: bool = False) -> Sequence[AnyRequest]:
-        """Return the requests that have come since the last look."""
+    def new(self) -> Sequence[AnyRequest]:
+        """Return the requests that have come since the last look, of very many bytes those in the
+        last ones."""
         try:
             with files.open_regular(self._path, most_bytes=math.inf) as file:
                 size = os.fstat(file.fileno()).st_size
-                if is_first or size < self._offset:  # or somebody has cut it
-                    self._offset = size
+                self._offset = min(self._offset, size)  # somebody may have cut it
                 if size == self._offset:
                     return []
+                self._offset = max(self._offset, size - _MOST_BYTES_AT_ONCE)
                 file.seek(self._offset)
-                text = file.read(_MOST_BYTES_AT_ONCE)
+                text = file.read(size - self._offset)
         except OSError:  # of a run of an older version
             return []
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_BYTES_AT_ONCE else 0)
         self._offset += end
-        return [one for line in text[:end].splitlines() if (one := self._decode(line)) is not None]
+        return self._decode(text[:end])
 
-    def _decode(self, line: bytes) -> AnyRequest | None:
-        try:
-            return _REQUEST.decode(line)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            self._log(f"a request that cannot be read: {error}")
-            return None
+    def _decode(self, text: bytes) -> Sequence[AnyRequest]:
+        found, errors = [], []
+        for line in filter(None, text.split(b"\n")):
+            try:
+                found.append(_REQUEST.decode(line))
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                errors.append(error)
+        if errors:
+            self._log(
+                f"lines of {self._path.name} that are not requests: {len(errors)}, {errors[0]}"
+            )
+        return found

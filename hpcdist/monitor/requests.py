@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hpcdist.agent.requests import Answer, AnyRequest, send, take_answer
+from hpcdist.agent.requests import Answer, AnyRequest, send, take_answer, withdraw
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
@@ -41,6 +41,13 @@ def ask(
     check_living(run)
     check_ranks(run, request.ranks)
     try:
+        return _send_and_wait(run, request, on_wait)
+    finally:
+        withdraw(run, request)
+
+
+def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], None]) -> Answer:
+    try:
         send(run, request)
     except FileNotFoundError:
         raise UserError(f"run {run.id} was submitted by a version that takes no requests") from None
@@ -67,7 +74,9 @@ def ask(
     if answer is None:
         raise _silence(run, time.monotonic() - begin_s)
     if answer.refusal is not None:
-        raise UserError(f"run {run.id} cannot tell now: {answer.refusal}")
+        raise UserError(
+            f"run {run.id} cannot tell now: {answer.refusal}", hint="try again in some seconds"
+        )
     return answer
 
 

@@ -197,6 +197,10 @@ class Run:
         """Return the file with the agents' answer to a request, which its reader removes."""
         return self.launch_folder / f"answer-{request}.json"
 
+    def wanted_file(self, request: str) -> Path:
+        """Return the file that is there while a command waits for the answer to a request."""
+        return self.launch_folder / f"wanted-{request}"
+
     def agent_file(self, node: int) -> Path:
         """Return the file with process, host and address of one node's agent."""
         return self.launch_folder / rank_files.name_of("agent", ".json", node)

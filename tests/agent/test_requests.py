@@ -16,10 +16,12 @@ from hpcdist.agent.requests import (
     NodeTrouble,
     RankStacks,
     RequestFile,
+    WantDebugger,
     WantStacks,
     leave_answer,
     send,
     take_answer,
+    withdraw,
 )
 from hpcdist.base.errors import UserError
 from hpcdist.cli import stacks as cli_stacks
@@ -126,11 +128,12 @@ def test_a_run_that_never_began_or_takes_no_requests_says_so(make_run):
         send(make_run, WantStacks(limit_s=1))
 
 
-def test_requests_are_read_once_and_those_of_before_or_of_others_are_left_out(make_run):
+def test_requests_are_read_once_also_early_ones_and_lines_of_others_are_left_out(make_run):
     logged = []
-    send(make_run, WantStacks(limit_s=1))
+    early = WantStacks(limit_s=1)
+    send(make_run, early)
     file = RequestFile(make_run.requests_file, logged.append)
-    assert file.new() == []
+    assert file.new() == [early]
     wanted = [WantStacks(limit_s=2, ranks=[3]), WantStacks(limit_s=3, native=True)]
     for request in wanted:
         send(make_run, request)
@@ -138,19 +141,24 @@ def test_requests_are_read_once_and_those_of_before_or_of_others_are_left_out(ma
         out.write(b'{"wants":"stacks","id":"../../x","limit_s":1}\n{"wants":"all"}\n\xff\n')
         out.write(b'{"wants":"sta')
     assert file.new() == wanted
-    assert len(logged) == 3
-    assert file.new() == []
+    assert len(logged) == 1
+    send(make_run, wanted[0])  # after a line without an end
+    assert file.new() == wanted[:1]
     with make_run.requests_file.open("ab") as out:
-        out.write(b"x" * 200_000)
-    for _ in range(4):
-        assert file.new() == []
+        out.write(b"x" * 10_000_000)
+    send(make_run, wanted[1])
+    assert file.new() == wanted[1:]
+    with make_run.requests_file.open("ab") as out:
+        out.write(b"\n\xff" * 10_000)
+    assert file.new() == []
+    assert len(logged) == 4
     os.truncate(make_run.requests_file, 0)
     assert file.new() == []
     send(make_run, wanted[0])
     assert file.new() == wanted[:1]
 
 
-def test_an_answer_is_taken_once_and_one_that_is_none_is_refused(make_run):
+def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_run):
     request = WantStacks(limit_s=1)
     assert take_answer(make_run, request) is None
     answer = Answer(
@@ -160,14 +168,19 @@ def test_an_answer_is_taken_once_and_one_that_is_none_is_refused(make_run):
         reports={1: NodeStacks(host="a", ranks=[]), 2: NodeTrouble(sentence="no memory")},
         missing=[0],
     )
-    leave_answer(make_run, request.id, answer)
+    assert not leave_answer(make_run, request.id, answer)
+    send(make_run, request)
+    assert leave_answer(make_run, request.id, answer)
     assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
     assert take_answer(make_run, request) == answer
     assert list(answer.troubles()) == [0, 2]
+    withdraw(make_run, request)
     assert take_answer(make_run, request) is None
+    assert not list(make_run.launch_folder.glob("*-*"))
     make_run.answer_file(request.id).write_text('{"attempt": "x"}')
     with pytest.raises(msgspec.MsgspecError):
         take_answer(make_run, request)
+    make_run.answer_file(request.id).unlink()
     os.mkfifo(make_run.answer_file(request.id))
     with pytest.raises(OSError, match="pipe"):
         take_answer(make_run, request)
@@ -221,12 +234,17 @@ class Leading:
     def __init__(self):
         self.time_s = 0.0
         self.there = {0, 1, 2}
-        self.sent, self.answers = [], {}
+        self.is_wanted = True
+        self.asked, self.answers = [], {}
         self.all = Answers(
             self,
-            send=lambda node, message: self.sent.append((node, message.request.id)),
-            finish=self.answers.__setitem__,
+            send=lambda node, message: self.asked.append((node, message.request)),
+            finish=self.finish,
         )
+
+    def finish(self, name, answer):
+        self.answers[name] = answer
+        return self.is_wanted
 
     def now(self):
         return self.time_s
@@ -244,7 +262,7 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
     assert leading.all.deadline == math.inf
     leading.all.take(first)
     leading.all.take(second)
-    assert [node for node, name in leading.sent if name == first.id] == [0, 1, 2]
+    assert [node for node, request in leading.asked if request is first] == [0, 1, 2]
     for node in (0, 2):
         leading.all.on_report(node, messages.Report(request=first.id, report=report))
     assert not leading.answers
@@ -259,6 +277,15 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
     assert leading.all.deadline == math.inf
 
 
+def test_ranks_wait_for_no_debugger_whose_port_nobody_is_told():
+    leading = Leading()
+    leading.is_wanted = False
+    leading.all.take(WantDebugger(limit_s=5, ranks=[0], wait_s=1800))
+    for node in range(3):
+        leading.all.on_report(node, messages.Report(request=leading.asked[0][1].id, report=None))
+    assert [request.wait_s for _, request in leading.asked] == [1800] * 3 + [0.1] * 3
+
+
 @pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
 def test_without_ranks_there_is_nothing_to_tell(stage):
     leading = Leading()
@@ -266,4 +293,4 @@ def test_without_ranks_there_is_nothing_to_tell(stage):
     request = WantStacks(limit_s=5)
     leading.all.take(request)
     assert leading.answers[request.id].refusal
-    assert not leading.sent
+    assert not leading.asked
