@@ -129,7 +129,7 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case messages.Dump():
+            case messages.Dump() if self._dumped_at == math.inf:  # else the answer is on its way
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 for local_rank in self._watch.pids:
                     self._board.desk(local_rank).ask(WHERE)

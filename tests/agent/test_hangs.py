@@ -310,3 +310,10 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
     assert "a rank works again" in run.agent_log_file(0).read_text()
     run.ask_to_cancel()
     assert launched.verdict().kind == "cancelled"
+
+
+def test_a_program_without_a_process_group_that_seems_to_hang_is_told_of(launch, write_script):
+    launched = launch(write_script("import time; time.sleep(1000)", "sleeps.py"), hang_notice_s=2)
+    # Its ranks do not answer: a second question must not begin the wait for them again.
+    hang = launched.wait(lambda: launched.run.read_hang(0))
+    assert "seems to hang, in sleeps.py:1" in hang.message
