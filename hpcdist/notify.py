@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -49,6 +51,7 @@ _MOST_TRIES = 8
 _RETRY_S = 60.0
 _LONGEST_RETRY_S = 3600.0
 _MOST_REASON = 200
+_MOST_SAID_BYTES = 4_096
 _MAIN = "import sys; sys.path[:] = filter(None, sys.path); from hpcdist.notify import main; main()"
 """Not -m, by which modules in the working directory would be found before others."""
 
@@ -283,21 +286,25 @@ def _send_by(
 
 def _run(channel: Channel, message: Message) -> None:
     """Run a command, with the message on its stdin. Raises OSError or UserError."""
-    try:
-        done = subprocess.run(
-            channel.argv(),
-            input=f"{message.title}\n{message.text}\n".encode(errors="replace"),
-            env={**os.environ, **message.fields},
-            capture_output=True,
-            timeout=LIMIT_S - 1,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"it had not ended after {LIMIT_S - 1:.0f} s", hint="") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        text = Stars().text(f"exit code {done.returncode}{': ' if said else ''}{''.join(said)}")
-        raise UserError(text, hint="")
+    # A file, and not a pipe: what a command leaves in the background would keep that open.
+    with tempfile.TemporaryFile() as said:
+        try:
+            done = subprocess.run(
+                channel.argv(),
+                input=f"{message.title}\n{message.text}\n".encode(errors="replace"),
+                env={**os.environ, **message.fields},
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                timeout=LIMIT_S - 1,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"it had not ended after {LIMIT_S - 1:.0f} s", hint="") from None
+        if done.returncode:
+            said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
+            lines = said.read().decode(errors="replace").strip().splitlines()[-1:]
+            text = ": ".join((f"exit code {done.returncode}", *lines))
+            raise UserError(Stars().text(text), hint="")
 
 
 def _post(channel: Channel, message: Message) -> None:
@@ -321,7 +328,7 @@ def _post(channel: Channel, message: Message) -> None:
 
 def _without_parts(address: str, text: str) -> str:
     """Return a text without any part of a service's address that is long enough to be secret."""
-    for part in sorted(address.replace("?", "/").replace("@", "/").split("/"), key=len)[::-1]:
+    for part in sorted(re.split("[/?@:&=]", address), key=len)[::-1]:
         if len(part) >= 6:
             text = text.replace(part, "***")
     return Stars().text(text)

@@ -237,6 +237,13 @@ def test_a_channel_that_was_told_is_not_told_again_where_the_teller_was_killed(
     assert out.read_text().count("ddp: done") == 1
 
 
+def test_a_command_that_leaves_something_in_the_background_has_told(make_ended, tmp_path):
+    make_ended("ddp-1", [f"command:sh -c 'sleep 60 & echo $! > {tmp_path}/pid'"])
+    notify.tell(tmp_path)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert not untold.list_untold(tmp_path)
+
+
 def test_a_sweep_is_told_of_once_and_only_when_all_of_it_has_ended(make_ended, tmp_path):
     out = tmp_path / "out"
     channels = [f"command:sh -c 'cat >> {out}'"]
