@@ -226,7 +226,8 @@ def _write_message(
         "PATH": str(path),
         "TITLE": title,
     }
-    text = "\n".join([*lines, *_headline(runs, verdicts), f"hpcdist summary {path}"])
+    said = map(Stars().text, [*lines, *_headline(runs, verdicts)])  # it leaves the machine
+    text = "\n".join([*said, f"hpcdist summary {path}"])
     variables = {f"HPCDIST_NOTIFY_{name}": value for name, value in fields.items()}
     return Message(title, text, variables)
 

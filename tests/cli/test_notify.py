@@ -10,6 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcdist import notify
@@ -195,14 +196,15 @@ def test_a_command_tells_of_a_run_whose_agent_was_killed_with_all_it_had(hpcdist
 
 def test_one_of_many_commands_tells(make_ended, tmp_path):
     out = tmp_path / "out"
-    run = make_ended("ddp-1", [f"command:sh -c 'cat >> {out}'"], verdict=FAILED)
+    verdict = msgspec.structs.replace(FAILED, message=f"{FAILED.message}, api_key=s3cret0123456789")
+    run = make_ended("ddp-1", [f"command:sh -c 'cat >> {out}'"], verdict=verdict)
     threads = [threading.Thread(target=notify.tell, args=(tmp_path,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert out.read_text().count("ddp: failed") == 1
-    assert "rank 1 (host h) left with 3" in out.read_text()
+    assert "rank 1 (host h) left with 3, api_key=***" in out.read_text()
     assert not untold.list_untold(tmp_path)
     assert (run.path / "notify.log").stat().st_mode & 0o077 == 0
 
