@@ -187,7 +187,7 @@ def test_one_kind_can_be_chosen(hpcdist, make_run, only):
 def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpcdist, make_run):
     run = make_run(state="preempted")
     reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", run.id]
-    assert "can go on from its checkpoint" in reason
+    assert "can continue from its checkpoint" in reason
     assert checkpoints_of(run)
     hpcdist("gc", run.id, "--yes")
     assert checkpoints_of(run) == []

@@ -68,7 +68,7 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
     assert f"continue with: hpcdist resume {run.name}" in said
     resumed = hpcdist("resume", run.name, "--local")
     assert resumed.returncode == 0, resumed.stderr
-    assert f"goes on from its checkpoint of step {verdict['step']}" in resumed.stderr
+    assert f"continues from its checkpoint of step {verdict['step']}" in resumed.stderr
     assert hpcdist(*one_node, "--set", "data.workers=0").returncode == 0
     resumed, whole = map(weights, hpcdist.runs)
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)

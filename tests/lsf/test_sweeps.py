@@ -109,7 +109,7 @@ def test_a_run_waits_for_another_and_one_that_waits_in_vain_says_so(user):
     user.done(notok)
     assert user.verdict(failing).state == "failed"
     site.wait_for_end(job_id(failing))
-    assert "did not end as --after asks" in user("status", never.id).stdout
+    assert "did not end as --after requires" in user("status", never.id).stdout
     assert user("cancel", never.id).returncode == 0
 
     refused = user("submit", "says.py", *CPU, "--after", failing.id, "--", "c")

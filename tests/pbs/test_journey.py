@@ -90,7 +90,7 @@ def test_status_says_why_a_job_waits_cancel_ends_it_and_pbs_removes_its_follower
     user("cancel", run.id)
     assert user.status(run)["state"] == "cancelled"
     found = user.wait_for_state(follower, "cancelled")
-    assert "did not end as --after asks, so PBS removed it" in str(found)
+    assert "did not end as --after requires, so PBS removed it" in str(found)
     user.wait_for_start(waiting, ranks=1)
     subprocess.run(["qdel", waiting.read_job_id()], check=True)
     user.wait_for_state(waiting, "cancelled")

@@ -83,7 +83,7 @@ def test_a_profile_that_prints_without_end_is_refused(login, call):
     [
         (("submit", "ddp", "--host", "login", "--local"), "--host and --local contradict"),
         (("submit", "ddp", "--host", "login", "--debug"), "--host and --debug contradict"),
-        (("submit", "ddp", "--host", "-oProxyCommand=x"), "no name of a host"),
+        (("submit", "ddp", "--host", "-oProxyCommand=x"), "not the name of a host"),
         (("submit", "own.py", "--host", "login"), "in no git work tree"),
     ],
 )

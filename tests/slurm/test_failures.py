@@ -160,7 +160,7 @@ def test_wait_ends_with_the_exit_code_of_the_run(user):
     done = user("submit", script, "--wait")
     assert done.returncode == 1
     assert "so long" in done.stdout
-    assert "exit code 3" in done.stderr
+    assert "exited with code 3" in done.stderr
     user.cluster.wait_until_idle()
 
 
@@ -172,7 +172,7 @@ def test_an_interrupted_wait_leaves_the_job_running_and_says_so(user):
     _, said = waiting.communicate(timeout=150)
     assert waiting.returncode == 130
     (run,) = runs.glob("work-*")
-    assert f"run {run.name} goes on" in said
+    assert f"run {run.name} continues" in said
     (status,) = json.loads(user("status", "--json").stdout)
     assert status["state"] == "running"
     assert user("cancel", run.name).returncode == 0

@@ -192,7 +192,7 @@ def test_an_interruption_of_the_waiting_leaves_the_sweep_and_cancel_ends_all_of_
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=150)
     assert process.returncode == 130
-    assert f"sweep {sweep.id} goes on" in said
+    assert f"sweep {sweep.id} continues" in said
 
     status = user("status", sweep.id).stdout
     assert status.startswith(f"{sweep.id}: 4 runs, 4 running\n")
@@ -256,7 +256,7 @@ def test_what_could_never_start_is_removed_and_says_so(user):
     user.cluster.wait_for_state(job_id(waits_for_all), "CANCELLED")
     status = user("status", waits_for_all.id).stdout
     assert status.startswith(f"{waits_for_all.id}: cancelled")
-    assert "did not end as --after asks" in status
+    assert "did not end as --after requires" in status
     user.done(goes_anyway)
     ended(user, sweep)
 

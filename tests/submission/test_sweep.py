@@ -230,7 +230,7 @@ def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
 def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
     text = "7|CANCELLED|Dependency|a\n8|CANCELLED by 0|Dependency|b\n9|COMPLETED|None|c|d\n"
     removed, cancelled, done = parse_accounting(text)
-    assert "did not end as --after asks" in removed.condition().reason
+    assert "did not end as --after requires" in removed.condition().reason
     assert cancelled.condition().reason == "Slurm says CANCELLED"
     assert (done.name, done.condition().state) == ("c|d", "done")
 

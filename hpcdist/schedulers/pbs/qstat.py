@@ -54,7 +54,7 @@ _HOLDS = {
     "s": "it waits for the end of another job",
     "p": "PBS holds it: it has failed to start, and its owner or the site must release it",
 }
-_DROPPED = "what it was to follow did not end as --after asks, so PBS removed it without a word"
+_DROPPED = "what it was to follow did not end as --after requires, so PBS removed it without a word"
 _ENDS: dict[int, str] = {
     -29: "the time limit was reached",
     -14: "a host of it was lost",

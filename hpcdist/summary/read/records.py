@@ -250,7 +250,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "stop", "place")
+OTHER_KINDS = ("model", "setup", "stop", "place", "opened")
 """Events of ours that are no concern of the summary; there may be more."""
 
 

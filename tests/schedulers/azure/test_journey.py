@@ -100,7 +100,7 @@ def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, a
     done = be_node(azure, run, tmp_path / "node")
     assert done.returncode == 0, done.stderr
     assert "[0] trained" in done.stdout  # in the log that Azure shows
-    assert "files brought" in hpcdist("fetch", run.id).stderr
+    assert "files downloaded" in hpcdist("fetch", run.id).stderr
     assert run.read_verdict().state == "done"
     other = hpcdist.submit("--set", "launch.device=cpu")
     azure.set_state(other.id, "Completed")
@@ -114,7 +114,7 @@ def test_what_a_node_published_is_brought_home_when_the_job_has_ended(hpcdist, a
     assert "trained" in hpcdist("logs", other.id).stdout
     (found,) = json.loads(hpcdist("summary", other.id, "--json").stdout)
     assert (found["state"], found["cluster"]) == ("done", "azure-gpu")
-    assert "0 files brought" in hpcdist("fetch", other.id).stderr
+    assert "0 files downloaded" in hpcdist("fetch", other.id).stderr
 
 
 def test_the_checkpoint_to_go_on_from_is_brought_along(hpcdist, azure, tmp_path):
@@ -212,7 +212,7 @@ def test_what_ranks_print_comes_home_while_the_job_runs(hpcdist, azure):
     azure.put_output(run.id, f"{folder}/00000002.parcel", encode(1.8e9, [odd], []))
     azure.put_output(run.id, f"{folder}/00000000-0.data", b"x")
     done = hpcdist("fetch", code=3)
-    assert f"run {other.id}: 0 files brought" in done.stderr  # after one that is damaged
+    assert f"run {other.id}: 0 files downloaded" in done.stderr  # after one that is damaged
     assert "events/odd: it is not what was written there" in done.stderr
     azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     state, reason = state_of(hpcdist, run)
@@ -245,7 +245,7 @@ def test_a_run_at_its_time_limit_names_the_command_that_goes_on(hpcdist, azure):
     (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
     assert found["continue_with"] == f"hpcdist resume {run.id}"
     done = hpcdist("resume", run.id)
-    assert "goes on from its checkpoint of step 4: as run" in done.stderr
+    assert "continues from its checkpoint of step 4: as run" in done.stderr
     *_, name = sorted(azure.jobs, key=lambda name: azure.jobs[name]["systemData"]["createdAt"])
     assert done.stdout.split() == [name]
     job = Run(run.path.parent / name).read_launch()[0]

@@ -43,7 +43,7 @@ def test_a_job_that_has_not_ended_says_why_it_waits(job_id, state, words):
         ("27[1]", "done", "PBS says"),
         ("31", "failed", "exit code 75"),
         ("33", "cancelled", "it was ended with qdel"),  # though its exit code is 0
-        ("5", "cancelled", "what it was to follow did not end as --after asks"),
+        ("5", "cancelled", "what it was to follow did not end as --after requires"),
     ],
 )
 def test_a_job_that_has_ended_says_how(job_id, state, words):
