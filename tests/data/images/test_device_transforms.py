@@ -222,9 +222,7 @@ def test_images_that_come_to_a_batch_in_several_sizes_are_refused_with_a_way_out
     picture(1, (60, 32)).save(files.root / files.paths[1])
     spec = [{"Resize": {"size": 20}}, {"RandomCrop": {"size": 9}}]
     samples = ImageSamples(files, Data(transform=spec, device_transform=True), 5, on_device=True)
-    with pytest.raises(
-        HpcdistError, match=r"the beginning of data\.transform makes 37 x 20"
-    ) as e:
+    with pytest.raises(HpcdistError, match=r"the beginning of data\.transform makes 37 x 20") as e:
         samples.batch([0, 1], epoch=0)
     assert e.value.hint.startswith("set data.device_transform to false")
 
