@@ -20,6 +20,8 @@ import msgspec
 
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 0.1
+_set_trace = sys.settrace
+"""As it is before debugpy comes, whose own prints a warning."""
 
 
 class Debugger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +103,8 @@ def _call_in_main_thread(function: Callable[[], None]) -> None:
 def _wait() -> None:
     """Wait for the debugger, and stop where it comes: it sees the program's frames below."""
     global _until_s  # noqa: PLW0603 - as above
+    # debugpy's trace function waits, without a limit, for a debugger that says that it is ready.
+    _set_trace(None)
     while _is_held() and not _is_connected():
         time.sleep(_POLL_S)
     _until_s = 0.0

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from hpcdist.agent.requests import WantDebugger, WantStacks
 from hpcdist.cli.main import main
+from hpcdist.monitor.requests import ask
 
 LOOP = """
 import os, pathlib, time
@@ -56,16 +58,19 @@ class Client:
 
 @pytest.fixture
 def launched(launch, write_script):
-    launched = launch(write_script(LOOP, "loop.py"), gpus=2, hang_timeout_s=5)
+    launched = launch(write_script(LOOP, "loop.py"), gpus=2, hang_timeout_s=10)
     launched.wait(lambda: "here" in launched.log(0))
     return launched
 
 
 def test_a_rank_waits_for_a_debugger_which_sees_its_program_and_lets_it_go_on(launched, capsys):
+    ask(launched.run, WantDebugger(limit_s=60, ranks=[0], wait_s=2))
+    time.sleep(3)  # nobody comes
+    assert "debugging.py" not in str(ask(launched.run, WantStacks(limit_s=30, ranks=[0])))
     assert main(["attach", str(launched.run.path), "--debugpy"]) == 0
     (configuration,) = json.loads(capsys.readouterr().out)["configurations"]
     assert configuration["connect"]["host"] == "127.0.0.1"
-    time.sleep(6)  # longer than a rank may be silent
+    time.sleep(11)  # longer than a rank may be silent
     client = Client(configuration["connect"]["port"])
     client.send("initialize", adapterID="test")
     client.send("attach", **{key: configuration[key] for key in ("connect", "justMyCode")})
