@@ -191,6 +191,8 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
     """Return the options of a drill's run: with other keys, and its program in the copy of the
     working directory, in which this process is by now."""
     name = options.job_name
+    if os.path.normpath(name).startswith(os.pardir + os.sep):
+        name = os.path.normpath(os.path.join(here, name))
     if os.path.isabs(name) and Path(name).is_relative_to(here):
         name = os.path.relpath(name, here)
         name = name if os.sep in name else f".{os.sep}{name}"
