@@ -185,7 +185,9 @@ def divide(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:
         elif on_gpu or event.name.startswith(_COMPUTING):
             computing.append(interval)
     whole, busy = united(communication), united(computing)
-    return length(whole), length(whole) + length(busy) - length(united([*whole, *busy]))
+    whole_us = length(whole)
+    hidden_us = whole_us + length(busy) - length(united([*whole, *busy]))
+    return whole_us, min(max(hidden_us, 0.0), whole_us)  # rounding may leave these limits
 
 
 def _is_annotation(event: Any) -> bool:

@@ -44,6 +44,18 @@ def test_communication_is_divided_by_what_is_computed_at_the_same_time():
     assert divide([], on_gpu=True) == (0.0, 0.0)
 
 
+def test_all_communication_that_is_hidden_is_not_more_than_there_is_by_rounding():
+    hidden = [
+        event("gloo:all_reduce", 25.123, 33.304),
+        event("gloo:all_reduce", 34.304, 48.189),
+        event("gloo:all_reduce", 49.189, 56.251),
+        event("aten::mm", 20.123, 62.251),
+    ]
+    whole_us, hidden_us = divide(hidden, on_gpu=False)
+    assert whole_us - hidden_us >= 0
+    assert hidden_us == pytest.approx(whole_us)
+
+
 PROFILED = """
 import torch
 from torch import nn
