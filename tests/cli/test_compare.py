@@ -39,6 +39,10 @@ def folder(hpcdist):
     return hpcdist
 
 
+def unfolded(text):
+    return " ".join(text.split())
+
+
 def test_the_variants_are_run_in_turn_and_compared(folder):
     done = folder("submit", "slow", "--local")
     assert done.returncode == 0, done.stderr
@@ -47,7 +51,7 @@ def test_the_variants_are_run_in_turn_and_compared(folder):
     order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
     assert order == ["one repeat=0", "two repeat=0", "one repeat=1", "two repeat=1"]
     assert f"comparison {name}" in done.stdout
-    assert "waiting for data" in done.stdout
+    assert "waiting for data" in unfolded(done.stdout)
     sweep = folder.folder / "runs" / name
     one, two = json.loads((sweep / "compare.json").read_text())["variants"]
     assert (one["name"], one["num_devices"], two["num_devices"]) == ("one", 1, 2)
@@ -56,7 +60,7 @@ def test_the_variants_are_run_in_turn_and_compared(folder):
 
     (sweep / "compare.png").unlink()
     again = folder("summary", name)
-    assert "waiting for data" in again.stdout
+    assert "waiting for data" in unfolded(again.stdout)
     assert f"the picture is in {sweep / 'compare.png'}" in again.stderr
     assert (sweep / "compare.png").exists()
     runs = json.loads(folder("summary", name, "--json").stdout)
