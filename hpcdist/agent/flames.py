@@ -10,10 +10,9 @@ from html import escape
 
 import msgspec
 
+from hpcdist.agent.stacks import num_own
 from hpcdist.base.text import one_line
 
-_LAUNCHER = "hpcdist/agent/rank_process.py"
-_STARTERS = ("hpcdist/agent/", "hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 _OWN_THREAD = "hpcdist/rank/inquiry.py"
 _WIDTH, _ROW, _TOP, _LETTER = 1200.0, 17, 30, 6.6
 """Of the picture, in pixels."""
@@ -75,13 +74,8 @@ def _is_own(frame: SampledFrame) -> bool:
 
 def _program(stack: list[int], frames: Sequence[SampledFrame]) -> list[int]:
     """Return the part of a stack that is the program's."""
-    files = [frames[index].file or "" for index in stack]
-    begin = next((i for i, file in enumerate(files) if file.endswith(_LAUNCHER)), None)
-    if begin is None:
-        return stack
-    while begin < len(files) and any(starter in files[begin] for starter in _STARTERS):
-        begin += 1
-    return stack[begin:]
+    num = num_own([frames[index].file or "" for index in reversed(stack)])
+    return stack[len(stack) - num :]
 
 
 @dataclass

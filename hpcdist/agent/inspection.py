@@ -6,29 +6,39 @@ agent from its ranks.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from hpcdist.agent import messages
-from hpcdist.agent.debuggers import report_debuggers
 from hpcdist.agent.profiles import report_profiles
 from hpcdist.agent.requests import (
     AnyRequest,
+    NodeDebuggers,
     NodeReport,
     NodeTrouble,
+    RankDebugger,
     WantDebugger,
     WantProfile,
     WantStacks,
 )
 from hpcdist.agent.watch import LivingRank, RankWatch
-from hpcdist.agent.whereabouts import report_stacks
+from hpcdist.agent.whereabouts import ask_all, report_stacks
+from hpcdist.rank.debugging import Debugger
+from hpcdist.rank.inquiry import Desk
+from hpcdist.rank.questions import Debug
 
 _WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""
+_DEBUGGER_S = 30.0
+"""debugpy starts a process of its own, after an import of a second or two."""
 
 
 class Inspection:
@@ -82,4 +92,34 @@ class Inspection:
             case WantProfile():
                 return report_profiles(request, ranks, self._watch)
             case WantDebugger():
-                return report_debuggers(request, ranks, self._watch)
+                return _report_debuggers(request, ranks, self._watch)
+
+
+# Debuggers: each rank is told to wait for one, and says where it listens.
+
+
+def _report_debuggers(
+    request: WantDebugger, ranks: Sequence[LivingRank], watch: RankWatch
+) -> NodeDebuggers:
+    """Have these ranks wait for debuggers; return where they listen."""
+    desks = {rank: watch.board.desk(rank.order.local_rank) for rank in ranks}
+    ask_all(desks.values(), msgspec.json.encode(Debug(request.wait_s)), limit_s=_DEBUGGER_S)
+    return NodeDebuggers(ranks=[_report_debugger(rank, desk) for rank, desk in desks.items()])
+
+
+def _report_debugger(rank: LivingRank, desk: Desk) -> RankDebugger:
+    folder = ""
+    with contextlib.suppress(OSError):  # it has just ended
+        folder = os.readlink(f"/proc/{rank.pid}/cwd")
+    return RankDebugger(
+        rank=rank.order.rank, host=rank.order.host, folder=folder, debugger=_debugger(desk)
+    )
+
+
+def _debugger(desk: Desk) -> Debugger:
+    if not desk.is_attended:
+        return Debugger(error="it has no process group yet, and no thread that could start one")
+    try:
+        return msgspec.json.decode(desk.answer() or b"", type=Debugger)
+    except (msgspec.MsgspecError, UnicodeError):
+        return Debugger(error="it does not answer: C code holds Python's lock, or it is stopped")

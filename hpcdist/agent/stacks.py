@@ -25,6 +25,8 @@ ends when the gradients of all ranks are there."""
 
 _DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
+_LAUNCHER = "/hpcdist/agent/rank_process.py"
+_STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 
 
 class Stacks:
@@ -113,24 +115,23 @@ def parse(dump: str) -> list[ThreadStack]:
 
 def main_frames(text: str) -> list[Frame]:
     """Return the main thread's calls by the newest dump, innermost first."""
-    frames: list[Frame] = []
-    for line in text.splitlines():
-        # The innermost frame stands first; the newest thread does, too, and the main thread last.
-        if _THREAD.match(line):
-            frames = []
-        elif match := _FRAME.match(line):
-            frames.append(Frame(match["file"], int(match["line"]), match["function"]))
-    return frames
+    return next((thread.frames for thread in parse(text)), [])
+
+
+def num_own(files: Sequence[str]) -> int:
+    """Return how many calls of a stack are the program's: not those of how its rank was started.
+    `files` are those of the calls, innermost first."""
+    end = next((index for index, file in enumerate(files) if file.endswith(_LAUNCHER)), None)
+    if end is None:
+        return len(files)
+    while end and any(starter in files[end - 1] for starter in _STARTERS):
+        end -= 1
+    return end
 
 
 def digest(frames: Sequence[Frame]) -> str | None:
     """Return what is the same where the calls are; None where there are none."""
     return hashlib.sha256(repr(frames).encode()).hexdigest() if frames else None
-
-
-def whereabouts(text: str) -> tuple[str | None, str | None, bool]:
-    """Return where the main thread is by the newest dump; see `place_of`."""
-    return place_of(main_frames(text))
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:

@@ -14,7 +14,7 @@ from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.signs import WorkSigns
-from hpcdist.agent.stacks import Stacks, digest, main_frames, whereabouts
+from hpcdist.agent.stacks import Stacks, digest, main_frames, place_of
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
@@ -191,8 +191,8 @@ class RankWatch:
     def hang_report(self, local_rank: int, pid: int) -> HangReport:
         """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
-        written = self.stacks.read(local_rank)
-        where, calls, is_waiting = whereabouts(written)
+        frames = main_frames(self.stacks.read(local_rank))
+        where, calls, is_waiting = place_of(frames)
         account = read_account(self.board.desk(local_rank).answer())
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
@@ -202,6 +202,6 @@ class RankWatch:
             is_waiting=is_waiting,
             state=state_letter(pid),
             collectives=self._collectives(local_rank, account),
-            stack=digest(main_frames(written)),
+            stack=digest(frames),
             spins=self.signs.spins(local_rank) or self._may_use_gpu(order),
         )

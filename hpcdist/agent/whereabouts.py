@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hpcdist.agent import py_spy
 from hpcdist.agent.rank_process import STACKS_SIGNAL
@@ -21,6 +21,7 @@ from hpcdist.base.polling import poll
 from hpcdist.machine import process
 from hpcdist.machine.process import ProcessUse, process_use, send_signal
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.inquiry import Desk
 from hpcdist.rank.questions import WHERE, Account, read_account
 from hpcdist.rank.stacks import ThreadStack
 
@@ -76,16 +77,21 @@ def report_stacks(
 def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRank, Account]:
     """Return the accounts that ranks give of themselves."""
     desks = {rank: board.desk(rank.order.local_rank) for rank in ranks}
-    asked = {rank: desk for rank, desk in desks.items() if desk.is_attended}
-    for desk in asked.values():
-        desk.ask(WHERE)
-    poll(
-        lambda: all(desk.answer() is not None for desk in asked.values()) or None,
-        interval_s=_POLL_S,
-        limit_s=_ANSWER_S,
-    )
-    accounts = {rank: read_account(desk.answer()) for rank, desk in asked.items()}
+    ask_all(desks.values(), WHERE, limit_s=_ANSWER_S)
+    accounts = {rank: read_account(desk.answer()) for rank, desk in desks.items()}
     return {rank: account for rank, account in accounts.items() if account is not None}
+
+
+def ask_all(desks: Iterable[Desk], question: bytes, *, limit_s: float) -> None:
+    """Ask ranks that have a thread which answers, and wait for their answers."""
+    asked = [desk for desk in desks if desk.is_attended]
+    for desk in asked:
+        desk.ask(question)
+    poll(
+        lambda: all(desk.answer() is not None for desk in asked) or None,
+        interval_s=_POLL_S,
+        limit_s=limit_s,
+    )
 
 
 def _dump(ranks: Sequence[LivingRank], stacks: Stacks) -> Mapping[LivingRank, list[ThreadStack]]:

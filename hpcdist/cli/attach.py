@@ -44,8 +44,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, debugpy: bool,
     of its node; how to reach it, and a launch.json for VS Code, are printed.
     """
     from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.attach import find_rank
-    from hpcdist.monitor.requests import check_living
+    from hpcdist.monitor.requests import check_living, find_rank
     from hpcdist.schedulers import load_scheduler
 
     announce_waits(note)

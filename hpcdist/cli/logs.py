@@ -99,8 +99,7 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     same, nobody wants each, and nobody to wait until as many files are opened."""
     if rank is not None:
         return [rank]
-    size = run.read_outline().resources
-    num_ranks = (size.nodes or 1) * (size.gpus or 1)
+    num_ranks = run.read_outline().resources.num_ranks
     if num_ranks <= _MOST_RANKS:
         return None
     verdict = run.read_verdict()
@@ -143,8 +142,7 @@ def _follow(run: Run, ranks: Sequence[int] | None, shown: dict[str, int]) -> Non
             if screen.has_log or tail.num_given > before:
                 served.tell({"shown": tail.given})  # a laptop goes on from here
 
-        size = run.read_outline().resources
-        is_large = ranks is None and (size.nodes or 1) * (size.gpus or 1) > _MOST_RANKS
+        is_large = ranks is None and run.read_outline().resources.num_ranks > _MOST_RANKS
         verdict = end.wait(check=show, interval_s=_POLL_OF_MANY_S if is_large else POLL_S)[run.id]
         screen.close()
         screen.lines(tail.lines(finish=True))

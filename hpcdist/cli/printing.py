@@ -37,16 +37,21 @@ def print_json(value: Any) -> None:
 
 
 def print_columns(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, file: TextIO | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: slice = slice(0),
+    file: TextIO | None = None,
 ) -> None:
-    """Print rows beneath their header, columns aligned; the last column has no limit, but on a
-    terminal no line is wider than that, and no word is broken. Nothing in a cell acts on the
-    terminal."""
+    """Print rows beneath their header, columns aligned, those of `right` at their right end; the
+    last column has no limit, but on a terminal no line is wider than that, and no word is broken.
+    Nothing in a cell acts on the terminal."""
     lines = [list(header), *(list(map(one_line, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     room = _room(file)
     beside = _columns_beside(widths, room)
     for line in lines:
+        line[right] = map(str.rjust, line[right], widths[right])
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         if beside == len(cells) - 1:  # the last one alone is wrapped, where it stands
             before = "".join(f"{cell}  " for cell in cells[:-1])

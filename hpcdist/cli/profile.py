@@ -123,8 +123,7 @@ def profile(
 
 
 def _first_ranks(run: Run) -> list[int] | None:
-    size = run.read_outline().resources
-    num_ranks = (size.nodes or 1) * (size.gpus or 1)
+    num_ranks = run.read_outline().resources.num_ranks
     if num_ranks <= _RANKS_UNASKED:
         return None
     note(f"these are the first {_RANKS_UNASKED} of {num_ranks} ranks; --ranks names others")
@@ -167,7 +166,7 @@ def _print_operations(view: ProfileView, top: int) -> None:
         ]
         for one in shown
     ]
-    _print_right_aligned(["OPERATION", "CALLS", "MS", "%"], rows)
+    print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
 
 
 def _print_functions(view: ProfileView, top: int) -> None:
@@ -175,22 +174,13 @@ def _print_functions(view: ProfileView, top: int) -> None:
         [_cut(one.name), format_number(one.calls, 0), format_percent(one.share)]
         for one in view.operations[:top]
     ]
-    _print_right_aligned(["FUNCTION", "SAMPLES", "%"], rows)
+    print_columns(["FUNCTION", "SAMPLES", "%"], rows, right=slice(1, None))
 
 
 def _cut(name: str) -> str:
     """Return a name that leaves room for its figures: kernels' have hundreds of letters."""
     text = one_line(name)
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
-
-
-def _print_right_aligned(header: Sequence[str], rows: Sequence[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    aligned = [
-        [row[0], *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
-        for row in (list(header), *rows)
-    ]
-    print_columns(aligned[0], aligned[1:])
 
 
 def _print_files(run: Run, names: Sequence[str]) -> None:

@@ -149,11 +149,7 @@ def _print_ranks(view: StacksView) -> None:
     has_gpus = any(rank.of.gpu for rank in view.ranks)
     columns = [*_COLUMNS[:-1], *(_GPU_COLUMNS if has_gpus else []), _COLUMNS[-1]]
     cells = [[show(row, view) for _, show in columns] for row in shown]
-    names = [name for name, _ in columns]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    for row in (names, *cells):
-        row[:-1] = [text.rjust(width) for text, width in zip(row[:-1], widths, strict=False)]
-    print_columns(names, cells)
+    print_columns([name for name, _ in columns], cells, right=slice(-1))
     if left := sum(map(len, rows[_SHOWN_ROWS:])):
         print(f"... and {left} more: --rank R shows others, --json each")
 

@@ -49,8 +49,7 @@ def follow(
     of logs, how many lines of each were shown before, and `tell` takes it as it grows.
     """
     end = EndWatch([run])
-    size = run.read_outline().resources
-    world_size = (size.nodes or 1) * (size.gpus or 1)
+    world_size = run.read_outline().resources.num_ranks
     ranks = range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
     logs = LogTail(run, ranks, shown=shown)
     progress = LiveProgress(run) if screen.is_live else None

@@ -218,8 +218,7 @@ class RunningRun:
         self._run = run
         self._attempt = 0
         self._ranks: dict[int, _Rank] = {}
-        size = run.read_outline().resources
-        num_ranks = (size.nodes or 1) * (size.gpus or 1)
+        num_ranks = run.read_outline().resources.num_ranks
         step = -(-num_ranks // _MOST_RANKS)
         self._looked_at = range(0, num_ranks, step) if step > 1 else None
 

@@ -14,13 +14,10 @@ from hpcdist.agent.outcome.collectives import (
     to_blame,
 )
 from hpcdist.agent.requests import Answer, NodeStacks, RankStacks
-from hpcdist.agent.stacks import place_of
+from hpcdist.agent.stacks import num_own, place_of
 from hpcdist.rank.collectives import Collectives, Operation
 from hpcdist.rank.stacks import Frame, ThreadStack
 
-_LAUNCHER = "/hpcdist/agent/rank_process.py"
-"""Its frames, and those around them, are of how a rank is started."""
-_STARTERS = ("/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 _LEAST_WAIT_S = 3.0
 """Younger operations say nothing: ranks that step reach them one after the other."""
 
@@ -130,11 +127,7 @@ def _where(rank: RankStacks) -> str | None:
 
 def _own_frames(thread: ThreadStack) -> list[Frame]:
     """Return the frames of a thread without those of how its rank was started."""
-    files = [frame.file for frame in thread.frames]
-    end = next((index for index, file in enumerate(files) if file.endswith(_LAUNCHER)), len(files))
-    while end and any(starter in files[end - 1] for starter in _STARTERS):
-        end -= 1
-    return thread.frames[:end] or thread.frames
+    return thread.frames[: num_own([frame.file for frame in thread.frames])] or thread.frames
 
 
 def _main_groups(views: Sequence[RankView], blamed: int | None) -> list[StackGroup]:

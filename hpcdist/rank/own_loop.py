@@ -55,7 +55,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
         if model is None:
             _timer = context.recorder(first_step=first_step)
         else:
-            from hpcdist.rank.watching import make_watching_timer
+            from hpcdist.rank.communication import make_watching_timer
 
             _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)

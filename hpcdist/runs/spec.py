@@ -162,6 +162,10 @@ class OutlineResources(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     """Per node."""
 
+    @property
+    def num_ranks(self) -> int:
+        return (self.nodes or 1) * (self.gpus or 1)
+
 
 class OutlineLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """Restarts and patience of a job."""

@@ -52,12 +52,12 @@ def next_dump(out, seen):
 
 
 def test_whereabouts_are_the_main_threads_innermost_line_of_the_users(tmp_path):
-    found = stacks.whereabouts(dump(tmp_path, "time.sleep(100)"))
+    found = stacks.place_of(stacks.main_frames(dump(tmp_path, "time.sleep(100)")))
     assert found == ("train.py:10 (innermost)", None, False)
 
 
 def test_whereabouts_skip_installed_libraries(tmp_path):
-    found = stacks.whereabouts(dump(tmp_path, "threading.Event().wait()"))
+    found = stacks.place_of(stacks.main_frames(dump(tmp_path, "threading.Event().wait()")))
     assert found == ("train.py:10 (innermost)", "wait of threading.py", False)
 
 
@@ -99,12 +99,12 @@ def test_who_waits_for_others(frames, where, calls, is_waiting):
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
     text += "Current thread 0x00007f (most recent call first):\n"
     text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    assert stacks.whereabouts(text) == (where, calls, is_waiting)
+    assert stacks.place_of(stacks.main_frames(text)) == (where, calls, is_waiting)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_answer(text):
-    assert stacks.whereabouts(text) == (None, None, False)
+    assert stacks.place_of(stacks.main_frames(text)) == (None, None, False)
 
 
 def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
