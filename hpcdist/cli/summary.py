@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary import Summary
     from hpcdist.summary.read.cache import SummaryCache
-    from hpcdist.summary.read.printed import PrintedSummary
+    from hpcdist.summary.read.kept import PrintedSummary
     from hpcdist.summary.read.search import Found
     from hpcdist.summary.values import RunSummary
 
@@ -188,7 +188,7 @@ def summary(
     not chance, or if the runs for it failed.
     """
     from hpcdist.summary.read.cache import SummaryCache, cache_folder
-    from hpcdist.summary.read.printed import PrintedSummary
+    from hpcdist.summary.read.kept import PrintedSummary
     from hpcdist.summary.read.search import search_named
 
     files = {

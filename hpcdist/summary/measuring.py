@@ -277,7 +277,7 @@ def _find_kept(run: Run, fingerprint: Fingerprint, cache: SummaryCache) -> _Kept
     content = cache.find(run, fingerprint)
     if content is not None:
         return _KeptFigures(content, is_beside=False)
-    content = read_kept(run, fingerprint, version=cache.version)
+    content = read_kept(run.figures_file, fingerprint.digest, version=cache.version)
     return _KeptFigures(content, is_beside=content is not None)
 
 
@@ -289,7 +289,7 @@ def keep_figures(run: Run) -> None:
         return
     content = _encode(measurement)
     if content is not None and take_fingerprint(run) == fingerprint:
-        write_kept(run, fingerprint, content, version=code_version())
+        write_kept(run.figures_file, fingerprint.digest, content, version=code_version())
 
 
 def _share(

@@ -1,25 +1,7 @@
 """A job that counts until a gate is open: quick to start, and it can be interrupted anywhere."""
 
-from cluster_user import events, log
+from cluster_user import COUNT, events, log
 from trainings import CPU, TWO
-
-COUNT = """\
-import os, sys, time
-from pathlib import Path
-from hpcdist import record
-saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
-begin = step = int(saved.read_text()) if saved.exists() else 0
-record.start(first_step=begin)
-while not Path("gate").exists():
-    time.sleep(0.02)
-    record.step(samples=1)
-    step += 1
-    if record.should_stop():
-        saved.write_text(str(step))
-        print("stopped", step, flush=True)
-        sys.exit(record.EXIT_STOPPED)
-print("counted from", begin, flush=True)
-"""
 
 
 def count(user, *options):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_user import COUNT_BY_RANK
 from forked_command import run_command
 
 from hpcdist.runs.run import Run
@@ -17,22 +18,6 @@ from hpcdist.runs.run import Run
 REAL = os.environ.get("HPCDIST_TEST_PBS")
 COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes", "pbs_tmrsh")
 CPU = ("--scheduler", "pbs", "--set", "launch.device=cpu")
-COUNT = """\
-import os, sys, time
-from pathlib import Path
-from hpcdist import record
-saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
-begin = step = int(saved.read_text()) if saved.exists() else 0
-record.start(first_step=begin)
-while not Path("gate").exists():
-    time.sleep(0.02)
-    record.step(samples=1)
-    step += 1
-    if record.should_stop():
-        saved.write_text(str(step))
-        sys.exit(record.EXIT_STOPPED)
-print("counted from", begin, "as rank", os.environ["RANK"], os.environ.get("ODD"), flush=True)
-"""
 
 
 class User:
@@ -100,7 +85,7 @@ def user(tmp_path, monkeypatch, command_process):
         monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
         monkeypatch.setenv("PBS_SITE", str(site))
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
-    (folder / "count.py").write_text(COUNT)
+    (folder / "count.py").write_text(COUNT_BY_RANK)
     user = User(folder, command_process)
     yield user
     user.open_gate()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster_user import COUNT_BY_RANK
 from forked_command import command_server, run_command
 from ruamel.yaml import YAML
 
@@ -15,22 +16,6 @@ from hpcdist.runs.run import Run
 SIXTH = Path(__file__).parent / "sixth"
 TWO = ("--nodes", "2", "--gpus", "1")
 ON_PILE = ("--scheduler", "pile")
-COUNT = """\
-import os, sys, time
-from pathlib import Path
-from hpcdist import record
-saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
-begin = step = int(saved.read_text()) if saved.exists() else 0
-record.start(first_step=begin)
-while not Path("gate").exists():
-    time.sleep(0.02)
-    record.step(samples=1)
-    step += 1
-    if record.should_stop():
-        saved.write_text(str(step))
-        sys.exit(record.EXIT_STOPPED)
-print("counted from", begin, "as rank", os.environ["RANK"], flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +37,7 @@ def hpcdist(tmp_path, monkeypatch, command_process):
     pile.mkdir()
     monkeypatch.setenv("PILE", str(pile))
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
-    (folder / "count.py").write_text(COUNT)
+    (folder / "count.py").write_text(COUNT_BY_RANK)
 
     def call(*words, code=0):
         done = run_command(command_process, words, cwd=folder, environment=os.environ, limit_s=100)

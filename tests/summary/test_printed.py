@@ -12,7 +12,7 @@ from hpcdist.summary import pipeline
 def later(monkeypatch, tmp_path):
     """All changes of files are long ago, and the cache is this test's."""
     now_s = time.time() + 10
-    monkeypatch.setattr("hpcdist.summary.read.printed.time.time", lambda: now_s)
+    monkeypatch.setattr("hpcdist.summary.read.kept.time.time", lambda: now_s)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")
 

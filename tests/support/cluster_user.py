@@ -13,6 +13,26 @@ from hpcdist.runs.run import Run
 
 START_LIMIT_S = 90
 END_LIMIT_S = 90
+COUNT = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
+begin = step = int(saved.read_text()) if saved.exists() else 0
+record.start(first_step=begin)
+while not Path("gate").exists():
+    time.sleep(0.02)
+    record.step(samples=1)
+    step += 1
+    if record.should_stop():
+        saved.write_text(str(step))
+        print("stopped", step, flush=True)
+        sys.exit(record.EXIT_STOPPED)
+print("counted from", begin, flush=True)
+"""
+COUNT_BY_RANK = COUNT.replace(
+    "begin, flush", 'begin, "as rank", os.environ["RANK"], os.environ.get("ODD"), flush'
+)
 
 
 @dataclass
