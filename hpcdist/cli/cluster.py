@@ -14,7 +14,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import ProfileError, SchedulerError, UserError
 from hpcdist.base.text import harmless, one_line
 from hpcdist.cli.host import detect_there
-from hpcdist.cli.options import host_option, json_option, with_options
+from hpcdist.cli.options import Choice, host_option, json_option, with_options
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
@@ -92,7 +92,7 @@ _write_options = with_options(
 @click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
 @click.option(
     "--scheduler",
-    type=click.Choice([name for name in SCHEDULERS if name != LOCAL]),
+    type=Choice([name for name in SCHEDULERS if name != LOCAL]),
     help="Scheduler to ask. [default: the one that this machine has]",
 )
 def detect(

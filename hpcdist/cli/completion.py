@@ -25,6 +25,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import one_line
+from hpcdist.cli.options import Choice
 
 VARIABLE = "_HPCDIST_COMPLETE"
 """Set by the scripts, to `bash_complete` and its like."""
@@ -493,7 +494,7 @@ def answer(command: click.Command) -> int:
 
 
 @click.command
-@click.argument("shell", type=click.Choice(list(_SHELLS)), required=False)
+@click.argument("shell", type=Choice(list(_SHELLS)), required=False)
 @click.option("--install", is_flag=True, help="Put the script in its place, and name the place.")
 def completion(*, shell: str | None, install: bool) -> None:
     """Print what makes a shell complete jobs, runs, clusters, keys and their values, files and

@@ -14,7 +14,7 @@ import msgspec
 from hpcdist.base.errors import RunNotFoundError, UserError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import JobOptions, job_options, json_option
+from hpcdist.cli.options import Choice, JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, paged, print_json, print_wrapped
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _ExplainCommand(HostCommand):
 
 @click.command(cls=_ExplainCommand)
 @job_options(metavar="WHAT")
-@click.option("--as", "kind", type=click.Choice(list(KINDS)), help="Take WHAT for this.")
+@click.option("--as", "kind", type=Choice(list(KINDS)), help="Take WHAT for this.")
 @json_option
 @paged
 def explain(*, options: JobOptions, kind: str | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
+from hpcdist.cli.options import Choice
 
 _KINDS = {
     "script": "a script of your own, which runs under torchrun too",
@@ -36,7 +37,7 @@ _JOB = {
 
 @click.command
 @click.argument("name", required=False)
-@click.option("--kind", type=click.Choice(list(_KINDS)), help="What to make.  [default: script]")
+@click.option("--kind", type=Choice(list(_KINDS)), help="What to make.  [default: script]")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs per node.  [default: 2]")
 @click.option("--yes", is_flag=True, help="Ask nothing: defaults for what is not given.")
 def init(*, name: str | None, kind: str | None, gpus: int | None, yes: bool) -> None:
@@ -73,7 +74,7 @@ def _ask(
         )
     for choice, meaning in (about or {}).items():
         click.echo(f"  {choice}: {meaning}", err=True)
-    kind = click.Choice(list(about)) if about else click.IntRange(1, 1024) if of is int else None
+    kind = Choice(list(about)) if about else click.IntRange(1, 1024) if of is int else None
     return str(click.prompt(question, default=default, type=kind, err=True)).strip()
 
 

@@ -157,7 +157,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(error, click.NoSuchOption):
             given = sys.argv[1:] if args is None else list(args)
             option = _as_given(error.option_name, given)
-            message = message.replace(repr(error.option_name), repr(option))
+            near = _near_option(option, error.possibilities or (), given)
+            message = f"No such option {option!r}"
+            hint = f"did you mean {near}? {hint}" if near else hint
             hint += f"; options of a script go after --, as in: -- {option}"
         return _report(message, hint, EXIT_USER)
     except (click.Abort, KeyboardInterrupt):
@@ -182,6 +184,20 @@ def _as_given(option: str, arguments: Sequence[str]) -> str:
     """Return the whole option: of -get_timing, which scripts may have, click names -g alone."""
     is_short = not option.startswith("--")
     return next((word for word in arguments if is_short and word.startswith(option)), option)
+
+
+def _near_option(option: str, known: Sequence[str], arguments: Sequence[str]) -> str | None:
+    """Return the option, or the key of a job on the line, that is meant by one that is not."""
+    from hpcdist.job.files import named_jobs
+    from hpcdist.job.keys import job_keys
+
+    name = option.strip("-").partition("=")[0].replace("-", "_")
+    if not set(arguments).isdisjoint(named_jobs()):
+        for key in job_keys():
+            if name in (key.path, key.path.rpartition(".")[2]):
+                return f"--set {key.path}=VALUE"
+    near = nearest(name, [option[2:] for option in known])
+    return f"--{near}" if near else None
 
 
 def _report(message: str, hint: str, exit_code: int) -> int:

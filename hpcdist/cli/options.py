@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.text import nearest
 from hpcdist.cluster.schedulers import LOCAL, scheduler_choices
 from hpcdist.runs.run import Run, all_runs, runs_folder
 from hpcdist.runs.untold import list_untold
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
     from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Choice(click.Choice[str]):
+    """Names the choice that a wrong value is most like."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        near = nearest(str(value), self.choices)
+        message = super().get_invalid_choice_message(value, ctx).removesuffix(".")
+        return f"{message}; did you mean {near}?" if near else message
 
 
 def with_options(*options: _Decorator) -> _Decorator:
@@ -199,7 +209,7 @@ _PLACE_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
     click.option(
         "--scheduler",
-        type=click.Choice(scheduler_choices()),
+        type=Choice(scheduler_choices()),
         help="Where to run. [default: as the cluster's profile says, else what this machine has]",
     ),
     click.option(

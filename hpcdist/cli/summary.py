@@ -425,7 +425,8 @@ def _compare(
             baseline = summaries([against])
         except RunNotFoundError as error:
             message = f"there is no baseline {against}: {error.message}"
-            raise UserError(message, hint=comparing.BASELINE_HINT) from None
+            hint = f"{error.hint}; {comparing.BASELINE_HINT}"
+            raise UserError(message, hint=hint) from None
     ids = {run.run for run in baseline}
     now = [run for run in summaries(names) if names or run.run not in ids]
     comparison = comparing.compare_with(

@@ -50,6 +50,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs import rank_files
@@ -76,6 +77,8 @@ _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+_BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
+_MOST_COMPARED = 200
 _OF_UNFINISHED = re.compile(
     rf"(?:{'|'.join(_FOLDERS)})|launch/(?:requests|reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
 )
@@ -515,13 +518,23 @@ def find_run(runs: Path, name: str) -> Run:
     if not matches:
         raise RunNotFoundError(
             f"no run in {runs} begins with {name!r}",
-            hint="list them with: hpcdist runs",
+            hint=f"{_meant(name, existing)}list them with: hpcdist runs",
         )
     newest = ", ".join(run.id for run in matches[-5:])
     raise RunNotFoundError(
         f"{len(matches)} runs in {runs} begin with {name!r}",
         hint=f"give more of the id; the newest are {newest}",
     )
+
+
+def _meant(name: str, existing: Sequence[Run]) -> str:
+    """Return the question after what a name is like: the newest run of a job, a run, or `last`."""
+    ids = [run.id for run in existing[-_MOST_COMPARED:]]
+    like = {run_id: run_id for run_id in ids}
+    like |= {_BEHIND_JOB.sub("", run_id): run_id for run_id in ids}
+    near = nearest(name, ["last", *like])
+    meant = "last" if name == "newest" or near == "last" else like.get(near or "")
+    return f"did you mean {meant}? " if meant else ""
 
 
 def _last_own(existing: Sequence[Run], runs: Path) -> Run:
