@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from hpcdist.base import text
+from hpcdist.summary.report.text import make_console, say, say_each
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,14 @@ def test_whole_percents_add_up_to_their_sum(shares, percents):
     named = {str(place): share for place, share in enumerate(shares)}
     assert list(text.whole_percents(named).values()) == percents
     assert sum(percents) == round(100 * sum(shares))
+
+
+def test_long_sentences_are_wrapped_without_blanks_at_the_ends_of_lines():
+    file = io.StringIO()
+    sentence = " ".join(["where the time goes"] * 20)
+    say(make_console(file), sentence)
+    say_each(make_console(file), [sentence])
+    lines = file.getvalue().splitlines()
+    assert len(lines) > 4
+    assert all(line == line.rstrip() and len(line) <= 120 for line in lines)
+    assert " ".join(file.getvalue().split()) == f"{sentence} {sentence}"

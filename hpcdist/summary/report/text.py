@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from hpcdist.base import table
@@ -53,13 +52,20 @@ def print_report(report: Report, console: Console) -> None:
 def say(console: Console, text: str, style: str = "") -> None:
     """Print a text as it is, also brackets, which rich would take for markup; nothing in it acts on
     the terminal."""
-    console.print(Text(harmless(text), style=style))
+    _print_wrapped(console, Text(harmless(text), style=style))
 
 
 def say_each(console: Console, texts: Iterable[str]) -> None:
     """Print texts, indented, each on lines of its own."""
     for text in texts:
-        console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))
+        _print_wrapped(console, Text(shown(text)), indent="  ")
+
+
+def _print_wrapped(console: Console, text: Text, indent: str = "") -> None:
+    """Print a text on lines of the console's width, none of which ends in blanks."""
+    for line in text.wrap(console, console.width - len(indent)):
+        line.rstrip()
+        console.print(Text(indent).append_text(line))
 
 
 def to_markdown(report: Report) -> str:
