@@ -286,7 +286,6 @@ def sweep(
 
     """
     from hpcdist.job import load_job
-    from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.submission.plan import plan_points, plan_run
     from hpcdist.submission.points import (
         CLUSTER,
@@ -304,7 +303,7 @@ def sweep(
         )
     folder = _folder(runs)
     kind = _kind(is_module=is_module, is_program=is_program)
-    axes = axes_from_values(over, short=SHORT_NAMES)
+    axes = axes_from_values(over)
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
     if cluster is not None:

@@ -99,12 +99,12 @@ class Drawing(NamedTuple):
 T = TypeVar("T")
 
 
-def error_bars(measures: Sequence[Measure], *, per: float = 1.0) -> tuple[list[float], list[float]]:
+def error_bars(measures: Sequence[Measure]) -> tuple[list[float], list[float]]:
     """Return how far the intervals of means reach below and above them; 0 where none is known."""
     ends = [each.interval or Interval(low=each.mean, high=each.mean) for each in measures]
     pairs = list(zip(measures, ends, strict=True))
-    below = [max(0.0, each.mean - end.low) / per for each, end in pairs]
-    return below, [max(0.0, end.high - each.mean) / per for each, end in pairs]
+    below = [max(0.0, each.mean - end.low) for each, end in pairs]
+    return below, [max(0.0, end.high - each.mean) for each, end in pairs]
 
 
 def first(runs: Sequence[T], most: int) -> tuple[Sequence[T], str]:
@@ -260,7 +260,6 @@ def shared_legend(
     all_axes: Sequence[Axes],
     *,
     columns: int = 3,
-    loc: Any = "outside lower center",
     **options: Any,
 ) -> None:
     """Add one legend for all axes, with each label once; `options` are matplotlib's."""
@@ -271,7 +270,7 @@ def shared_legend(
     figure.legend(
         list(found.values()),
         list(found),
-        loc=loc,
+        loc="outside lower center",
         ncols=min(columns, max(1, len(found))),
         frameon=False,
         **options,

@@ -217,10 +217,10 @@ def draw_spreads(
     )
 
 
-def is_shorter(time: Ratio, *, by: float = 0.0) -> bool:
-    """Return whether a mean time, as a multiple of another one, is smaller by more than chance, and
-    by more than this share; where no spread is known, the means alone decide."""
-    return time.mean < 1 - by and differs(time) is not False
+def is_shorter(time: Ratio) -> bool:
+    """Return whether a mean time, as a multiple of another one, is smaller by more than chance;
+    where no spread is known, the means alone decide."""
+    return time.mean < 1 and differs(time) is not False
 
 
 def rate_measure(rate: float, time: Measure) -> Measure:

@@ -90,11 +90,10 @@ def _host_of_job(ctx: click.Context) -> Host | None:
 
 def _clusters(ctx: click.Context) -> list[str | None]:
     """Return the profiles that a job, or the points of its sweep, go by; None: the usual one."""
-    from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.submission.points import CLUSTER, parse_sweeps
 
     with suppress(JobError):  # it is told later
-        axes = parse_sweeps(ctx.params.get("sweeps") or (), short=SHORT_NAMES)
+        axes = parse_sweeps(ctx.params.get("sweeps") or ())
         for axis in chain.from_iterable(axis.keys for axis in axes):
             if axis.key == CLUSTER:
                 return [str(flag.text or flag.value) for flag in axis.flags]

@@ -368,7 +368,6 @@ def load_from_options(
 
 def sweep_points(options: JobOptions) -> list[Point]:
     """Return the points of the options' sweep, checked against the other options."""
-    from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.job.load import parse_override
     from hpcdist.submission.points import (
         CLUSTER,
@@ -380,7 +379,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison
-    axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
+    axes = parse_sweeps(options.sweeps)
     if comparison is None:
         names = {key: flag.name for key, flag in given.items()}
         if options.cluster is not None:

@@ -311,32 +311,26 @@ def _copy(source: Path, target: Path, *, without: Path) -> list[str]:
     waiting = [(source, target)]
     while waiting:
         from_, to = waiting.pop()
-        with os.scandir(from_) as listed:
-            entries = sorted(listed, key=lambda entry: entry.name)
-        for entry in entries:
-            path, new = Path(entry.path), to / entry.name
+        for path in sorted(from_.iterdir()):
+            new, is_hidden = to / path.name, path.name.startswith(".")
+            size = path.stat().st_size if path.is_file() else None
+            is_large = size is not None and size > _MOST_COPIED_BYTES
             if without.is_relative_to(path):
                 continue
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                num_left -= (number := len(os.listdir(path)))
-                if num_left < 0:
-                    num_left += number
-                    new.symlink_to(path)
-                else:
+            if path.is_dir() and not (path.is_symlink() or is_hidden):
+                if (number := len(os.listdir(path))) <= num_left:
+                    num_left -= number
                     new.mkdir(mode=files.PRIVATE_FOLDER)
                     waiting.append((path, new))
-                continue
-            size = entry.stat().st_size if entry.is_file() else 0
-            if entry.is_file() and size <= _MOST_COPIED_BYTES:
-                shutil.copy2(path, new)
-            elif entry.is_file() and is_checkpoint_name(entry.name):
-                if size > bytes_left:
-                    left_out.append(entry.path)
                     continue
-                bytes_left -= size
+            elif size is not None and (not is_large or is_checkpoint_name(path.name)):
+                if is_large and size > bytes_left:
+                    left_out.append(str(path))
+                    continue
+                bytes_left -= size if is_large else 0
                 shutil.copy2(path, new)
-            else:
-                new.symlink_to(path)
+                continue
+            new.symlink_to(path)
     return left_out
 
 

@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.secrets import Stars
 from hpcdist.job.check import show
-from hpcdist.job.comparison import MAX_POINTS, Comparison
+from hpcdist.job.comparison import MAX_POINTS, SHORT_NAMES, Comparison
 from hpcdist.job.load import Flag, parse_flag
 
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
@@ -140,28 +140,23 @@ def variant_points(
     ]
 
 
-def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis]:
-    """Return the axes of all --sweep options; `short` maps names of flags to keys.
-
-    Raises JobError, which names the option.
-    """
+def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
+    """Return the axes of all --sweep options. Raises JobError, which names the option."""
     axes = []
     for text in texts:
         words = [word for word in _split(text, " \t\n", text) if word]
         if not words:
             raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
-        axes += [_parse_axis(word, short, text) for word in words]
+        axes += [_parse_axis(word, text) for word in words]
     _refuse_same_key(axes)
     return axes
 
 
-def axes_from_values(
-    values: Mapping[str, Sequence[Any]], *, short: Mapping[str, str]
-) -> list[Axis]:
+def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
     """Return the axes of values that come from Python; raises JobError."""
     axes = [
         Axis(
-            key=short.get(name, name),
+            key=SHORT_NAMES.get(name, name),
             name=name,
             flags=[Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed],
         )
@@ -197,7 +192,7 @@ def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
             )
 
 
-def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
+def _parse_axis(word: str, text: str) -> Axis:
     joined, equals, listed = word.partition("=")
     names = joined.split(":")
     if not equals or not all(all(name.split(".")) for name in names):
@@ -211,7 +206,7 @@ def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
     _refuse_twice(joined, [Flag(name=f"--sweep {joined}={item}", value=item) for item in values])
     steps = [_parse_step(names, value, text) for value in values]
     axes = [
-        Axis(key=short.get(name.replace("-", "_"), name), name=name, flags=list(flags))
+        Axis(key=SHORT_NAMES.get(name.replace("-", "_"), name), name=name, flags=list(flags))
         for name, flags in zip(names, zip(*steps, strict=True), strict=True)
     ]
     return msgspec.structs.replace(axes[0], beside=axes[1:])

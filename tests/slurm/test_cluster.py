@@ -39,11 +39,6 @@ def test_four_nodes_are_idle(slurm):
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
 
 
-def test_the_tasks_of_a_step_are_on_different_nodes(slurm):
-    done = slurm.run("srun", "--nodes=2", "--ntasks=2", "printenv", "SLURMD_NODENAME")
-    assert sorted(done.stdout.split()) == ["127.0.1.1", "127.0.1.2"]
-
-
 def test_names_of_the_second_cluster_do_not_resolve(slurm_names):
     words = ("srun", "--nodes=4", "--ntasks=4", "bash", "-c")
     script = "getent hosts $SLURMD_NODENAME || echo $SLURMD_NODENAME"
@@ -68,73 +63,6 @@ def test_two_jobs_on_one_node_get_different_gpus(slurm, tmp_path):
     assert sorted(file.read_text().strip() for file in seen) == ["0", "1"]
 
 
-def test_accounting_knows_a_job_that_ended(slurm):
-    job = slurm.submit("exit 3", "--job-name=three")
-    assert slurm.wait_for_end(job) == "FAILED"
-    ask = (
-        "sacct",
-        "--jobs",
-        job,
-        "-X",
-        "--noheader",
-        "--parsable2",
-        "--format=state,exitcode,jobname",
-    )
-    slurm.wait_for(lambda: slurm.run(*ask).stdout.strip() == "FAILED|3:0|three")
-
-
-@pytest.mark.parametrize("name", ["partition", "account", "qos"])
-def test_what_is_not_there_is_refused_by_slurm(slurm, name):
-    done = slurm.run("sbatch", f"--{name}=nothing", "--wrap=true", check=False)
-    said = {
-        "partition": "invalid partition specified: nothing",
-        "account": "Invalid account or account/partition combination specified",
-        "qos": "Invalid qos specification",
-    }
-    assert done.returncode == 1
-    assert said[name] in done.stderr
-
-
-def test_accounts_and_qos_that_are_there_are_taken(slurm):
-    options = ("--test-only", "--account=course", "--qos=urgent", "--wrap=true")
-    assert "to start at" in slurm.run("sbatch", *options).stderr
-
-
-def test_arrays_are_bounded(slurm):
-    done = slurm.run("sbatch", "--array=0-31", "--wrap=true", check=False)
-    assert "Invalid job array specification" in done.stderr
-
-
-def test_a_job_beyond_the_time_limit_pends_or_is_refused_where_the_site_wants_it(slurm):
-    job = slurm.submit(LONG, "--partition=short", "--time=6")
-    slurm.wait_for(lambda: [job.reason for job in slurm.queue()] == ["PartitionTimeLimit"])
-    slurm.run("scancel", job)
-    with slurm.settings(EnforcePartLimits="ALL"):
-        options = ("--partition=short", "--time=6", "--wrap=true")
-        done = slurm.run("sbatch", *options, check=False)
-    assert "Requested time limit is invalid" in done.stderr
-
-
-def test_a_job_of_the_high_partition_takes_the_place_of_one_of_the_low(slurm):
-    low = slurm.submit(LONG, "--partition=low", "--nodes=4", "--exclusive", "--requeue")
-    slurm.wait_for_state(low, "RUNNING")
-    high = slurm.submit(LONG, "--partition=high", "--nodes=4", "--exclusive")
-    slurm.wait_for_state(high, "RUNNING")
-    assert slurm.job_state(low) == "PENDING"
-    slurm.run("scancel", high)
-    slurm.wait_for_state(low, "RUNNING")
-    slurm.run("scancel", low)
-
-
-def test_a_requeued_job_runs_again_without_the_wait_of_two_minutes(slurm, tmp_path):
-    starts = tmp_path / "starts"
-    job = slurm.submit(f"echo ${{SLURM_RESTART_COUNT:-0}} >> {starts}\n{LONG}", "--requeue")
-    slurm.wait_for(starts.exists)
-    slurm.run("scontrol", "requeue", job)
-    slurm.wait_for(lambda: starts.read_text().split() == ["0", "1"])
-    slurm.run("scancel", job)
-
-
 def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
     pids = tmp_path / "pids"
     task = f"setsid sleep 300 & echo $! >> {pids}; wait"
@@ -150,28 +78,10 @@ def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
     slurm.wait_until_idle()
 
 
-def test_a_controller_that_was_stopped_remembers_its_jobs(slurm):
-    job = slurm.submit(LONG)
-    slurm.wait_for_state(job, "RUNNING")
-    with slurm.impatient_commands():
-        slurm.stop_controller()
-        assert slurm.run("squeue", check=False).returncode == 1
-        slurm.start_controller()
-    slurm.wait_for_state(job, "RUNNING")
-    slurm.run("scancel", job)
-
-
 def test_a_silent_controller_answers_after_it(slurm):
     with slurm.silent_controller(), pytest.raises(subprocess.TimeoutExpired):
         slurm.run("squeue", timeout=1)
     assert slurm.queue() == []
-
-
-def test_sacct_fails_while_the_database_is_stopped(slurm):
-    slurm.stop_database()
-    assert slurm.run("sacct", check=False).returncode == 1
-    slurm.start_database()
-    slurm.wait_for(lambda: slurm.run("sacct", check=False).returncode == 0)
 
 
 def test_programs_can_fail_or_be_missing(slurm):
@@ -201,7 +111,6 @@ def test_what_a_test_leaves_is_found_and_made_good(slurm, tmp_path):
     slurm.run("scontrol", "update", "nodename=127.0.1.3", "state=drain", "reason=test")
     slurm.stop_controller()
     slurm.kill_node("127.0.1.4")
-    slurm.stop_database()
     assert [left.id for left in slurm.restore(patience_s=0.5)] == [job]
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert slurm.queue() == []

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError, RunNotFoundError, UserError
-from hpcdist.job.comparison import SHORT_NAMES
 from hpcdist.monitor.ends import exit_code_of_all
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SweepSpec
@@ -25,7 +24,7 @@ from hpcdist.submission.points import (
 
 
 def axes(*texts):
-    return parse_sweeps(texts, short=SHORT_NAMES)
+    return parse_sweeps(texts)
 
 
 def values(*texts, **options):
@@ -141,7 +140,7 @@ def test_more_points_than_anyone_wants_are_refused_before_they_are_made():
 
 
 def test_values_from_python_are_axes_too():
-    made = axes_from_values({"nodes": [1, 2], "train.lr": [0.1]}, short=SHORT_NAMES)
+    made = axes_from_values({"nodes": [1, 2], "train.lr": [0.1]})
     points = make_points(made)
     assert [point.values for point in points] == [
         {"resources.nodes": 1, "train.lr": 0.1},
@@ -149,9 +148,9 @@ def test_values_from_python_are_axes_too():
     ]
     assert points[0].label == "nodes=1 train.lr=0.1"
     with pytest.raises(JobError, match="is given twice"):
-        axes_from_values({"nodes": [1, 1]}, short=SHORT_NAMES)
+        axes_from_values({"nodes": [1, 1]})
     with pytest.raises(JobError, match="is empty"):
-        axes_from_values({"nodes": []}, short=SHORT_NAMES)
+        axes_from_values({"nodes": []})
 
 
 def test_runs_of_one_shape_share_an_array():

@@ -168,13 +168,11 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[QstatJob]:
     return jobs
 
 
-def _with_history(
-    command: str, words: Sequence[str], *, timeout_s: float = TIMEOUT_S
-) -> subprocess.CompletedProcess[str]:
+def _with_history(command: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Ask for jobs that have ended, too, where the site keeps them."""
-    done = call_command([command, "-x", *words], timeout_s=timeout_s)
+    done = call_command([command, "-x", *words], timeout_s=TIMEOUT_S)
     if _NO_HISTORY in done.stderr:
-        done = call_command([command, *words], timeout_s=timeout_s)
+        done = call_command([command, *words], timeout_s=TIMEOUT_S)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     if done.returncode != 0 and not (lines and all(map(_NOT_KNOWN.search, lines))):
         raise failure_of(done)

@@ -28,13 +28,18 @@ from hpcdist.summary.figures.attempts import (
     with_accounting,
 )
 from hpcdist.summary.figures.disturbance import Stay, find_other_loads, find_stays
-from hpcdist.summary.figures.efficiency import energy_use, flop_rate
 from hpcdist.summary.figures.goals import list_bests
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
-from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
+from hpcdist.summary.figures.usage import (
+    NodeTotals,
+    energy_use,
+    flop_rate,
+    num_cpus_of,
+    summarize_usage,
+)
 from hpcdist.summary.read.records import Disorder, Memory, RunRecord
 from hpcdist.summary.values import (
     CommunicationTime,

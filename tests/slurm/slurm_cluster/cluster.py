@@ -48,7 +48,6 @@ class Cluster(Shell):
         self._dead_nodes = set()
         self._cut_nodes = set()
         self._controller = "running"
-        self._has_database = True
         self.is_whole = False
         """Nothing was done with it since its boot, or since it was restored."""
 
@@ -180,15 +179,6 @@ class Cluster(Shell):
         self._client.order("resume_controller")
         self._controller = "running"
 
-    def stop_database(self):
-        """slurmdbd: sacct fails, jobs go on, and what happens meanwhile is recorded later."""
-        self._has_database = False
-        self._client.order("stop_database")
-
-    def start_database(self):
-        self._client.order("start_database")
-        self._has_database = True
-
     def cut_link(self, node):
         """In namespaces: the node goes on, and nobody reaches it."""
         self._cut_nodes.add(node)
@@ -222,8 +212,6 @@ class Cluster(Shell):
             self._resume_controller()
         if self._controller == "stopped":
             self.start_controller()
-        if not self._has_database:
-            self.start_database()
         for node in [*self._cut_nodes]:
             self.mend_link(node)
         for node in [*self._dead_nodes]:

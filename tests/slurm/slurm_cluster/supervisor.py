@@ -110,8 +110,6 @@ def _obey(daemons):
         "start_controller": daemons.start_controller,
         "pause_controller": lambda: daemons.signal("slurmctld", signal.SIGSTOP),
         "resume_controller": lambda: daemons.signal("slurmctld", signal.SIGCONT),
-        "stop_database": lambda: daemons.stop("slurmdbd"),
-        "start_database": daemons.start_slurmdbd,
     }
     if isinstance(daemons, NamespacedDaemons):
         orders |= {"cut_link": daemons.cut_link, "mend_link": daemons.mend_link}
