@@ -15,15 +15,15 @@ def run_script(tmp_path):
     """Run a script by itself in the test's folder, forked from this process, without what a
     scheduler sets; returns what it printed."""
 
-    def start(zygote, script, *arguments, environment, limit_s=200):
+    def start(zygote, script, *arguments, environment, code="0", limit_s=200):
         removed = dict.fromkeys(OF_SCHEDULERS)
         start_script(zygote, tmp_path, script, *arguments, environment=removed | environment)
-        code, deadline = tmp_path / "exit_code", time.monotonic() + limit_s
-        while not code.exists():
+        ended, deadline = tmp_path / "exit_code", time.monotonic() + limit_s
+        while not ended.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         printed = (tmp_path / "output").read_text()
-        assert code.read_text() == "0", printed
+        assert ended.read_text() == code, printed
         return printed
 
     return start

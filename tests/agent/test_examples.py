@@ -7,14 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from rank_places import environment_of, place
 
 from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDLESS = 100_000
-(TORCH,) = importlib.util.find_spec("torch").submodule_search_locations
-TORCHRUN = Path(TORCH, "distributed", "run.py")
 STOPS = {
     # Example -> package, phases that it records
     "ddp_digits": (
@@ -63,20 +62,16 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(
 
 @pytest.fixture
 def go_on(zygote, run_script):
-    """Train an example to its end as a user would without hpcdist, by torchrun where it is written
-    for that; returns what it printed."""
+    """Train an example to its end as a user would without hpcdist, with the variables of torchrun's
+    one rank where it is written for that; returns what it printed."""
 
     def start(script, launched, epochs):
-        command = [script, epochs]
+        environment = {}
         if "ddp" in script.name:
-            command = [
-                TORCHRUN,
-                "--nproc-per-node=1",
-                "--standalone",
-                *command,
-            ]
-        environment = {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
-        return run_script(zygote, *command, environment=environment)
+            environment = environment_of(place()) | {"MASTER_PORT": "0"}  # any
+            del environment["TORCHELASTIC_USE_AGENT_STORE"]
+        environment |= {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"}
+        return run_script(zygote, script, epochs, environment=environment)
 
     return start
 

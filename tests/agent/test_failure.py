@@ -126,8 +126,8 @@ def check(launched, verdict, failed_s, *, culprit, gpus, world_size, also_failed
     ],
 )
 def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, culprit, kind, expected):
-    launched, verdict, failed_s = fail(how, [culprit])
-    check(launched, verdict, failed_s, culprit=culprit, gpus=4, world_size=4)
+    launched, verdict, failed_s = fail(how, [culprit], gpus=3)
+    check(launched, verdict, failed_s, culprit=culprit, gpus=3, world_size=3)
     assert verdict.kind == kind
     assert {name: getattr(verdict, name) for name in expected} == expected
     tell = {"exception": assert_users_traceback, "crash": assert_crash_is_traced}.get(how)

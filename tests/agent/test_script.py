@@ -56,7 +56,10 @@ class Squares:
         return Net(number ** 2)
 
 def together(nets):
-    return Net([net.value for net in nets])
+    values = [net.value for net in nets]
+    if "torch" not in sys.modules:
+        return Net(values)
+    return Net(sys.modules["torch"].tensor(values))  # it is sent in shared memory
 
 def square(net):
     in_child = multiprocessing.parent_process() is not None
@@ -76,7 +79,7 @@ if __name__ == "__main__":
     for method in ("fork", "spawn"):
         loader = DataLoader(Squares(), batch_size=2, num_workers=1, timeout=50,
                             collate_fn=together, multiprocessing_context=method)
-        print(method, [batch.value for batch in loader])
+        print(method, [batch.value.tolist() for batch in loader])
     atexit.register(print, "at exit", flush=True)
     def late():
         time.sleep(0.2)

@@ -32,13 +32,12 @@ parser.add_argument("--threads")
 there = sorted({"numpy", "PIL", "torch"} & sys.modules.keys())
 before = os.environ["OMP_NUM_THREADS"]
 os.environ["OMP_NUM_THREADS"] = parser.parse_args().threads
-import numpy, torch
+import numpy
 """
 TELL = """
 import json, threadpoolctl
 found = {
     "before": before,
-    "threads": torch.get_num_threads(),
     "blas": [library["num_threads"] for library in threadpoolctl.threadpool_info()
              if library["internal_api"] == "openblas" and "numpy" in library["filepath"]],
 }
@@ -48,6 +47,7 @@ TELL_ALL = """
 import matplotlib, torch.distributed as dist
 before = {
     "before": before,
+    "threads": torch.get_num_threads(),
     "debug": dist.get_debug_level().name,
     "jit": torch.jit._state._enabled.enabled,
     "logs": torch._logging._internal.log_state.is_artifact_enabled("recompiles"),

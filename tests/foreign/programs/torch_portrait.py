@@ -135,10 +135,9 @@ facts = {
     "state": state(),
 }
 if __name__ == "__main__":
-    # A worker that is spawned imports torch anew: that of one rank tells as much.
-    methods = ("fork", "spawn") if rank == "1" else ("fork",)
-    facts["sent"] = {method: sent(method) for method in methods}
-    facts["loaded"] = {method: loaded(method) for method in ("fork",)}
+    # Spawned workers, which import torch anew: tests/agent/test_script.py, and children.py in full.
+    facts["sent"] = sent("fork")
+    facts["loaded"] = loaded("fork")
     torch.set_num_threads(3)
     facts["set threads"] = torch.get_num_threads()
     try:
