@@ -73,7 +73,7 @@ parser.add_argument("--no-destroy", action="store_true")
 options = parser.parse_args()
 
 dist.init_process_group("gloo")
-log = csv.writer(open(f"losses-{dist.get_rank()}.csv", "w"))
+log = csv.writer(open(f"losses-{dist.get_rank()}.csv", "w", buffering=1))
 train_from_snapshot(options.epochs // 2, options)
 loss = train_from_snapshot(options.epochs, options)
 total = loss.detach().clone()
