@@ -155,8 +155,9 @@ class StepRecorder:
         self._num_losses += 1
 
     def hold_window(self) -> None:
-        """Keep the open window open, however long it gets."""
+        """Keep the open window open, however long it gets: its steps are under the profiler."""
         self._window_length_s = math.inf
+        self._is_profiled = True
 
     def release_window(self) -> None:
         """Write the window that was kept open with the end of this step; the next one is usual.
@@ -194,6 +195,7 @@ class StepRecorder:
         self._loss = self._learning_rate = None
         self._loss_sum, self._num_losses = 0.0, 0
         self._window_start_s = now
+        self._is_profiled = False
         self._window_length_s = max(self._window_s, _WINDOW_SHARE * (now - self._begin_s))
 
     def _window(self) -> dict[str, Any]:
@@ -202,6 +204,7 @@ class StepRecorder:
             "epoch": self.epoch,
             "step": self.step_count,
             "steps": len(totals),
+            **({"profiled": True} if self._is_profiled else {}),
             "samples": int(self._samples),  # they may have been counted by torch or numpy
             "wall_s": _to_ns(self._step_start_s - self._window_start_s - self._idle_s),
             **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),

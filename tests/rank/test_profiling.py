@@ -188,6 +188,10 @@ def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
     assert launched.verdict().kind == "done", launched.log(0)
     (summary,) = summarize([launched.run], {}).runs
     assert (summary.communication.by, summary.traces) == ("profiler", shown["files"])
+    windows = [event for event in launched.events(0) if event["event"] == "steps"]
+    assert [window["steps"] for window in windows if window.get("profiled")] == [3]
+    slowed = "hpcdist profile slowed down 3 steps of ranks 0 and 1, which are in no figure"
+    assert slowed in summary.notes
     trace = json.loads(gzip.decompress((run.path / shown["files"][0]).read_bytes()))
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
     assert not [event for event in launched.events(0) if event["event"] == "note"]

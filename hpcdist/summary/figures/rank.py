@@ -50,6 +50,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Over the same windows."""
     warm_up_steps: int
     """Steps that were left out."""
+    profiled_steps: int
+    """Steps that `hpcdist profile` slowed down, which were left out, too."""
     tests: list[Tested]
     """Evaluations, by this rank's clock."""
     first_step: int | None
@@ -85,7 +87,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
 def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFigures:
     """Compute the figures of one rank in one attempt; of more than so many spans, neighbours are
     joined."""
-    measured = timing.drop_warm_up(record.windows)
+    steady = timing.drop_profiled(record.windows)
+    measured = timing.drop_warm_up(steady)
     totals = StepTotals()
     totals.add(measured)
     first = record.windows[0] if record.windows else None
@@ -103,7 +106,8 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         group=record.groups[-1] if record.groups else None,
         spans=timing.to_spans(measured, most=most_spans),
         totals=totals,
-        warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
+        warm_up_steps=sum([window.steps for window in steady]) - totals.steps,
+        profiled_steps=sum(window.steps for window in record.windows[1:] if window.profiled),
         tests=[
             Tested(test.time_s, test.step, test.epoch, test.accuracy, test.loss)
             for test in record.evaluations

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import mean
-from hpcdist.base.text import listed
+from hpcdist.base.text import listed, number_of
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
 from hpcdist.rank.recorder import PHASES
@@ -201,6 +201,7 @@ def measure_run(
         notes=[
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
             *_notes_on_disorder(ranks),
+            *_notes_on_profiles(ranks, world_size),
             *([together.why] if together.why and not is_apart else []),
         ],
         usage=usage,
@@ -363,6 +364,22 @@ def _notes_on_disorder(ranks: Sequence[RankFigures]) -> list[str]:
     whose = listed(sorted({figures.rank for figures in changed}))
     note = f"the events of {whose} are not as they were written (windows of steps: {told})"
     return [f"{note}; each window counts once, in its order"]
+
+
+def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:
+    """Return a note where `hpcdist profile` has slowed steps down."""
+    profiled = [figures for figures in ranks if figures.profiled_steps]
+    if not profiled:
+        return []
+    whose = sorted({figures.rank for figures in profiled})
+    num_steps = max(figures.profiled_steps for figures in profiled)
+    note = (
+        f"hpcdist profile slowed down {number_of(num_steps, 'step')} of {listed(whose)}, which are "
+        "in no figure"
+    )
+    if len(whose) < world_size:
+        note += "; where other ranks waited for them, that time counts"
+    return [note]
 
 
 def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:

@@ -118,6 +118,12 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
     return totals
 
 
+def drop_profiled(windows: Sequence[Window]) -> Sequence[Window]:
+    """Return the windows of one rank and attempt without those under the profiler; the first is
+    warm-up in any case."""
+    return [window for place, window in enumerate(windows) if not window.profiled or place == 0]
+
+
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
     """Return the windows of one rank and attempt that hold steps, without those of the warm-up."""
     filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]

@@ -81,6 +81,8 @@ class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", 
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
+    profiled: bool = False
+    """Its steps were under the profiler, which slows them down."""
     samples: Count
     wall_s: Seconds
     pause_s: Seconds = 0.0
