@@ -32,7 +32,7 @@ from hpcdist.agent.requests import (
 from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.agent.whereabouts import ask_all, report_stacks
 from hpcdist.rank.debugging import Debugger
-from hpcdist.rank.inquiry import Desk
+from hpcdist.rank.inquiry import SLOW, Desk
 from hpcdist.rank.questions import Debug
 
 _WAIT_S = 0.05
@@ -103,7 +103,8 @@ def _report_debuggers(
 ) -> NodeDebuggers:
     """Have these ranks wait for debuggers; return where they listen."""
     desks = {rank: watch.board.desk(rank.order.local_rank) for rank in ranks}
-    ask_all(desks.values(), msgspec.json.encode(Debug(request.wait_s)), limit_s=_DEBUGGER_S)
+    question = msgspec.json.encode(Debug(request.wait_s))
+    ask_all(desks.values(), question, limit_s=_DEBUGGER_S, line=SLOW)
     return NodeDebuggers(ranks=[_report_debugger(rank, desk) for rank, desk in desks.items()])
 
 
@@ -120,6 +121,6 @@ def _debugger(desk: Desk) -> Debugger:
     if not desk.is_attended:
         return Debugger(error="it has no process group yet, and no thread that could start one")
     try:
-        return msgspec.json.decode(desk.answer() or b"", type=Debugger)
+        return msgspec.json.decode(desk.answer(SLOW) or b"", type=Debugger)
     except (msgspec.MsgspecError, UnicodeError):
         return Debugger(error="it does not answer: C code holds Python's lock, or it is stopped")

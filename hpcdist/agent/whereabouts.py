@@ -21,7 +21,7 @@ from hpcdist.base.polling import poll
 from hpcdist.machine import process
 from hpcdist.machine.process import ProcessUse, process_use, send_signal
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.inquiry import Desk
+from hpcdist.rank.inquiry import QUICK, Desk
 from hpcdist.rank.questions import WHERE, Account, read_account
 from hpcdist.rank.stacks import ThreadStack
 
@@ -82,13 +82,15 @@ def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRan
     return {rank: account for rank, account in accounts.items() if account is not None}
 
 
-def ask_all(desks: Iterable[Desk], question: bytes, *, limit_s: float) -> None:
+def ask_all(
+    desks: Iterable[Desk], question: bytes, *, limit_s: float, line: int = QUICK
+) -> None:
     """Ask ranks that have a thread which answers, and wait for their answers."""
     asked = [desk for desk in desks if desk.is_attended]
     for desk in asked:
-        desk.ask(question)
+        desk.ask(question, line)
     poll(
-        lambda: all(desk.answer() is not None for desk in asked) or None,
+        lambda: all(desk.answer(line) is not None for desk in asked) or None,
         interval_s=_POLL_S,
         limit_s=limit_s,
     )

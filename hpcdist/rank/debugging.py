@@ -36,6 +36,7 @@ class Debugger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _listening: Debugger | None = None
 _pending: list[Any] = []
 """Functions that the interpreter has still to call."""
+_starting = _thread.allocate_lock()
 _until_s = 0.0
 """When the rank waits no longer, by the monotonic clock."""
 
@@ -46,8 +47,9 @@ def listen(wait_s: float, note: Callable[[bool], None]) -> Debugger:
     global _listening, _until_s  # noqa: PLW0603 - debugpy is one per process
     _until_s = time.monotonic() + wait_s
     note(True)
-    if _listening is None or _listening.port is None:
-        _listening = _start()
+    with _starting:
+        if _listening is None or _listening.port is None:
+            _listening = _start()
     if _listening.port is None:
         note(False)
     else:

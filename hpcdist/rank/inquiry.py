@@ -20,16 +20,25 @@ from multiprocessing.synchronize import Semaphore
 
 _AREA_BYTES = 1 << 18
 """Room for one rank's question and answer; memory is used only where it was written."""
-_ASKED, _QUESTION_BYTES, _ANSWERED, _ANSWER_BYTES, _IS_ATTENDED, _REPORTED, _REPORT_BYTES = range(7)
-"""Words at the begin of an area: numbers of the last question and of the one that the answer is to,
-from 1, their lengths, whether a thread of the rank answers, and to which wish there is a report, of
-which length."""
-_WISH = 7
+QUICK, SLOW = range(2)
+"""Lines on which an agent asks, one at the same time as the other: for what is answered at once,
+and for what takes seconds."""
+_ASKED, _QUESTION_BYTES, _ANSWERED, _ANSWER_BYTES = range(4)
+"""Words of a line, at the begin of an area: numbers of the last question and of the one that the
+answer is to, from 1, and their lengths."""
+_IS_ATTENDED, _REPORTED, _REPORT_BYTES = range(8, 11)
+"""Words after those of the lines: whether a thread of the rank answers, and to which wish there is
+a report, of which length."""
+_WISH = 11
 """Word of the wish that the rank sees between two steps (rank/wishes.py)."""
-_WORDS_BYTES = 8 * 8
+_WORDS_BYTES = 8 * 12
 MOST_QUESTION_BYTES = 1 << 12
+_SLOW_ANSWER_BYTES = 1 << 12
 MOST_REPORT_BYTES = 1 << 16
-MOST_ANSWER_BYTES = _AREA_BYTES - _WORDS_BYTES - MOST_QUESTION_BYTES - MOST_REPORT_BYTES
+_OF_SLOW_BYTES = MOST_QUESTION_BYTES + _SLOW_ANSWER_BYTES
+MOST_ANSWER_BYTES = (
+    _AREA_BYTES - _WORDS_BYTES - MOST_QUESTION_BYTES - _OF_SLOW_BYTES - MOST_REPORT_BYTES
+)
 
 
 class Inquiry:
@@ -49,13 +58,52 @@ class Inquiry:
             desk.clear()
 
 
+class _Line:
+    """Room for a question and its answer."""
+
+    def __init__(self, words: memoryview[int], room: memoryview[int]) -> None:
+        self._words = words
+        self._question = room[:MOST_QUESTION_BYTES]
+        self._answer = room[MOST_QUESTION_BYTES:]
+
+    @property
+    def number(self) -> int:
+        """Number of the last question."""
+        return self._words[_ASKED]
+
+    def ask(self, question: bytes) -> None:
+        assert len(question) <= MOST_QUESTION_BYTES
+        self._question[: len(question)] = question
+        self._words[_QUESTION_BYTES] = len(question)
+        self._words[_ASKED] += 1
+
+    def answer(self) -> bytes | None:
+        """Return the answer to the last question; None until it is there."""
+        if not self._words[_ASKED] or self._words[_ANSWERED] != self._words[_ASKED]:
+            return None
+        size = self._words[_ANSWER_BYTES]
+        return bytes(self._answer[:size]) if 0 <= size <= len(self._answer) else None
+
+    def respond(self, respond: Callable[[bytes], bytes]) -> None:
+        """Answer the last question with what `respond` returns, cut to the room that there is."""
+        with contextlib.suppress(Exception):  # what it says depends on versions of torch
+            number, size = self._words[_ASKED], self._words[_QUESTION_BYTES]
+            answer = respond(bytes(self._question[:size]))[: len(self._answer)]
+            self._answer[: len(answer)] = answer
+            self._words[_ANSWER_BYTES] = len(answer)
+            self._words[_ANSWERED] = number
+
+
 class Desk:
     """The place where one rank is asked, and answers."""
 
     def __init__(self, area: memoryview[int]) -> None:
         self._words = area[:_WORDS_BYTES].cast("q")
-        self._question = area[_WORDS_BYTES:][:MOST_QUESTION_BYTES]
-        self._answer = area[_WORDS_BYTES + MOST_QUESTION_BYTES :][:MOST_ANSWER_BYTES]
+        room = area[_WORDS_BYTES:-MOST_REPORT_BYTES]
+        self._lines = {
+            QUICK: _Line(self._words[:4], room[:-_OF_SLOW_BYTES]),
+            SLOW: _Line(self._words[4:8], room[-_OF_SLOW_BYTES:]),
+        }
         self._report = area[-MOST_REPORT_BYTES:]
         self.wishes = self._words[_WISH:]
         """One number; 0 before the first wish."""
@@ -78,22 +126,16 @@ class Desk:
         while self._bell is not None and self._bell.acquire(block=False):
             pass
 
-    def ask(self, question: bytes) -> None:
+    def ask(self, question: bytes, line: int = QUICK) -> None:
         """Ask, also where no thread answers yet: one that starts later will; an answer to another
-        question counts no more."""
-        assert len(question) <= MOST_QUESTION_BYTES
-        self._question[: len(question)] = question
-        self._words[_QUESTION_BYTES] = len(question)
-        self._words[_ASKED] += 1
+        question on this line counts no more."""
+        self._lines[line].ask(question)
         if self._bell is not None:
             self._bell.release()
 
-    def answer(self) -> bytes | None:
-        """Return the answer to the last question; None until it is there."""
-        if not self._words[_ASKED] or self._words[_ANSWERED] != self._words[_ASKED]:
-            return None
-        size = self._words[_ANSWER_BYTES]
-        return bytes(self._answer[:size]) if 0 <= size <= MOST_ANSWER_BYTES else None
+    def answer(self, line: int = QUICK) -> bytes | None:
+        """Return the answer to the last question on a line; None until it is there."""
+        return self._lines[line].answer()
 
     def reported(self, number: int) -> bytes | None:
         """Return the report on a wish of this number; None until it is there."""
@@ -110,8 +152,8 @@ class Desk:
         self._words[_REPORTED] = number
 
     def attend(self, respond: Callable[[bytes], bytes]) -> None:
-        """Start the thread that answers a question with what `respond` returns, cut to
-        `MOST_ANSWER_BYTES`, where this process has not started it."""
+        """Start the thread that answers questions with what `respond` returns, where this process
+        has not started it."""
         if self._served_by == os.getpid():
             return
         self._served_by = os.getpid()
@@ -123,11 +165,13 @@ class Desk:
     def _serve(self, respond: Callable[[bytes], bytes], pid: int) -> None:
         # Handlers run in the main thread: a signal that came here would not wake that.
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        quick, slow = self._lines[QUICK], self._lines[SLOW]
+        num_slow = 0
         while self._bell is not None and os.getpid() == pid:
             self._bell.acquire()
-            with contextlib.suppress(Exception):  # what it says depends on versions of torch
-                number, size = self._words[_ASKED], self._words[_QUESTION_BYTES]
-                answer = respond(bytes(self._question[:size]))[:MOST_ANSWER_BYTES]
-                self._answer[: len(answer)] = answer
-                self._words[_ANSWER_BYTES] = len(answer)
-                self._words[_ANSWERED] = number
+            if num_slow != slow.number:
+                num_slow = slow.number
+                with contextlib.suppress(RuntimeError):  # the limit of threads is reached
+                    _thread.start_new_thread(slow.respond, (respond,))
+            if quick.answer() is None:
+                quick.respond(respond)

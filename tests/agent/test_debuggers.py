@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,7 +65,12 @@ def launched(launch, write_script):
 
 
 def test_a_rank_waits_for_a_debugger_which_sees_its_program_and_lets_it_go_on(launched, capsys):
-    ask(launched.run, WantDebugger(limit_s=60, ranks=[0], wait_s=2))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, launched.run, WantDebugger(limit_s=60, ranks=[0], wait_s=2))
+        while not asked.done():  # one question does not take the place of another
+            stacks = ask(launched.run, WantStacks(limit_s=30, ranks=[0]))
+            assert stacks.reports[0].ranks[0].collectives is not None
+    assert asked.result().reports[0].ranks[0].debugger.port is not None
     time.sleep(3)  # nobody comes
     assert "debugging.py" not in str(ask(launched.run, WantStacks(limit_s=30, ranks=[0])))
     assert main(["attach", str(launched.run.path), "--debugpy"]) == 0
