@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,6 +140,9 @@ def drill(
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
+        for each in (folder, folder.parent):
+            with suppress(OSError):  # it is not empty
+                each.rmdir()
     code = EXIT_FAILED if any(one.is_work_lost for one in findings) else EXIT_DONE
     told = list(remarks(evidence, findings))
     if as_json:

@@ -113,11 +113,12 @@ def _silence(run: Run, waited_s: float | None) -> HpcdistError:
         return UserError(f"run {run.id} is not running, it is {condition.state}{why}")
     if waited_s is None:
         return UserError(f"run {run.id} has not started yet: none of its agents has{why}")
-    log = run.agent_log_file(0)
+    log = run.agent_log_file(0)  # it is there once the agent has had something to say
+    where = f"; its log is {log}" if files.is_there(log) else ""
     return HpcdistError(
         f"the agent of node 0 did not answer within {waited_s:.0f} s; run {run.id} is "
         f"{condition.state}{why}",
-        hint=f"its node may be stopped, or its file system stalled; its log is {log}",
+        hint=f"its node may be stopped, or its file system may stall{where}",
     )
 
 
