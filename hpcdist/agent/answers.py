@@ -18,8 +18,8 @@ _MOST_OPEN = 16
 """Requests that are answered at a time; each takes a thread on every node."""
 _AT_ONCE_S = 0.1
 _WHY_NOT = {
-    Stage.JOINING: "its ranks have not started: the agents of its nodes are still joining",
-    Stage.STARTING: "its ranks are just being started",
+    Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
+    Stage.STARTING: "its ranks are being started",
     Stage.ENDING: "its ranks are being ended",
     Stage.FINISHED: "it has ended",
 }

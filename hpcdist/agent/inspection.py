@@ -119,8 +119,10 @@ def _report_debugger(rank: LivingRank, desk: Desk) -> RankDebugger:
 
 def _debugger(desk: Desk) -> Debugger:
     if not desk.is_attended:
-        return Debugger(error="it has no process group yet, and no thread that could start one")
+        return Debugger(error="it has not made a process group yet: try again when it has")
     try:
         return msgspec.json.decode(desk.answer(SLOW) or b"", type=Debugger)
     except (msgspec.MsgspecError, UnicodeError):
-        return Debugger(error="it does not answer: C code holds Python's lock, or it is stopped")
+        return Debugger(
+            error="it does not answer: C code holds Python's lock (the GIL), or it is stopped"
+        )

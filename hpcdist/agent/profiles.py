@@ -79,7 +79,7 @@ def _why_late(request: WantProfile, before: int | None, step: int | None) -> str
     made = (step or 0) - (before or 0)
     if made <= 0:
         return f"it made no step within {request.wait_s:g} s"
-    return f"it made {made} steps within {request.wait_s:g} s, and the profile was not done"
+    return f"it made only {made} steps within {request.wait_s:g} s (more: --wait)"
 
 
 def _sample(request: WantProfile, rank: LivingRank, watch: RankWatch) -> RankProfile:

@@ -75,7 +75,7 @@ def dump(pid: int) -> Dump:
     a second or so."""
     program = find()
     if program is None:
-        return Dump(error=f"py-spy is not there; {_INSTALL}")
+        return Dump(error=f"py-spy was not found; {_INSTALL}")
     argv = [program, "dump", "--native", "--json", "--pid", str(pid)]
     try:
         done = run(argv, limit_s=_DUMP_S)
@@ -93,7 +93,7 @@ def record(pid: int, path: Path, *, length_s: float) -> Samples:
     `path`.svg."""
     program = find()
     if program is None:
-        return Samples(error=f"py-spy is not there; {_INSTALL}")
+        return Samples(error=f"py-spy was not found; {_INSTALL}")
     for_speedscope, graph = (
         path.with_name(path.name + ending) for ending in (".speedscope.json", ".svg")
     )
@@ -150,7 +150,10 @@ def why(said: bytes) -> str:
         scope = f", whose /proc/sys/kernel/yama/ptrace_scope is {_SCOPE_FILE.read_text().strip()}"
     except OSError:
         scope = ""
-    return f"py-spy may not read the process on this host{scope}: ask the site, or do without"
+    return (
+        f"py-spy is not allowed to read the process on this host{scope}; only its administrators "
+        "can allow that"
+    )
 
 
 def _threads(found: Sequence[_Thread]) -> list[ThreadStack]:

@@ -82,9 +82,7 @@ def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRan
     return {rank: account for rank, account in accounts.items() if account is not None}
 
 
-def ask_all(
-    desks: Iterable[Desk], question: bytes, *, limit_s: float, line: int = QUICK
-) -> None:
+def ask_all(desks: Iterable[Desk], question: bytes, *, limit_s: float, line: int = QUICK) -> None:
     """Ask ranks that have a thread which answers, and wait for their answers."""
     asked = [desk for desk in desks if desk.is_attended]
     for desk in asked:
@@ -130,11 +128,11 @@ def _why_mute(
     if _is_stopped(use):
         return "it is stopped (SIGSTOP?), or a debugger holds it"
     if board.desk(rank.order.local_rank).is_attended:
-        return "C code holds Python's lock: none of its other threads runs"
+        return "C code holds Python's lock (the GIL), so that no thread can answer"
     if has_stacks:
         return None  # it has no process group yet, and tells all the same
     if not process.catches(rank.pid, STACKS_SIGNAL):
-        return "it is no Python program, or took SIGQUIT for itself"
+        return "it is not a Python program, or it handles SIGQUIT itself"
     return "it does not answer"
 
 

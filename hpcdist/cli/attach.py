@@ -52,7 +52,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, debugpy: bool,
     check_own(run.path)
     if debugpy:
         if command:
-            raise UserError("--debugpy takes no command")
+            raise UserError("--debugpy and a command cannot be given together")
         _wait_for_debugger(run, rank)
         return EXIT_DONE
     check_living(run)
@@ -85,7 +85,7 @@ def _wait_for_debugger(run: Run, rank: int) -> None:
         raise HpcdistError(f"rank {rank} cannot be debugged: {why}")
     if found.debugger.port is None:
         raise HpcdistError(f"rank {rank} cannot be debugged: {found.debugger.error}")
-    note("debugpy knows no password: whoever is logged in on that node can connect, too")
+    note("debugpy asks for no password: anyone who is logged in on that node can connect")
     port, local_port = found.debugger.port, _LOCAL_PORT
     say(f"rank {rank} waits {_WAIT_S / 60:.0f} minutes for a debugger at 127.0.0.1:{port}")
     if runs_here(run.read_scheduler()):

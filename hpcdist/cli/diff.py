@@ -66,7 +66,7 @@ def _print(result: RunDiff) -> None:
     others = [one for one in result.differences if not one.changes_results]
     for title, found in (
         ("What differs and may change results:", changing),
-        ("What differs besides, and changes none:", others),
+        ("What differs, too, and does not change results:", others),
     ):
         if found:
             print(f"\n{title}")
@@ -85,7 +85,7 @@ def conclusion(result: RunDiff) -> str:
     if parted is None:
         return f"{a} and {b} do not part: they are equal {compared}."
     before = (
-        "and were never equal before"
+        "and were equal at no earlier step"
         if parted.equal_at is None
         else f"and were equal at step {parted.equal_at}"
     )

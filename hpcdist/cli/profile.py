@@ -57,7 +57,7 @@ _READERS = {
     type=click.FloatRange(2, 600),
     default=10.0,
     show_default=True,
-    help="How long py-spy samples a script that tells no steps.",
+    help="How long py-spy samples a script that reports no steps.",
 )
 @click.option(
     "--wait",
@@ -87,7 +87,7 @@ def profile(
 
     Trainers, and scripts that call record.step, are profiled by torch's profiler between two of
     their steps; the run goes on with the same numbers, those steps take a little longer. Scripts
-    that tell no steps are sampled by py-spy, which must be installed in the job's environment.
+    that report no steps are sampled by py-spy, which must be installed in the job's environment.
 
     \b
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
@@ -126,7 +126,10 @@ def _first_ranks(run: Run) -> list[int] | None:
     num_ranks = run.read_outline().resources.num_ranks
     if num_ranks <= _RANKS_UNASKED:
         return None
-    note(f"these are the first {_RANKS_UNASKED} of {num_ranks} ranks; --ranks names others")
+    note(
+        f"only the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; choose others with "
+        "--ranks"
+    )
     return list(range(_RANKS_UNASKED))
 
 
@@ -144,11 +147,11 @@ def _print(run: Run, view: ProfilesView, top: int) -> None:
             print()
             print_wrapped(
                 f"communication took {format_time(of_steps.whole_s)} of a step: computing hid "
-                f"{hidden} % of it, and {exposed} were waited for"
+                f"{hidden} % of it, and the ranks waited {exposed}"
             )
     if (of_samples := view.samples) is not None:
         whose = listed(of_samples.ranks)
-        print_wrapped(f"{run.id}: the main thread of {whose} in {of_samples.wall_s:g} s of samples")
+        print_wrapped(f"{run.id}: the main thread of {whose}, sampled for {of_samples.wall_s:g} s")
         print()
         _print_functions(of_samples, top)
     _print_files(run, view.files)

@@ -111,7 +111,7 @@ def _print(name: str, view: StacksView) -> None:
         _print_ranks(view)
     if view.absent:
         print()
-        print_wrapped(f"{_who(view.absent)}: no process, ended or not begun")
+        print_wrapped(f"{_who(view.absent)}: no process: it has ended or not started")
 
 
 def _print_group(group: StackGroup, view: StacksView) -> None:

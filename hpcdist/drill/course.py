@@ -294,7 +294,7 @@ def _work_folder(request: Request, name: str) -> Iterator[str | None]:
     place = request.folder / name
     left_out = _copy(Path(before), place, without=request.folder)
     if left_out:
-        request.say(f"not copied, for it is large: {first_few(left_out)}")
+        request.say(f"not copied, because it is large: {first_few(left_out)}")
     try:
         os.chdir(place)
         yield str(place)
@@ -374,7 +374,7 @@ def _follow(request: Request, run: Run, drill: DrillPlan, *, troubles: list[Trou
             shown[:] = seen.troubles
             end_s = end_s or time.monotonic() + _LIMIT_SHARE * request.budget_s
         if end_s is not None and time.monotonic() > end_s:
-            request.say("it takes too long, and is ended")
+            request.say("the run takes too long and is ended")
             scheduler.cancel([run])
 
     try:

@@ -105,26 +105,26 @@ def remarks(evidence: Evidence, findings: Sequence[Finding]) -> Iterator[str]:
     died = any(f.name in {"kill-rank", "stop-rank"} and f.was_tried for f in findings)
     if died and job.launch.max_restarts == 0:
         yield (
-            "launch.max_restarts is 0: after such a failure the run ends, and goes on with "
-            "`hpcdist resume`; with --max-restarts 3 it goes on by itself"
+            "launch.max_restarts is 0: after such a failure the run ends, and continues with "
+            "`hpcdist resume`; with --max-restarts 3 it continues by itself"
         )
     if isinstance(job, TrainingJob) and (most := _most_between_saves(job, undisturbed)):
         yield most
     if undisturbed.first_step is None:
         yield (
-            "the job records no steps: what it lost is known by its checkpoints alone, and its "
-            "losses are not compared; record.step(samples=..., loss=loss) tells both"
+            "the job records no steps, so only its checkpoints show what it lost, and its losses "
+            "cannot be compared; record.step(samples=..., loss=loss) records both"
         )
     elif any(one.loss.endswith("off") for one in findings):
         yield (
-            "the losses are others than undisturbed: what is not in its checkpoints (random state, "
-            "order of the data, optimizer)? hpcdist diff "
+            "the losses differ from those of the undisturbed run: perhaps its checkpoints lack "
+            "something (random state, order of the data, optimizer)? hpcdist diff "
             f"{evidence.undisturbed_run} {evidence.disturbed_run} names the first step"
         )
     elif _varies(evidence):
         yield (
-            "two undisturbed runs of the job have other losses, so they cannot be compared: seed "
-            "what draws random numbers"
+            "the losses differ from run to run even undisturbed, so they cannot be compared: seed "
+            "the random number generators"
         )
 
 
@@ -137,8 +137,8 @@ def _most_between_saves(job: TrainingJob, undisturbed: Attempt) -> str | None:
     step_time_s = undisturbed.step_time_s
     time = "" if step_time_s is None else f", {show_time(every * step_time_s)}"
     return (
-        "the drill saves checkpoints more often than the job, with which a failure costs up to "
-        f"{number_of(every, 'step')}{time} (checkpoint.every_epochs, checkpoint.every_steps)"
+        "the drill saves checkpoints more often than the job does; in the job, a failure costs "
+        f"up to {number_of(every, 'step')}{time} (checkpoint.every_epochs, checkpoint.every_steps)"
     )
 
 
@@ -158,7 +158,7 @@ def _judge(evidence: Evidence, name: DisturbanceName) -> Finding:
     before = evidence.attempts.get(entry.attempt - 1)
     verdict = attempt.verdict
     if verdict and before and verdict.signal is None and _failed_by_itself(evidence, before):
-        said = f"the job failed by itself again and again: {verdict.message}"
+        said = f"the job failed again and again, undisturbed: {verdict.message}"
         return Finding(name=name, was_tried=False, advice=said)
     if name == "slow-rank" or (name in {"stop-rank", "fill-disk"} and outcome == "went on"):
         return _went_on_at_once(evidence, entry, attempt)
@@ -167,13 +167,15 @@ def _judge(evidence: Evidence, name: DisturbanceName) -> Finding:
 
 def _why_not_tried(evidence: Evidence, name: DisturbanceName) -> str:
     if name in {"fill-disk", "damage"} and not _saved_ever(evidence):
-        return "no checkpoint was saved that this could be done to"
+        return "the job had saved no checkpoint by then"
     newest = evidence.attempts[max(evidence.attempts)]
     if newest.verdict is not None and newest.verdict.state == "done":
-        return "the job was done before; give it more work, or the drill less time (--for)"
+        return (
+            "the job ended before its turn; give the job more work, or the drill less time (--for)"
+        )
     if newest.verdict is not None and newest.verdict.state == "failed":
         return f"the run had failed before: {newest.verdict.message}"
-    return "no time was left; give the drill more (--for)"
+    return "no time was left; give the drill more time (--for)"
 
 
 def _went_on_at_once(evidence: Evidence, entry: JournalEntry, attempt: Attempt) -> Finding:
@@ -182,16 +184,16 @@ def _went_on_at_once(evidence: Evidence, entry: JournalEntry, attempt: Attempt) 
     advice = None
     if entry.name == "stop-rank" and isinstance(evidence.job, OwnCodeJob):
         advice = (
-            "a rank that stops for good is said to hang, after launch.hang_notice_s, and holds the "
-            "others until the time limit: launch.hang_timeout_s ends such a run, and is off for "
-            "your own code (--set launch.hang_timeout_s=600)"
+            "if a rank stops for good, hpcdist says so after launch.hang_notice_s, but the "
+            "others wait until the time limit: launch.hang_timeout_s ends such a run, and is off "
+            "by default for your own code (--set launch.hang_timeout_s=600)"
         )
     if entry.name == "fill-disk":
-        advice = "the job went on without having saved anything while the disk was full"
+        advice = "the job continued, but saved nothing while the disk was full"
     if entry.name == "slow-rank" and noticed_s is None and entry.step is not None:
         advice = (
-            "nothing named the slow rank: its steps have no phases by which one would see who "
-            "waits for whom (record.start(model=model), or record.mark)"
+            "no message named the slow rank: its steps have no phases that show who waits for "
+            "whom; record.start(model=model) or record.mark adds them"
         )
     return Finding(
         name=_name(entry),
@@ -399,7 +401,7 @@ class _Advice(NamedTuple):
 
 def _advice(evidence: Evidence, entry: JournalEntry, attempt: Attempt, back: _Return) -> _Advice:
     if back.how == "unknown":
-        return _Advice(f"it was not seen to go on: {_TOO_SHORT}")
+        return _Advice(f"the drill ended before the job continued: {_TOO_SHORT}")
     if entry.name == "warning":
         return _advice_on_warning(evidence, entry, attempt, back)
     if back.how in {"step", "file"}:
@@ -413,35 +415,37 @@ def _advice_on_start(evidence: Evidence, entry: JournalEntry) -> _Advice:
     """Return what to say of a job that began again."""
     if entry.saved:
         return _Advice(
-            f"it saves checkpoints, and began again: you would lose {_up_to(evidence)} "
-            f"({_HOW_TO_LOAD})",
+            "it saves checkpoints, but started from the beginning: you would lose "
+            f"{_up_to(evidence)} ({_HOW_TO_LOAD})",
             is_work_lost=True,
         )
     if _saved_ever(evidence) or evidence.may_save:
-        return _Advice(f"it had saved no checkpoint by then, and began again: {_TOO_SHORT}")
+        return _Advice(
+            f"it had saved no checkpoint by then, and started from the beginning: {_TOO_SHORT}"
+        )
     return _Advice(f"no checkpoint is saved: you would lose {_up_to(evidence)}", is_work_lost=True)
 
 
 _TOO_SHORT = "give the drill more time (--for), or have the job save more often"
 _HOW_TO_LOAD = "load the newest one at the start: HPCDIST_RUN_DIR is the same in every attempt"
-_HOW_TO_STOP = "ask record.should_stop() after each step, or handle SIGUSR2, and leave with 75"
+_HOW_TO_STOP = "call record.should_stop() after each step, or handle SIGUSR2, and exit with code 75"
 
 
 def _advice_on_failure(evidence: Evidence, entry: JournalEntry, said: str) -> _Advice:
     by = {
         "damage": "after half of the newest checkpoint was cut off, ",
-        "fill-disk": "after no room was left while it saved, ",
+        "fill-disk": "after the disk was full while it saved, ",
     }.get(_name(entry))
     if by is None:
         return _Advice(f"started again, it failed: {said}", is_work_lost=True)
-    failed = f"{by}it failed whenever it was started: {said}"
+    failed = f"{by}it failed each time it was started: {said}"
     if len(entry.saved) > 1:
-        text = f"{failed}; have it fall back to the checkpoint before, which is whole"
+        text = f"{failed}; let it fall back to the previous checkpoint, which is whole"
         return _Advice(text)
     if entry.name == "damage" and _replaces(evidence):
         return _Advice(
-            f"{failed}; no crash does that to a job that replaces its checkpoint in one go, as "
-            "this one, but a bad disk does: keep the last two"
+            f"{failed}; a crash cannot do that to a job that replaces its checkpoint in one step, "
+            "as this one does, but a bad disk can: keep the last two"
         )
     return _Advice(
         f"{failed}; its one checkpoint is gone, with {_up_to(evidence)}: write to another name "
@@ -476,13 +480,13 @@ def _advice_on_warning(
         return _Advice()
     if has_saved:
         return _Advice(
-            f"it saves on the warning, and began again: you would lose {_up_to(evidence)} "
-            f"({_HOW_TO_LOAD})",
+            "it saves on the warning, but started from the beginning: you would lose "
+            f"{_up_to(evidence)} ({_HOW_TO_LOAD})",
             is_work_lost=True,
         )
-    lost = "what was done since the last checkpoint" if is_back else _up_to(evidence)
+    lost = "the work since the last checkpoint" if is_back else _up_to(evidence)
     return _Advice(
-        f"it stops on the warning, and saves no checkpoint before: you would lose {lost}",
+        f"it stops on the warning without saving a checkpoint: you would lose {lost}",
         is_work_lost=not is_back,
     )
 
@@ -496,10 +500,10 @@ def _advice_on_deaf(evidence: Evidence, entry: JournalEntry, *, has_saved: bool)
         )
     if evidence.may_stop and not entry.is_heeded:
         return _Advice(
-            "nothing listened for the warning yet, though the program's text speaks of it: give "
+            "the program seems to handle the warning, but had not begun to listen for it: give "
             "the drill more time (--for)"
         )
-    lost = "what was done since the last one" if entry.saved else _up_to(evidence)
+    lost = "the work since the last one" if entry.saved else _up_to(evidence)
     return _Advice(
         f"no checkpoint is saved on the warning: you would lose {lost}, and the job is not started "
         f"again ({_HOW_TO_STOP})",
@@ -511,6 +515,6 @@ def _up_to(evidence: Evidence) -> str:
     """Return how much of the real job may be gone."""
     limit_min = evidence.job.resources.time_limit_min
     if limit_min is None:
-        return "all that it has done until then"
+        return "all work until then"
     hours = limit_min / 60
     return f"up to {hours:g} h" if hours >= 1 else f"up to {limit_min:g} min"

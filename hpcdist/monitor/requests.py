@@ -52,7 +52,9 @@ def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], Non
     try:
         send(run, request)
     except FileNotFoundError:
-        raise UserError(f"run {run.id} was submitted by a version that takes no requests") from None
+        raise UserError(
+            f"run {run.id} was submitted by an older hpcdist, which cannot be asked"
+        ) from None
     except OSError as error:
         raise HpcdistError(f"run {run.id} cannot be asked: {files.reason(error)}") from None
     begin_s = time.monotonic()
@@ -77,7 +79,7 @@ def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], Non
         raise _silence(run, time.monotonic() - begin_s)
     if answer.refusal is not None:
         raise UserError(
-            f"run {run.id} cannot tell now: {answer.refusal}", hint="try again in some seconds"
+            f"run {run.id} cannot answer now: {answer.refusal}", hint="try again in some seconds"
         )
     return answer
 
@@ -90,7 +92,7 @@ def check_living(run: Run) -> None:
         raise UserError(
             f"run {run.id} cannot be asked from here: its nodes have no files in common with this "
             "machine",
-            hint="hpcdist logs and summary bring home what it has published",
+            hint="hpcdist logs and hpcdist summary fetch what it has published",
         )
     if not run.has_started():
         raise _silence(run, None)
@@ -112,7 +114,7 @@ def _silence(run: Run, waited_s: float | None) -> HpcdistError:
     if condition.state not in OPEN_STATES:
         return UserError(f"run {run.id} is not running, it is {condition.state}{why}")
     if waited_s is None:
-        return UserError(f"run {run.id} has not started yet: none of its agents has{why}")
+        return UserError(f"run {run.id} has not started yet{why}")
     log = run.agent_log_file(0)  # it is there once the agent has had something to say
     where = f"; its log is {log}" if files.is_there(log) else ""
     return HpcdistError(
@@ -154,7 +156,7 @@ def find_rank(run: Run, rank: int) -> AttachedRank:
     attempt = max(0, run.newest_attempt())
     start = _first_event(run.event_file(rank, attempt))
     if start is None:
-        raise UserError(f"rank {rank} of run {run.id} has not begun yet")
+        raise UserError(f"rank {rank} of run {run.id} has not started yet")
     variables = {
         "RANK": rank,
         "LOCAL_RANK": start.local_rank,

@@ -100,7 +100,7 @@ VERDICTS = {
         1,
         ["in __next__ of dataloader.py; rank 1 never reached all_reduce(float"],
     ),
-    "C code": (2, ["C code that holds Python's lock", "ranks 0 and 1 wait in barrier"]),
+    "C code": (2, ["C code holds Python's lock", "ranks 0 and 1 wait in barrier"]),
     "stopped": (2, ["and is stopped (SIGSTOP?); ranks 0 and 1 wait in barrier"]),
     "caught": (1, ["wait in all_reduce(float[10])", "and rank 1 began barrier in its place"]),
     "sharded": (2, ["rank 2 never reached all_gather"]),

@@ -23,9 +23,10 @@ from hpcdist.agent.requests import (
     take_answer,
     withdraw,
 )
-from hpcdist.base.errors import UserError
+from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
+from hpcdist.monitor import requests
 from hpcdist.monitor.requests import ask
 from hpcdist.monitor.stacks import view_stacks
 from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
@@ -70,7 +71,9 @@ def make_run(tmp_path):
     return Run.create(tmp_path, "train")
 
 
-def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(launch, write_script, capsys):
+def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
+    launch, write_script, capsys, monkeypatch
+):
     launched = launch(write_script(PLACES, "places.py"), gpus=5)
     for rank in range(5):
         launched.wait(lambda rank=rank: "here" in launched.log(rank))
@@ -84,7 +87,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(launch, wri
     assert "C code holds Python's lock" in of[2].note
     assert [frame.function for frame in group_of[2].frames] == ["<module>"]
     assert [frame.function for frame in group_of[3].frames] == ["rest", "<module>"]
-    assert "no Python program" in of[4].note
+    assert "not a Python program" in of[4].note
     assert (of[0].step, of[0].state) == (1, "S")
     assert of[0].rss_bytes > 1e7
     assert (of[1].collectives.groups[0].operations[-1].name, view.blamed) == ("all_reduce", 0)
@@ -108,6 +111,13 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(launch, wri
     assert "is stopped" in few.ranks[0].of.note
     with pytest.raises(UserError, match="has no rank 7"):
         ask(launched.run, WantStacks(limit_s=30, ranks=[7]))
+    os.kill(launched.agent_pid(0), signal.SIGSTOP)
+    monkeypatch.setattr(requests, "_BEYOND_S", 0.5)
+    with pytest.raises(HpcdistError, match="did not answer within") as caught:
+        ask(launched.run, WantStacks(limit_s=0.5))
+    is_there = launched.run.agent_log_file(0).exists()
+    assert ("its log is" in caught.value.hint) == is_there
+    os.kill(launched.agent_pid(0), signal.SIGCONT)
     os.kill(launched.agent_pid(0), signal.SIGTERM)
     launched.verdict()
     with pytest.raises(UserError, match="has ended"):

@@ -76,7 +76,10 @@ def test_a_script_that_saves_and_does_not_load_loses_all():
     end = JournalEntry(event="life", time_s=120.0, attempt=1, saved=saved(90.0, 110.0))
     found = the_one(evidence(killed(saved=saved(90.0)), end, attempts=[FIRST, Attempt(number=1)]))
     assert found.is_work_lost
-    assert "it saves checkpoints, and began again: you would lose up to 24 h" in found.advice
+    assert (
+        "it saves checkpoints, but started from the beginning: you would lose up to 24 h"
+        in found.advice
+    )
 
 
 @pytest.mark.parametrize("may_save", [True, False], ids=["save in its text", "no such word"])

@@ -154,7 +154,7 @@ def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
 
     assert main(["profile", path, "--ranks", "1", "--seconds", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{run.id}: the main thread of rank 1 in 2 s of samples"
+    assert lines[0] == f"{run.id}: the main thread of rank 1, sampled for 2 s"
     assert max(len(line) for line in lines[1:] if path not in line) <= 80
     sampled = sorted(file.name for file in run.traces_folder.iterdir())
     assert [name.split(".", 2)[2] for name in sampled] == ["speedscope.json", "svg"]

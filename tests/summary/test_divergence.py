@@ -111,7 +111,7 @@ def test_without_digests_losses_are_compared_at_the_steps_that_both_have(add, ev
     parted = found["divergence"]
     assert (parted["step"], parted["equal_at"]) == (30, 20)
     assert parted["values"] == {"loss": [0.25, 0.5]}
-    assert "--set record.digest=1 tells the very step" in found["notes"][0]
+    assert "--set record.digest=1 names the exact step" in found["notes"][0]
     assert main(["diff", "a", "b"]) == 1
     assert "Nothing that the runs recorded differs" in " ".join(capsys.readouterr().out.split())
 

@@ -82,7 +82,7 @@ def describe_hang(
     if finding is not None:
         sentence += f"; {finding}"
     elif first.is_waiting:
-        sentence += "; all ranks wait for each other, see logs/*.stacks"
+        sentence += "; all ranks wait for each other (logs/*.stacks has their stacks)"
     elif waiting := [report for report in others if report.is_waiting and report.calls]:
         sentence += f"; {_who_wait(waiting)}"
     if silence is not None:
@@ -106,5 +106,5 @@ def _whereabouts(report: HangReport, mute: Collection[int]) -> str:
         return "and does not answer"
     calls = f", in {report.calls}" if report.calls and not report.is_waiting else ""
     if report.end.rank in mute:  # others have answered
-        calls += ", and lets none of its other threads run (C code that holds Python's lock)"
+        calls += ", and none of its threads can run Python (C code holds Python's lock, the GIL)"
     return f"in {report.where}{calls}"

@@ -125,11 +125,12 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
 def _notes(compared: Compared, differences: Sequence[Difference]) -> Iterator[str]:
     if compared.by == "losses":
         yield (
-            "not both runs have digests, so their losses were compared, at the few steps at which "
-            "both were written; --set record.digest=1 tells the very step, and what differs first"
+            "the runs do not both have digests, so their losses were compared, at the few steps at "
+            "which both were recorded; --set record.digest=1 names the exact step, and what "
+            "differs first"
         )
     if any(one.kind == "device" and one.key == "ranks" for one in differences):
-        yield "the runs have other numbers of ranks: only the lowest rank of each was compared"
+        yield "the runs have different numbers of ranks: only the lowest rank of each was compared"
 
 
 def compare_events(runs: Sequence[Run]) -> Compared | None:
