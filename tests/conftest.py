@@ -21,6 +21,7 @@ from another_user import reachable  # noqa: F401 - a fixture of all tests
 from forked_command import command_server
 from simulated_jobs import forking, submit_job  # noqa: F401 - fixtures, too
 from submitting import submit_run
+from waiting import wait_for
 from zygotes import (  # noqa: F401
     launch,
     launch_from,
@@ -308,12 +309,7 @@ class LaunchedRun:
         return self.run.read_verdict()
 
     def wait(self, condition, limit_s=LIMIT_S):
-        deadline = time.monotonic() + limit_s
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"did not come true within {limit_s} s\n{self.everything_said()}")
-            time.sleep(0.005)
-        return value
+        return wait_for(condition, limit_s, told=self.everything_said)
 
     def log(self, rank, attempt=0):
         try:

@@ -7,10 +7,10 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.base import files
 from hpcdist.schedulers.hosts import Host, Job, host_script, launch_command, read_hosts
@@ -73,18 +73,11 @@ class LsfJob:
     def note(self):
         """The one that the job writes, when it is there."""
         path = self.logs / "7.notes"
-        self.wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+        wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
         return json.loads(path.read_text())
 
-    def wait_for(self, condition):
-        deadline = time.monotonic() + LIMIT_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return found
-
     def started(self, task=0):
-        return self.wait_for(lambda: self.lines(task))[0]
+        return wait_for(lambda: self.lines(task))[0]
 
     def end(self, *codes):
         for task, code in enumerate(codes):
@@ -155,7 +148,7 @@ def test_signals_reach_the_first_host_once_each(start):
     job.started(0)
     for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
         os.killpg(job.process.pid, number)  # as LSF does
-        job.wait_for(lambda number=number: {"received": number} in job.lines(0))
+        wait_for(lambda number=number: {"received": number} in job.lines(0))
     received = [line["received"] for line in job.lines(0)[1:]]
     assert received == [signal.SIGUSR2, signal.SIGINT, signal.SIGTERM]
     job.started(1)
@@ -171,9 +164,9 @@ def test_a_suspension_stops_the_first_hosts_command_until_it_is_resumed(start):
     job = start("hostA 8 ")
     pid = job.started(0)["pid"]
     os.killpg(job.process.pid, signal.SIGTSTP)
-    job.wait_for(lambda: state_of(pid) == "T")
+    wait_for(lambda: state_of(pid) == "T")
     os.killpg(job.process.pid, signal.SIGCONT)
-    job.wait_for(lambda: state_of(pid) != "T")
+    wait_for(lambda: state_of(pid) != "T")
     assert job.end(0) == 0
 
 
@@ -189,7 +182,7 @@ def test_what_is_killed_takes_the_first_hosts_command_along(start):
     job = start("hostA 8 ")
     pid = job.started(0)["pid"]
     job.process.kill()
-    job.wait_for(lambda: not Path(f"/proc/{pid}").exists())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_host_that_cannot_be_reached_is_told(start):
@@ -217,7 +210,7 @@ def test_tasks_that_need_not_end_together_are_all_waited_for_and_any_of_them_fai
     job = start(options=["--tasks-per-node", "2", "--wait-for-all", "--separate-stderr"])
     pid, *_ = [job.started(task)["pid"] for task in range(4)]
     job.end_task(0, 0)
-    job.wait_for(lambda: not Path(f"/proc/{pid}").exists())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())
     assert job.end(0, 0, 6, 0) == 6
     assert all((job.logs / f"7_{task}_log.err").read_text() == "" for task in range(4))
     assert not list(job.logs.glob("starts-*"))
@@ -228,16 +221,14 @@ def test_a_kill_ends_the_tasks_that_it_does_not_reach(start):
     job.started(0)
     job.started(1)
     os.killpg(job.process.pid, signal.SIGINT)
-    job.wait_for(lambda: {"received": signal.SIGINT} in job.lines(0))
+    wait_for(lambda: {"received": signal.SIGINT} in job.lines(0))
     assert job.end(130) == 130
 
 
 def test_a_start_counts_those_before_it(start):
     assert start("hostA 1 ").started(0)["environment"]["HPCDIST_JOB_LIFE"] == "0"
     job = start("hostA 1 ")
-    lives = [
-        line["environment"]["HPCDIST_JOB_LIFE"] for line in job.wait_for(lambda: job.lines()[1:])
-    ]
+    lives = [line["environment"]["HPCDIST_JOB_LIFE"] for line in wait_for(lambda: job.lines()[1:])]
     assert lives == ["1"]
 
 

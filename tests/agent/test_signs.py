@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.agent import own_ranks, signs
 from hpcdist.agent.own_ranks import OwnRanks
@@ -42,10 +43,7 @@ def rank(tmp_path, monkeypatch):
         def tell(line):
             nonlocal orders
             print(line, file=process.stdin, flush=True)
-            deadline = time.monotonic() + 60
-            while not (tmp_path / f"done-{orders}").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            wait_for((tmp_path / f"done-{orders}").exists)
             orders += 1
 
         def look(times=1):

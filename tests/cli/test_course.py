@@ -10,12 +10,12 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from forked_agents import start_script
 from forked_agents import zygote as make_zygote
+from waiting import wait_for
 
 from hpcdist.cli.course import EXERCISES
 
@@ -122,10 +122,7 @@ def run_words(hpcdist, with_torchvision, launch_from):
         code = folder / "exit_code"
         code.unlink(missing_ok=True)
         start_script(with_torchvision, folder, "as_python", *words, environment={})
-        deadline = time.monotonic() + 150
-        while not code.exists():
-            assert time.monotonic() < deadline, words
-            time.sleep(0.01)
+        wait_for(code.exists, 150, told=lambda: words)
         printed = (folder / "output").read_text()
         assert code.read_text() == "0", printed
         return printed

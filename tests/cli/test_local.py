@@ -6,9 +6,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.cli.main import main
 from hpcdist.runs.run import Run
@@ -31,13 +31,6 @@ import time
 print("waiting", flush=True)
 time.sleep(600)
 """
-
-
-def wait_until(condition, limit_s=90.0):
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"did not come true within {limit_s} s"
-        time.sleep(0.02)
 
 
 def last_line(text):
@@ -221,14 +214,14 @@ def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, pr
     hpcdist("submit", "up.py", "--scheduler", "local")
     (folder,) = hpcdist.runs
     run = Run(folder)
-    wait_until(lambda: run.log_file(0).exists() and run.log_file(0).read_text())
+    wait_for(lambda: run.log_file(0).exists() and run.log_file(0).read_text())
     run.submission_file.unlink()
     os.utime(folder, (100.0, 100.0))
     (listed,) = json.loads(hpcdist("runs", "--json").stdout)
     assert (listed["state"], listed["scheduler"]) == ("running", "local")
     (cancelled,) = json.loads(hpcdist("cancel", "last", "--json").stdout)
     assert (cancelled["state_before"], cancelled["state"]) == ("running", "cancelled")
-    wait_until(lambda: not processes_of(folder))
+    wait_for(lambda: not processes_of(folder))
 
 
 def test_a_time_that_is_no_time_spoils_no_list(hpcdist):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import wait_for
 
 from hpcdist import notify
 from hpcdist.base.errors import UserError
@@ -99,14 +100,6 @@ def make_ended(tmp_path):
         return run
 
     return make
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def test_every_channel_gets_one_message_at_the_end_and_no_address_is_written_down(

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import msgspec
 import pytest
 import torch
 from held_model import HELD_MODEL
+from waiting import wait_for
 
 from hpcdist.cli.runs import describe_run
 from hpcdist.runs.run import Run
@@ -27,14 +27,6 @@ train: {epochs: 4, batch_size: 8, accumulate: 2, schedule: cosine, num_threads: 
 checkpoint: {every_epochs: 3}
 record: {window_s: 0.05}
 """
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def stepped(run):

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from waiting import wait_for
 
 from hpcdist.machine import process
 
@@ -21,9 +22,7 @@ def test_a_process_is_told_from_a_later_one_with_its_pid():
 
 def test_a_zombie_counts_as_ended():
     child = subprocess.Popen(["true"])
-    deadline = time.monotonic() + 60
-    while process.state_letter(child.pid) != "Z" and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: process.state_letter(child.pid) == "Z")
     assert process.identify(child.pid) is None
     child.wait()
     assert process.state_letter(child.pid) == "?"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from waiting import wait_for
 
 from hpcdist.base import files
 from hpcdist.monitor.board import Board, RunView, make_frame, plain
@@ -14,7 +13,6 @@ from hpcdist.runs.run import all_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Condition
 
-LIMIT_S = 90.0
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 
@@ -70,11 +68,7 @@ def test_of_a_folder_what_goes_on_and_the_last_that_ended_are_shown(going, monke
 def test_a_run_that_its_scheduler_knows_nothing_of_is_lost(going):
     made = submitted(going())
     board = Board([made.run])
-    deadline_s = time.monotonic() + LIMIT_S
-    while not board.is_over:
-        board.look()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_for(lambda: board.look() and board.is_over)
     (view,) = board.look()
     assert view.state == "lost"
     assert view.details == ["the job ended before hpcdist started in it: its log has the reason"]

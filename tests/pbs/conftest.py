@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cluster_user import COUNT_BY_RANK
 from forked_command import run_command
+from waiting import wait_for
 
 from hpcdist.runs.run import Run
 
@@ -46,13 +46,6 @@ class User:
         (found,) = json.loads(self("status", run.id, "--json").stdout)
         return found
 
-    def wait_for(self, condition, limit_s=60.0):
-        deadline = time.monotonic() + limit_s
-        while not (found := condition()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        return found
-
     def wait_for_state(self, run, *states):
         """Until status says so; returns all that it says."""
 
@@ -60,10 +53,10 @@ class User:
             found = self.status(run)
             return found if found["state"] in states else None
 
-        return self.wait_for(look)
+        return wait_for(look)
 
     def wait_for_start(self, run, life=0, ranks=2):
-        self.wait_for(
+        wait_for(
             lambda: run.newest_attempt() >= life and len(run.event_files()) >= ranks * (life + 1)
         )
 
@@ -89,7 +82,7 @@ def user(tmp_path, monkeypatch, command_process):
     user = User(folder, command_process)
     yield user
     user.open_gate()
-    user.wait_for(lambda: "_state = R" not in shown() and "_state = Q" not in shown())
+    wait_for(lambda: "_state = R" not in shown() and "_state = Q" not in shown())
 
 
 def shown():

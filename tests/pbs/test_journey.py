@@ -5,6 +5,7 @@ import os
 import subprocess
 
 from containers import container, image  # noqa: F401 - a fixture
+from waiting import wait_for
 
 from hpcdist.runs.run import Run
 
@@ -110,7 +111,7 @@ def test_a_sweep_is_one_array_whose_runs_go_on_by_themselves(user):
     for run in (first, second, third):
         user.wait_for_state(run, "done")
     assert "[" not in second.read_job_id()
-    user.wait_for((sweep / "summary.txt").exists)
+    wait_for((sweep / "summary.txt").exists)
     assert "3" in (sweep / "summary.txt").read_text()
 
 

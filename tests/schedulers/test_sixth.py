@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from cluster_user import COUNT_BY_RANK
 from forked_command import command_server, run_command
 from ruamel.yaml import YAML
+from waiting import wait_for
 
 from hpcdist.runs.run import Run
 
@@ -58,13 +58,6 @@ def state_of(hpcdist, run):
     return found["state"]
 
 
-def wait_until(condition, limit_s=60.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def has_begun(run, life=0):
     def is_there():
         return run.newest_attempt() >= life and len(list(run.event_files())) >= 2 * (life + 1)
@@ -91,7 +84,7 @@ def test_render_prints_its_script_and_explains_it(hpcdist):
 
 def test_status_logs_after_and_cancel_work(hpcdist):
     run = submit(hpcdist, *TWO)
-    wait_until(has_begun(run))
+    wait_for(has_begun(run))
     after = submit(hpcdist, "--after", f"any:{run.id}")
     assert state_of(hpcdist, run) == "running"
     shown = hpcdist("status", after.id).stdout
@@ -101,19 +94,19 @@ def test_status_logs_after_and_cancel_work(hpcdist):
     hpcdist("cancel", run.id)
     assert state_of(hpcdist, run) == "cancelled"
     (hpcdist.folder / "gate").touch()
-    wait_until(after.read_verdict)
+    wait_for(after.read_verdict)
     assert state_of(hpcdist, after) == "done"
     assert "counted from 0" in hpcdist("logs", after.id).stdout
 
 
 def test_a_run_that_is_stopped_is_started_again_and_goes_on(hpcdist):
     run = submit(hpcdist, *TWO)
-    wait_until(has_begun(run))
+    wait_for(has_begun(run))
     job = json.loads((hpcdist.pile / "p1" / "job.json").read_text())
     os.kill(job["pid"], signal.SIGUSR2)
-    wait_until(has_begun(run, 1))
+    wait_for(has_begun(run, 1))
     (hpcdist.folder / "gate").touch()
-    wait_until(run.read_verdict)
+    wait_for(run.read_verdict)
     assert state_of(hpcdist, run) == "done"
     begin = (run.path / "saved-0").read_text()
     assert f"counted from {begin} as rank 0" in hpcdist("logs", run.id).stdout
@@ -127,7 +120,7 @@ def test_a_sweep_is_submitted_summarized_and_accounted(hpcdist):
     runs = json.loads(hpcdist("summary", "--json").stdout)
     assert [run["accounting"]["state"] for run in runs] == ["done"] * 4
     sweep = done.stdout.split()[0]
-    wait_until((hpcdist.folder / "runs" / sweep / "summary.txt").exists)
+    wait_for((hpcdist.folder / "runs" / sweep / "summary.txt").exists)
 
 
 def test_a_sweep_runs_on_several_clusters_of_which_one_is_this_machine(hpcdist):

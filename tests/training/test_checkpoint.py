@@ -9,12 +9,11 @@ import zipfile
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+from waiting import wait_for
 
 from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
-
-LIMIT_S = 100
 
 
 def _flip(content, place, draw):
@@ -51,7 +50,7 @@ def test_kill_9_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
         saver = fork.Process(target=_save_for_ever, args=(tmp_path,))
         saver.start()
         begin = _newest_step(tmp_path)
-        _wait_until(lambda begin=begin: _newest_step(tmp_path) > begin)
+        wait_for(lambda begin=begin: _newest_step(tmp_path) > begin)
         time.sleep(number * 0.0007)  # so that it is killed at another moment each time
         saver.kill()
         saver.join()
@@ -300,10 +299,3 @@ def _save_for_ever(folder):
         path = folder / checkpoint_files.file_name(step)
         checkpoint.save(path, _state(step), is_current=_yes)
         checkpoint_files.remove_old(folder, keep=2)
-
-
-def _wait_until(condition):
-    limit = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from forked_command import run_user_command
+from waiting import wait_for
 
 from lsf_site.config import SiteConfig
 from lsf_site.daemon import COMMANDS, ORDER, SOCKET
@@ -225,12 +226,7 @@ class Site:
 
     def wait_for(self, condition, limit_s=LIMIT_S):
         """What it returns, once that is true; fails the test after the limit."""
-        deadline = time.monotonic() + limit_s
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"did not come true within {limit_s} s\n{self.describe()}")
-            time.sleep(_POLL_S)
-        return value
+        return wait_for(condition, limit_s, told=self.describe)
 
     def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
         """The state of the job, once it is one of these; of an array, of all its elements."""

@@ -2,11 +2,11 @@
 
 import json
 import signal
-import time
 from hashlib import sha256
 
 import pytest
 from azure_nodes import AzureJob, Network, Storage
+from waiting import wait_for
 
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
@@ -22,7 +22,6 @@ from hpcdist.submission.plan import PlannedRun
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import Workspace
 
-LIMIT_S = 60.0
 LAST_STEP = 40
 SCRIPT = """
 import json, os, sys, time
@@ -121,13 +120,6 @@ def published(job):
     return {path: b"".join(piece.content for piece in pieces) for path, pieces in found.items()}
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def state_of(job, rank):
     content = published(job).get(f"checkpoints/state-{rank}.json")
     return json.loads(content) if content else {"step": 0}
@@ -139,9 +131,9 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     job, _ = azure_job()
     gate = tmp_path / "gate"
     job.start_node(1, GATE=str(gate))  # it waits for the first
-    wait_until(lambda: list(job.storage.folder.glob("node-00001/*/*")))
+    wait_for(lambda: list(job.storage.folder.glob("node-00001/*/*")))
     job.start_node(0, GATE=str(gate))
-    wait_until(lambda: state_of(job, 0)["step"] == state_of(job, 1)["step"] == 20)
+    wait_for(lambda: state_of(job, 0)["step"] == state_of(job, 1)["step"] == 20)
     job.lose_node(1)
     codes = job.end()
     assert codes[0] != 0
@@ -184,7 +176,7 @@ def test_a_start_goes_on_from_the_checkpoint_before_one_that_is_damaged(tmp_path
 def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job, tmp_path):
     job, _ = azure_job(nodes=1)
     process = job.start_node(0, num_nodes=1, GATE=str(tmp_path / "gate"))
-    wait_until(lambda: state_of(job, 0)["step"] == 20)
+    wait_for(lambda: state_of(job, 0)["step"] == 20)
     process.send_signal(signal.SIGTERM)
     codes = job.end()
     content = published(job)
@@ -209,7 +201,7 @@ def test_a_first_node_that_is_silent_is_told(azure_job, tmp_path):
 def test_a_node_with_another_secret_is_turned_away(azure_job, tmp_path):
     job, _ = azure_job(join_timeout_s=8)
     job.start_node(1, key="77" * 32, GATE=str(tmp_path / "gate"))
-    wait_until(lambda: list(job.storage.folder.glob("node-00001/*/*")))  # it tries from now on
+    wait_for(lambda: list(job.storage.folder.glob("node-00001/*/*")))  # it tries from now on
     job.start_node(0, GATE=str(tmp_path / "gate"))
     assert set(job.end()) == {0, 1}
     content = published(job)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-import pytest
+from waiting import wait_for
 
 from slurm_cluster import processes
 from slurm_cluster.client import Client
@@ -108,12 +108,7 @@ class Cluster(Shell):
 
     def wait_for(self, condition, limit_s=LIMIT_S):
         """What it returns, once that is true; fails the test after the limit."""
-        deadline = time.monotonic() + limit_s
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"did not come true within {limit_s} s\n{self.describe()}")
-            time.sleep(_POLL_S)
-        return value
+        return wait_for(condition, limit_s, told=self.describe)
 
     def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
         """The state of the job, once it is one of these."""

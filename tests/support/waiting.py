@@ -1,0 +1,20 @@
+"""Waiting for something to come true, with a limit."""
+
+import time
+
+import pytest
+
+LIMIT_S = 90.0
+
+
+def wait_for(condition, limit_s=LIMIT_S, *, told=lambda: ""):
+    """What it returns, once that is true; fails the test after the limit, with what is told."""
+    deadline_s = time.monotonic() + limit_s
+    begin_s = time.monotonic()
+    while not (value := condition()):
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"did not come true within {limit_s} s\n{told()}")
+        # To look takes the CPU from what is waited for.
+        time.sleep(max(0.005, 2 * (time.monotonic() - begin_s)))
+        begin_s = time.monotonic()
+    return value
