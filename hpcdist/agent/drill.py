@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.node import RankOrder
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
-from hpcdist.machine.process import descendants, send_signal, state_letter
+from hpcdist.machine.process import catches, descendants, send_signal, state_letter
 from hpcdist.runs.drill import (
     SavedFile,
     find_saved,
@@ -54,7 +53,6 @@ _DEAF_S = 3.0
 _DEAF_NODES_S = 30.0
 """Patience with ranks that seem not to listen for the warning; the second where those of other
 nodes, which cannot be seen, may."""
-_SIGUSR2_BIT = 1 << (signal.SIGUSR2 - 1)
 
 
 @dataclass
@@ -208,6 +206,9 @@ class Drill:
 
     def _kill_rank(self, each: Disturbance) -> None:
         self._note(each)
+        self._kill()
+
+    def _kill(self) -> None:
         self._over = self._attempt
         if (pid := self._pid) is not None:
             send_signal(pid, signal.SIGKILL)
@@ -285,7 +286,7 @@ class Drill:
     def _warn(self, each: Disturbance) -> None:
         """Warn as the scheduler does, and then end the job as it does."""
         is_heeded = not isinstance(self.job, OwnCodeJob) or any(
-            self.ranks.progress(local_rank).ignores_sigterm or _catches_warning(pid)
+            self.ranks.progress(local_rank).ignores_sigterm or catches(pid, signal.SIGUSR2)
             for local_rank, pid in self.ranks.living().items()
         )
         deaf_s = _DEAF_S if self._rank.num_nodes == 1 else _DEAF_NODES_S
@@ -309,16 +310,4 @@ class Drill:
         largest = largest_part(newest)
         self._note(each, damaged=newest)
         os.truncate(largest, largest.stat().st_size // 2)
-        self._over = self._attempt
-        if (pid := self._pid) is not None:
-            send_signal(pid, signal.SIGKILL)
-
-
-def _catches_warning(pid: int) -> bool:
-    """Return whether a process has a handler for the signal by which a rank is warned."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return False
-    lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    return bool(int(lines.get("SigCgt", "0").strip() or "0", 16) & _SIGUSR2_BIT)
+        self._kill()

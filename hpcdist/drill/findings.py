@@ -146,21 +146,18 @@ def _most_between_saves(job: TrainingJob, undisturbed: Attempt) -> str | None:
 
 
 def _judge(evidence: Evidence, name: DisturbanceName) -> Finding:
-    entry = next(
-        (one for one in evidence.journal if one.name == name and one.event == "disturb"), None
-    )
+    noted = {one.event: one for one in reversed(evidence.journal) if one.name == name}
+    entry, over = noted.get("disturb"), noted.get("over")
     if entry is None:
         return Finding(name=name, was_tried=False, advice=_why_not_tried(evidence, name))
     attempt = evidence.attempts.get(entry.attempt, Attempt(number=entry.attempt))
-    outcome = next(
-        (one.outcome for one in evidence.journal if one.name == name and one.event == "over"), None
-    )
+    has_gone_on = over is not None and over.outcome == "went on"
     before = evidence.attempts.get(entry.attempt - 1)
     verdict = attempt.verdict
     if verdict and before and verdict.signal is None and _failed_by_itself(evidence, before):
         said = f"the job failed again and again, undisturbed: {verdict.message}"
         return Finding(name=name, was_tried=False, advice=said)
-    if name == "slow-rank" or (name in {"stop-rank", "fill-disk"} and outcome == "went on"):
+    if name == "slow-rank" or (name in {"stop-rank", "fill-disk"} and has_gone_on):
         return _went_on_at_once(evidence, entry, attempt)
     return _started_again(evidence, entry, attempt)
 

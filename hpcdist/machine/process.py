@@ -228,7 +228,7 @@ def process_use(pid: int) -> ProcessUse | None:
 def catches(pid: int, signum: int) -> bool:
     """Return True where a process has a handler for a signal."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)

@@ -21,6 +21,7 @@ from hpcdist.base import files
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import Timer
 from hpcdist.rank.wishes import OperationTime, StepReport
+from hpcdist.runs.rank_files import name_of
 
 _SKIPPED = 3
 """Steps before the first that is looked at: they find memory, and order DDP's buckets."""
@@ -105,9 +106,8 @@ class Recording:
     def _write_trace(self) -> tuple[str | None, str | None]:
         """Return the trace's place in the run directory, or why it could not be written."""
         context = self._context
-        attempt = f".attempt-{context.attempt}" if context.attempt else ""
         folder = context.run.traces_folder
-        path = folder / f"rank-{context.rank:05d}{attempt}{self._name}.json.gz"
+        path = folder / name_of("rank", f"{self._name}.json.gz", context.rank, context.attempt)
         try:
             os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
             self._profile.export_chrome_trace(str(path))

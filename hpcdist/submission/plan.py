@@ -5,6 +5,8 @@ Nothing here has an effect: every mistake at any point is found before anything 
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +30,6 @@ from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
 from hpcdist.submission.container import explanation, in_container, settle_container
 from hpcdist.submission.points import Point
-from hpcdist.submission.trackers import settle_trackers
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
 
@@ -273,7 +274,7 @@ def plan_run(
     check_channels(own_channels(cluster.profile.notify))
     with _located(loaded):
         load_workload(loaded.job).check()
-        loaded = settle_trackers(loaded, cluster)
+        loaded = _settle_trackers(loaded, cluster)
         loaded, container_notes = settle_container(loaded, cluster, chosen)
         if allocation is None:
             plan = chosen.plan(loaded.job, cluster.profile)
@@ -328,7 +329,7 @@ def plan_points(
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
                 load_workload(job).check()
-                loaded = settle_trackers(loaded, same.cluster)
+                loaded = _settle_trackers(loaded, same.cluster)
                 loaded, container_notes = settle_container(loaded, same.cluster, same.scheduler)
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):
@@ -375,3 +376,40 @@ def _located(loaded: LoadedJob) -> Iterator[None]:
         yield
     except JobError as error:
         raise locate(loaded, error) from None
+
+
+# Trackers.
+
+
+_TRACK_KEY = "record.track"
+_MLFLOW_VARIABLE = "MLFLOW_TRACKING_URI"
+
+
+def _settle_trackers(loaded: LoadedJob, cluster: LoadedProfile) -> LoadedJob:
+    """Return the job with the trackers that it is followed in.
+
+    Raises JobError, beginning with the key, where a package or an address is missing.
+    """
+    job, profile = loaded.job, cluster.profile
+    names = job.record.track
+    if names is None:
+        names = profile.track or None
+    is_here = job.container.image is None and profile.python is None
+    for name in names or ():
+        if is_here and importlib.util.find_spec(name) is None:
+            raise JobError(
+                f"{_TRACK_KEY} has {name}, whose package is not installed here",
+                hint=f"install it: pip install 'hpcdist[{name}]'",
+            )
+    if "mlflow" in (names or ()) and not _has_address(profile.environment):
+        raise JobError(
+            f"{_TRACK_KEY} has mlflow, and {_MLFLOW_VARIABLE} is not set",
+            hint=f"export {_MLFLOW_VARIABLE}=http://HOST:5000, or a database: "
+            "sqlite:////PATH/mlflow.db",
+        )
+    record = msgspec.structs.replace(job.record, track=names)
+    return msgspec.structs.replace(loaded, job=msgspec.structs.replace(job, record=record))
+
+
+def _has_address(environment: dict[str, str]) -> bool:
+    return bool(os.environ.get(_MLFLOW_VARIABLE) or environment.get(_MLFLOW_VARIABLE))
