@@ -10,6 +10,7 @@ does so, in the background. `hpcdist.runs.untold` sees to it that one of several
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import subprocess
@@ -26,7 +27,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.errors import HpcdistError, RunDirectoryError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import one_line
 from hpcdist.cluster.channels import COMMAND, Channel, own_channels
@@ -49,6 +50,11 @@ _LOOK_EVERY_S = 60.0
 _SURE_AFTER_S = 2.0
 _MOST_TRIES = 8
 _RETRY_S = 60.0
+_MOST_ASKED = 3
+"""Runs of a sweep that an agent asks the scheduler for at the end of its own: while more go on, it
+leaves that to those that end later."""
+_LONGEST_SWEEP_S = 30 * 86_400.0
+"""A sweep on this machine starts no more runs after this time: its command was killed."""
 _LONGEST_RETRY_S = 3600.0
 _MOST_REASON = 200
 _MOST_SAID_BYTES = 4_096
@@ -120,13 +126,15 @@ def tell(runs: Path, names: Sequence[str] = ()) -> None:
     for name in names or list_untold(runs):
         # Runs of a sweep end together: who is at it may have seen this one still running.
         with take(runs, name, wait_s=_WAIT_S if names else 0.0) as taken:
-            if taken is not None and (names or taken.untold.not_before_s <= time.time()):
+            if taken is None or taken.untold.is_done:
+                continue
+            if names or taken.untold.not_before_s <= time.time():
                 try:
                     _tell(runs / name, taken, is_first=bool(names))
                 except Exception as error:  # noqa: BLE001 - of a damaged run; others are told of
                     _count_try(taken.untold, is_first=bool(names))
-                    line = f"hpcdist: notify: {name}: {type(error).__name__}: {error}"
-                    files.print_line(one_line(line), sys.stderr)
+                    reason = one_line(f"{name}: {type(error).__name__}: {error}")
+                    _log(runs / name, [f"not told: {reason}"], is_last=taken.untold.is_done)
 
 
 # Whether there is something to tell.
@@ -141,8 +149,11 @@ def _tell(path: Path, taken: Taken, *, is_first: bool) -> None:
     found = _runs_of(path, is_over=untold.is_over)
     if found is None:
         return
-    verdicts = _verdicts_of(found)
+    verdicts = _verdicts_of(found, most_asked=_MOST_ASKED if is_first else None)
     if verdicts is None:
+        return
+    if not found and is_sweep(path) and Sweep(path).read().jobs:  # all were deleted
+        untold.is_done = True
         return
     spec = (found[0].read_spec() if found else None) or RunSpec()
     channels = dict.fromkeys(own_channels(spec.cluster.profile.notify))
@@ -156,7 +167,11 @@ def _tell(path: Path, taken: Taken, *, is_first: bool) -> None:
     has_failed = any(outcomes.values())
     _count_try(untold, is_first=is_first)
     untold.is_done = untold.is_done or not has_failed
-    _log(path, outcomes, is_last=has_failed and untold.is_done)
+    lines = [
+        f"{channel.kind}: " + ("told" if reason is None else f"not told: {reason}")
+        for channel, reason in outcomes.items()
+    ]
+    _log(path, lines, is_last=has_failed and untold.is_done)
 
 
 def _count_try(untold: Untold, *, is_first: bool) -> None:
@@ -173,23 +188,29 @@ def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
     if not is_sweep(path):
         return [Run(path)]
     sweep = Sweep(path)
-    num_points = sweep.read().num_points or 0
+    spec = sweep.read()
+    if spec.num_points is None:
+        raise RunDirectoryError(f"{sweep.file} is damaged: it does not say how many runs there are")
+    submitted = {name for job in spec.jobs for name in job.runs}
+    is_over = is_over or time.time() - (spec.created_s or math.inf) > _LONGEST_SWEEP_S
     there = []
-    for index in range(min(num_points, files.MOST_ENTRIES)):
-        run = sweep.run(index, num_points)
+    for index in range(min(spec.num_points, files.MOST_ENTRIES)):
+        run = sweep.run(index, spec.num_points)
         if run.path.is_dir():
             there.append(run)
-        elif not is_over:
+        elif not is_over and run.id not in submitted:  # else it was deleted
             return None
     return there
 
 
-def _verdicts_of(runs: Sequence[Run]) -> dict[str, Verdict] | None:
+def _verdicts_of(runs: Sequence[Run], *, most_asked: int | None) -> dict[str, Verdict] | None:
     """Return how each run ended, as its agents say, or else its scheduler, asked twice; None where
-    one has not."""
+    one has not, or where the scheduler would have to be asked for more than `most_asked`."""
     found = {run.id: run.read_verdict() for run in reversed(runs)}
     verdicts = {name: verdict for name, verdict in found.items() if verdict is not None}
     left = [run for run in runs if run.id not in verdicts]
+    if most_asked is not None and len(left) > most_asked:
+        return None
     for pause_s in (0.0, _SURE_AFTER_S) if left else ():
         time.sleep(pause_s)  # a verdict may be on its way through a shared file system
         conditions = run_conditions(left)
@@ -335,12 +356,9 @@ def _without_parts(address: str, text: str) -> str:
     return Stars().text(text)
 
 
-def _log(path: Path, outcomes: Mapping[Channel, str | None], *, is_last: bool) -> None:
+def _log(path: Path, outcomes: Sequence[str], *, is_last: bool) -> None:
     """Say what became of it, in the job's log too."""
-    lines = [
-        f"notify: {channel.kind}: " + ("told" if reason is None else f"not told: {reason}")
-        for channel, reason in outcomes.items()
-    ]
+    lines = [f"notify: {outcome}" for outcome in outcomes]
     lines += [f"notify: given up after {_MOST_TRIES} tries"] if is_last else []
     with suppress(OSError), (path / LOG_NAME).open("a") as log:
         os.chmod(log.fileno(), files.PRIVATE_FILE)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from hpcdist.agent.script_trackers import find_mlflow_run, tracker_variables
+from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine import descriptors
@@ -311,8 +311,6 @@ def rank_orders(
         )
         if isinstance(node.job, OwnCodeJob):
             environment |= tracker_variables(run.id, group, place, os.environ)
-            if place.rank == 0 and meeting.attempt > 0:
-                environment |= find_mlflow_run(run.id, os.environ)
         order = RankOrder(
             **place.place_fields(),
             run_path=str(run.path),

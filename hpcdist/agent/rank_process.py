@@ -30,6 +30,7 @@ from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.disk import full_disk, places_of_writing
 from hpcdist.agent.outcome.shortage import LostWorker, find_lost_worker, tells_of_shortage
+from hpcdist.agent.script_trackers import find_mlflow_run
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
@@ -122,6 +123,8 @@ def become_rank(
         context.events.close()
 
     os.register_at_fork(after_in_child=be_no_rank)
+    if order.rank == 0 and order.attempt > 0 and isinstance(job, OwnCodeJob):
+        os.environ.update(find_mlflow_run(run.id, os.environ))
     code = run_workload(
         context, error_file, tell=lambda report: _send_report(report, order.local_rank, say_to)
     )

@@ -43,6 +43,8 @@ class Untold(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Unix time before which it is not tried again."""
     is_over: bool = False
     """No more runs of the sweep are started, though some have not been."""
+    folder: int = 0
+    """Inode of the folder that the file was made in: in a copy of that nothing is to be told."""
     is_done: bool = False
     """There is nothing more to tell, or it was tried often enough."""
 
@@ -66,7 +68,7 @@ def expect(runs: Path, name: str) -> bool:
     is_new = not path.exists()
     try:
         path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-        _write(path, Untold())
+        _write(path, Untold(folder=path.parent.stat().st_ino))
     except OSError as error:
         raise cannot_write(runs, error) from None
     return is_new
@@ -91,7 +93,7 @@ def list_untold(runs: Path) -> list[str]:
         names = files.list_names(folder)
     except OSError:
         return []
-    if not names or not _is_private(folder):
+    if not names or not _is_private(folder) or not os.access(folder, os.W_OK):
         return []
     left = {name: name.partition(_TAKEN)[0] for name in names if _TAKEN in name}
     for name, of in left.items():
@@ -120,9 +122,11 @@ def may_look(runs: Path, *, every_s: float) -> bool:
     path = runs / _FOLDER / _LOOK
     if _age_s(runs / _FOLDER, _LOOK) < every_s:
         return False
-    with suppress(OSError):
+    try:
         path.touch(files.PRIVATE_FILE)
         os.utime(path)
+    except OSError:
+        return False
     return True
 
 
@@ -190,9 +194,11 @@ def _age_s(folder: Path, name: str) -> float:
 
 def _read(path: Path) -> Untold:
     try:
-        return files.convert(files.read_json(path), Untold)
-    except msgspec.ValidationError:  # torn: it is told once more
+        untold = files.convert(files.read_json(path), Untold)
+        is_copy = untold.folder not in (0, path.parent.stat().st_ino)
+    except (msgspec.ValidationError, OSError):  # torn: it is told once more
         return Untold()
+    return Untold(is_done=True) if is_copy else untold
 
 
 def _write(path: Path, untold: Untold) -> None:

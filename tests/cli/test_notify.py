@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from hpcdist.cluster.channels import parse_channel
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.runs import untold
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import RunSpec, SweepPlace, SweepSpec, UsedCluster
+from hpcdist.runs.spec import RunSpec, SubmittedJob, SweepPlace, SweepSpec, UsedCluster
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 
@@ -282,8 +283,86 @@ def test_a_damaged_run_does_not_keep_others_from_being_told_of(make_ended, tmp_p
     make_ended("ddp-2", [f"command:touch {out}"])
     notify.tell(tmp_path)
     assert out.exists()
-    assert "hpcdist: notify: ddp-1: ValueError" in capfd.readouterr().err
+    assert "hpcdist: notify: not told: ddp-1: ValueError" in capfd.readouterr().err
     assert untold.peek(tmp_path, "ddp-1").num_tries == 1
+
+
+def make_sweep(folder, **values):
+    sweep = Sweep(folder / "s-1")
+    sweep.path.mkdir()
+    sweep.write(SweepSpec(id="s-1", num_points=3, **values))
+    untold.expect(folder, "s-1")
+
+
+def test_a_sweep_is_told_of_without_the_runs_that_were_deleted(make_ended, tmp_path):
+    out = tmp_path / "out"
+    job = SubmittedJob(name="a", job_id="7", runs=[f"s-1-00{index}" for index in range(3)])
+    make_sweep(tmp_path, jobs=[job])
+    run = make_ended("s-1-000", [f"command:sh -c 'cat > {out}'"], sweep="s-1")
+    notify.tell(tmp_path)
+    assert out.read_text().startswith("sweep s-1: 1 done\n")
+    untold.expect(tmp_path, "s-1")
+    shutil.rmtree(run.path)
+    notify.tell(tmp_path)
+    assert not untold.list_untold(tmp_path)
+
+
+def test_a_sweep_on_this_machine_whose_command_was_killed_is_told_of_one_day(make_ended, tmp_path):
+    out = tmp_path / "out"
+    for created_s, is_told in ((time.time(), False), (1.7e9, True)):
+        shutil.rmtree(tmp_path / "s-1", ignore_errors=True)
+        make_sweep(tmp_path, created_s=created_s)
+        if not is_told:
+            make_ended("s-1-000", [f"command:touch {out}"], sweep="s-1")
+        notify.tell(tmp_path)
+        assert out.exists() == is_told
+
+
+def test_an_agent_asks_no_scheduler_for_the_many_runs_of_a_sweep_that_go_on(
+    make_ended, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(notify, "run_conditions", lambda runs: asked.append(len(runs)) or {})
+    Sweep(tmp_path / "s-1").path.mkdir()
+    Sweep(tmp_path / "s-1").write(SweepSpec(id="s-1", num_points=6))
+    untold.expect(tmp_path, "s-1")
+    for index in range(6):
+        verdict = None if index else DONE
+        make_ended(f"s-1-00{index}", [], verdict=verdict, sweep="s-1")
+    notify.tell(tmp_path, ["s-1"])
+    assert not asked
+    assert untold.list_untold(tmp_path) == ["s-1"]
+
+
+def test_a_torn_file_of_a_sweep_is_logged_and_no_message_is_made_up(make_ended, tmp_path):
+    out = tmp_path / "out"
+    make_sweep(tmp_path)
+    make_ended("s-1-000", [f"command:touch {out}"], sweep="s-1")
+    (tmp_path / "s-1" / "sweep.json").write_text('{"id": ')
+    notify.tell(tmp_path)
+    assert not out.exists()
+    assert "sweep.json is damaged" in (tmp_path / "s-1" / "notify.log").read_text()
+    assert untold.peek(tmp_path, "s-1").num_tries == 1
+
+
+def test_a_copied_folder_of_runs_tells_nothing_again(make_ended, tmp_path):
+    out = tmp_path / "out"
+    run = make_ended("ddp-1", [f"command:touch {out}"])
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy / run.id)
+    shutil.copytree(tmp_path / ".untold", copy / ".untold")
+    notify.tell(copy)
+    assert not untold.list_untold(copy)
+    assert not out.exists()
+    assert untold.list_untold(tmp_path)
+
+
+def test_what_cannot_be_written_down_starts_no_process_at_each_command(
+    make_ended, tmp_path, monkeypatch
+):
+    make_ended("ddp-1", ["command:true"])
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as on a file system that is read-only
+    assert not untold.list_untold(tmp_path)
 
 
 @pytest.mark.timeout(30)
