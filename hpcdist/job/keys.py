@@ -172,11 +172,12 @@ def _bounds(meta: str) -> str:
 
 
 @functools.cache
-def job_keys() -> list[DottedKey]:
-    """Return every key of every kind of job, with sections by their dotted names; a key that means
-    something else in another kind of job is there once for each meaning."""
+def job_keys(only: str | None = None) -> list[DottedKey]:
+    """Return every key of every kind of job, or of `only` one, with sections by their dotted names;
+    a key that means something else in another kind of job is there once for each meaning."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
-    for workload, struct in FILE_JOB_TYPES.items():
+    kinds = FILE_JOB_TYPES if only is None else {only: FILE_JOB_TYPES[only]}
+    for workload, struct in kinds.items():
         for key in keys_below(struct):
             same = (key.path, key.value, key.default, key.meaning)
             found.setdefault(same, []).append(workload)
