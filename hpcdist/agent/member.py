@@ -31,7 +31,14 @@ from hpcdist.agent.messages import (
     ToLeader,
     Warned,
 )
-from hpcdist.agent.node import DisagreementError, Meeting, OwnFile, OwnNode, rank_orders
+from hpcdist.agent.node import (
+    DisagreementError,
+    Meeting,
+    OwnFile,
+    OwnNode,
+    note_on_device,
+    rank_orders,
+)
 from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
@@ -128,6 +135,8 @@ class Member:
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         device, gpus = self._node.find_device()
+        if note := note_on_device(self._node.plan.device, device):
+            self._log(note)
         self._file.change(device=device, gpus=gpus)
         self._node.check_descriptors(device)
         try:

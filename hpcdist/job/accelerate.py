@@ -8,7 +8,10 @@ ranks are and how they meet is hpcdist's business, so keys about that are left o
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcdist.base.errors import JobError
@@ -68,6 +71,8 @@ _DEEPSPEED_LAUNCHER = (
     *("deepspeed_exclusion_filter", "deepspeed_inclusion_filter"),
 )
 """Keys of `deepspeed_config` about where ranks are."""
+_IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?:accelerate|transformers|trl)\b", re.MULTILINE)
+"""Packages whose programs are started by `accelerate launch`."""
 _DYNAMO = {
     "dynamo_backend": _Key("ACCELERATE_DYNAMO_BACKEND", "no"),
     "dynamo_mode": _Key("ACCELERATE_DYNAMO_MODE", "default"),
@@ -169,6 +174,20 @@ _NOT_USED = (
     *("main_process_ip", "main_process_port", "mpirun_config", "tpu_name", "tpu_zone"),
     *("command_file", *_USUAL),
 )
+
+
+def note_on_default_file(program: Path) -> str | None:
+    """Return how to have the file read that `accelerate launch` would read by itself for a program
+    that uses accelerate; None where there is none, or the program does not."""
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
+    file = os.path.expanduser(os.path.join(home, "accelerate", "default_config.yaml"))
+    try:
+        if not os.path.isfile(file) or not _IMPORTS.search(program.read_text(errors="replace")):
+            return None
+    except OSError:
+        return None
+    return f"accelerate launch would read {file}: give --accelerate-config {file} for that"
 
 
 def read_accelerate_config(content: bytes, shown: str) -> AccelerateConfig:

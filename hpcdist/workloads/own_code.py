@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
+from hpcdist.job.accelerate import note_on_default_file
 from hpcdist.job.files import find_main, unpacked
 from hpcdist.job.function import load_call
 from hpcdist.job.imports import Preload, heavy_imports, notes_on_program
@@ -33,7 +34,8 @@ _SIGNAL_BASE = 128
 def _notes_on(path: Path, job: ScriptJob, *, first_on_path: Path | None = None) -> list[str]:
     notes = notes_on_program(path, first_on_path=first_on_path, num_ranks=job.num_ranks)
     multirun = note_on_multirun(path, job.args, num_ranks=job.num_ranks)
-    return notes + ([multirun] if multirun else [])
+    default = None if job.accelerate else note_on_default_file(path)
+    return notes + [note for note in (multirun, default) if note]
 
 
 class ScriptWorkload(Workload[ScriptJob]):

@@ -9,7 +9,7 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.job import load_job
-from hpcdist.job.accelerate import read_accelerate_config
+from hpcdist.job.accelerate import note_on_default_file, read_accelerate_config
 
 CONFIGS = {
     "plain": """\
@@ -214,6 +214,19 @@ def test_the_job_has_the_size_of_the_file_unless_it_says_another(load):
     assert loaded.job.environment["FSDP_VERSION"] == "2"
     (note,) = loaded.notes
     assert "is for 2 machines with 4 processes each; the job runs on 2 x 1" in note
+
+
+def test_the_default_file_of_accelerate_launch_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    program, other = tmp_path / "train.py", tmp_path / "other.py"
+    program.write_text("import torch\nfrom accelerate import Accelerator\n")
+    other.write_text("import torch\n")
+    assert note_on_default_file(program) is None
+    file = tmp_path / "accelerate" / "default_config.yaml"
+    file.parent.mkdir()
+    file.write_text("mixed_precision: bf16\n")
+    assert f"--accelerate-config {file} for that" in note_on_default_file(program)
+    assert note_on_default_file(other) is None
 
 
 def test_keys_that_do_nothing_here_are_named(load):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from hpcdist.agent.node import note_on_device
 from hpcdist.agent.sampler import GpuReader
 from hpcdist.machine import amd, gpus
 from hpcdist.machine.gpus import list_gpus, show_only
@@ -146,6 +147,9 @@ def test_their_use_is_sampled(machine):
 def test_gpus_that_torch_cannot_use_are_none_and_the_reason_is_known(machine):
     machine.monkeypatch.setattr(amd, "torch_has_rocm", lambda: False)
     assert list_gpus() == []
-    assert amd.why_not_used() == "an AMD GPU is here, but torch is built without ROCm"
+    why = "an AMD GPU is here, but torch is built without ROCm"
+    assert amd.why_not_used() == why
+    assert note_on_device("auto", "cpu") == f"the ranks compute on CPUs: {why}"
+    assert note_on_device("cpu", "cpu") is None
     machine.monkeypatch.setattr(amd, "DEVICE", machine.folder / "nothing")
     assert amd.why_not_used() is None
