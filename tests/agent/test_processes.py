@@ -104,8 +104,9 @@ def test_a_killed_store_ends_the_run_with_a_verdict(launch, write_script):
     assert "the store where the ranks meet was lost" in verdict.message
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize(
+    ("node", "signum"), [(0, signal.SIGINT), (1, signal.SIGTERM), (0, signal.SIGHUP)]
+)
 def test_a_signal_to_an_agent_cancels_the_run(launch, write_script, signum, node):
     launched = launch(write_script(WAIT), nodes=2)
     wait_until_up(launched, 2)

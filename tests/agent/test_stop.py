@@ -39,7 +39,6 @@ def warn(launched, *nodes):
     ("nodes", "gpus", "warned"),
     [
         (1, 1, "first node"),
-        (1, 4, "first node"),
         (1, 4, "all nodes, twice"),
         (2, 2, "first node"),
         (2, 2, "last node"),
