@@ -119,3 +119,13 @@ def test_the_names_of_the_api_are_there_without_torch(tmp_path):
 def test_an_unknown_name_of_the_package_is_an_attribute_error(tmp_path):
     done = run_python("import hpcdist\nhpcdist.nonsense", tmp_path)
     assert "AttributeError: module 'hpcdist' has no attribute 'nonsense'" in done.stderr
+
+
+def test_an_agent_imports_neither_data_sets_nor_trainers(tmp_path):
+    """There is one on each node of each run, and a script has no use for them."""
+    code = (
+        "import sys\nimport hpcdist.entry, hpcdist.agent.agent\n"
+        "print([name for name in sys.modules if name.startswith('hpcdist.data') or\n"
+        "       name.startswith('hpcdist.training.') and 'checkpoint' not in name])"
+    )
+    assert run_python(code, tmp_path).stdout.strip() == "[]"

@@ -19,7 +19,7 @@ LIMIT_S = 90
 JOB = """
 workload: train
 strategy: ddp
-resources: {nodes: 2, gpus: 1}
+resources: {nodes: 1, gpus: 2}
 launch: {device: cpu}
 data: {name: digits, train_samples: 400, test_samples: 100, workers: 2}
 model: {name: "held:HeldMLP"}
@@ -40,7 +40,7 @@ def weights(run):
 
 @pytest.mark.timeout(360)
 def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
-    """On two nodes with workers that load images; where ranks and images are changes nothing."""
+    """With workers that load images; on which nodes ranks are, and who loads, changes nothing."""
     hpcdist.write("job.yaml", JOB)
     hpcdist.write("held.py", HELD_MODEL)
     waiting = hpcdist.start(
@@ -56,12 +56,12 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist):
     verdict = json.loads((run / "verdict.json").read_text())
     assert 0 < verdict["step"] < 4 * (400 // (16 * 2))
     hpcdist.write("released", "")
-    one_node = ("submit", "job.yaml", "--local", "--nodes", "1", "--gpus", "2")
+    two_nodes = ("submit", "job.yaml", "--local", "--nodes", "2", "--gpus", "1")
     assert f"continue with: hpcdist resume {run.name}" in said
     resumed = hpcdist("resume", run.name, "--local")
     assert resumed.returncode == 0, resumed.stderr
     assert f"continues from its checkpoint of step {verdict['step']}" in resumed.stderr
-    assert hpcdist(*one_node, "--set", "data.workers=0").returncode == 0
+    assert hpcdist(*two_nodes, "--set", "data.workers=0").returncode == 0
     resumed, whole = map(weights, hpcdist.runs)
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
 

@@ -29,7 +29,6 @@ from hpcdist.rank.board import RankProgress
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
-from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 _CRASH_MARK = "Fatal Python error:"
 _LAST_LINES = 60
@@ -123,6 +122,9 @@ def rank_end(
 
 
 def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
+    # Few trainings run out of memory; every agent would import all data sets with it.
+    from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
+
     try:
         events = read_events(run.event_file(order.rank, order.attempt)).events
     except OSError:
