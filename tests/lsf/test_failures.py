@@ -12,14 +12,14 @@ from hpcdist.monitor.follow import again_sentence
 
 WORK = """\
 import os, time
-import torch.distributed as dist
-dist.init_process_group("gloo")
-dist.barrier()
-print("working", os.getpid(), flush=True)
+from pathlib import Path
 if os.environ["RANK"] == "1":
+    Path("pid.new").write_text(str(os.getpid()))
+    Path("pid.new").rename("pid")
     raise ValueError("the second rank cannot go on")
-dist.barrier()
-time.sleep(600)
+while not Path("pid").exists() or Path("/proc", Path("pid").read_text()).exists():
+    time.sleep(0.005)
+raise ConnectionResetError("the other rank is gone")
 """
 WAIT = """\
 import os, time

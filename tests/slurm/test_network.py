@@ -61,7 +61,7 @@ def test_every_node_is_reached_by_its_own_interface_also_where_its_name_is_loopb
 def test_an_interface_that_is_not_there_ends_the_run_with_those_that_are(slurm_netns, tmp_path):
     user = User(slurm_netns, tmp_path)
     user.write("hpcdist.yaml", "clusters: {lab: {interface: ib7}}\n")
-    run = user.submit(user.write("sum.py", ALL_REDUCE), "--nodes", 2, "--gpus", 1)
+    run = user.submit(user.write("nothing.py", ""), "--nodes", 2, "--gpus", 1)
     verdict = user.verdict(run)
     assert verdict.kind == "launch"
     assert "ib7" in verdict.message
