@@ -56,7 +56,8 @@ EXERCISES = (
         "How much faster are two GPUs, and why not twice?",
         "two_gpus.py",
         _FASHION,
-        'hpcdist submit {script} --local --sweep "gpus=1,2"',
+        "hpcdist submit {script} --local --set resources.cpus_per_gpu=1 "
+        '--sweep "gpus=1,2" --repeat 3',
     ),
     Exercise(
         "lightning",
@@ -110,7 +111,9 @@ def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
         return
     number = _find(exercise)
     chosen = EXERCISES[number - 1]
-    folder = Path(out or f"course-{number}-{chosen.name}")
+    if out is None:
+        _refuse_inside_an_exercise(exercise)
+    folder = Path(out or _folder_name(number))
     new = _copy(chosen, folder)
     command = chosen.command.format(script=chosen.script)
     if as_json:
@@ -148,6 +151,20 @@ def _find(text: str) -> int:
         f"there is no exercise {text!r}",
         hint=f"it is a number from 1 to {len(names)}, or a name: hpcdist course lists them",
     )
+
+
+def _folder_name(number: int) -> str:
+    return f"course-{number}-{EXERCISES[number - 1].name}"
+
+
+def _refuse_inside_an_exercise(exercise: str) -> None:
+    """The scripts look for the photographs in ../lfw, so that all folders stand side by side."""
+    here = Path.cwd().name
+    if here in map(_folder_name, range(1, len(EXERCISES) + 1)):
+        raise UserError(
+            f"this is the folder of an exercise, {here}, and exercises stand side by side",
+            hint=f"cd .. && hpcdist course {exercise}",
+        )
 
 
 def _what(exercise: Exercise, name: str) -> str:

@@ -186,10 +186,9 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
     if not set(parts.train.labels) & set(parts.test.labels):
         note(NO_CLASS_IN_BOTH)
     if report.problems:
-        note(
-            f"{len(report.problems):,} files are not images; jobs skip them, or fail if "
-            "data.bad_files is refuse"
-        )
+        one = len(report.problems) == 1
+        what = "1 file is not an image" if one else f"{len(report.problems):,} files are not images"
+        note(f"{what}; jobs skip {'it' if one else 'them'}, or fail if data.bad_files is refuse")
 
 
 def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any]:

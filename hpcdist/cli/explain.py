@@ -28,7 +28,7 @@ KINDS = {
     "key": "a key of a job file or of hpcdist.yaml",
     "code": "an exit code",
     "verdict": "a kind of verdict, or a state of runs",
-    "word": "a word or a figure of the summary",
+    "word": "a word of hpcdist, or a word or a figure of its summary",
 }
 """Kind of what can be explained -> in words; the first that a name fits counts."""
 _INDENT = "    "
@@ -64,7 +64,7 @@ class _ExplainCommand(HostCommand):
 @paged
 def explain(*, options: JobOptions, kind: str | None, as_json: bool) -> None:
     """Say what WHAT means: a job with the options of submit, a run, a key, an exit code, a verdict,
-    or a word of the summary.
+    or a word that hpcdist uses.
 
     \b
     hpcdist explain ddp --nodes 2 --gpus 2
@@ -159,7 +159,11 @@ def known_names() -> dict[str, list[str]]:
         "key": [*keys, *(key.rpartition(".")[2] for key in keys)],
         "code": [str(code) for code in EXIT_CODES],
         "verdict": [*meanings.KINDS, *meanings.STATES],
-        "word": [*(name for word in WORDS for name in names_of(word)), *_figures()],
+        "word": [
+            *meanings.TERMS,
+            *(name for word in WORDS for name in names_of(word)),
+            *_figures(),
+        ],
     }
 
 
@@ -217,7 +221,7 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
     facts = {"state": f"{condition.state}: {STATES[condition.state]}"}
     if verdict is None:
         facts |= {"reason": condition.reason} if condition.reason else {}
-        text = [facts["state"]]
+        text = []
     else:
         kind = VERDICTS[verdict.kind]
         code = verdict.exit_code_of_run
@@ -232,8 +236,11 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
 
 
 def _of_word(word: str) -> Explanation | None:
+    from hpcdist.runs.meanings import TERMS
     from hpcdist.summary.report.words import WORDS, names_of
 
+    if term := TERMS.get(word.lower()):
+        return Explanation(kind="word", name=word.lower(), title="a word of hpcdist", text=[term])
     for name, meaning in WORDS.items():
         if word.lower() in map(str.lower, names_of(name)):
             return Explanation(
@@ -262,7 +269,7 @@ def _figures() -> dict[str, str]:
         for struct in structs
         if issubclass(struct, msgspec.Struct)
         for key in keys_of(struct)
-        if key.meaning
+        if key.meaning and not key.meaning.startswith("None ")  # when it is missing, not what it is
     }
 
 

@@ -71,7 +71,8 @@ def _host_of_job(ctx: click.Context) -> Host | None:
     if (text := ctx.meta.get(HOST)) is not None:
         if given:
             raise click.UsageError(
-                f"--host and {given[0]} contradict each other: hpcdist runs nothing on a login node"
+                f"--host and {given[0]} contradict each other: --host submits to the scheduler of "
+                "that host, and runs nothing on its login node"
             )
         return _parsed(text)
     if given:

@@ -43,7 +43,7 @@ _JOB = {
 def init(*, name: str | None, kind: str | None, gpus: int | None, yes: bool) -> None:
     """Make a first script (./NAME.py) or job file (./jobs/NAME.yaml) that runs as it is.
 
-    Asked are the kind, the name and the GPUs, where they are not given. Nothing is overwritten.
+    It asks for the kind, the name and the GPUs, unless they are given. Nothing is overwritten.
     """
     kind = kind or _ask("what to make", "script", yes=yes, about=_KINDS)
     name = name or _ask("its name", "train", yes=yes)

@@ -137,6 +137,15 @@ def hpcdist(*, no_pager: bool) -> None:  # noqa: ARG001 - read where pages are s
     show_progress()
 
 
+_NUMBERS = (
+    ("a valid integer range", "a whole number"),
+    ("a valid float range", "a number"),
+    ("a valid integer", "a whole number"),
+    ("a valid float", "a number"),
+)
+"""What click calls a number -> in words."""
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -151,11 +160,13 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return EXIT_USER
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "hpcdist"
+        given = sys.argv[1:] if args is None else list(args)
+        command = error.ctx.command_path if error.ctx is not None else _verb_of(given)
         hint = f"see {command} --help"
         message = error.format_message()
+        for of_click, plain in _NUMBERS:
+            message = message.replace(of_click, plain)
         if isinstance(error, click.NoSuchOption):
-            given = sys.argv[1:] if args is None else list(args)
             option = _as_given(error.option_name, given)
             near = _near_option(option, error.possibilities or (), given)
             message = f"No such option {option!r}"
@@ -178,6 +189,18 @@ def _called(args: Sequence[str] | None) -> object:
         return answer(hpcdist)
     words = None if args is None else list(args)
     return hpcdist.main(args=words, prog_name="hpcdist", standalone_mode=False)
+
+
+def _verb_of(arguments: Sequence[str]) -> str:
+    """Return the command whose help fits an error that click raised without its context."""
+    command: click.Command = hpcdist
+    path = ["hpcdist"]
+    for word in arguments:
+        if not isinstance(command, click.Group):
+            break
+        if (inner := command.get_command(click.Context(command), word)) is not None:
+            command, path = inner, [*path, word]
+    return " ".join(path)
 
 
 def _as_given(option: str, arguments: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""The states of a run and the kinds of verdicts in words, and what people did about each kind.
+"""The states of a run and the kinds of verdicts in words, what people did about each kind, and
+the words that hpcdist uses for itself.
 
 The page docs/exit-codes.md and `hpcdist explain` have their texts from here.
 """
@@ -25,6 +26,26 @@ STATES: dict[State, str] = {
     "lost": "it has no verdict and no process is left: the machine went down, or all processes "
     "were killed",
 }
+
+
+TERMS = {
+    "job": "What can be submitted: a job of hpcdist, a job file, a script, a module or a function.",
+    "run": "One submission of a job: a directory in runs/ that holds all that is known of it.",
+    "sweep": "Several runs from one command: `--sweep train.lr=0.1,0.01`, `--repeat 3`.",
+    "profile": "How one cluster wants to be asked for nodes and GPUs: an entry of hpcdist.yaml.",
+    "node": "One machine of a run. With --local all nodes are simulated on this machine.",
+    "rank": "One process of a training, and its number, from 0 to world_size - 1. It has a GPU of "
+    "its own, or a share of the CPUs.",
+    "local_rank": "The number of a rank on its node, from 0 on, and of the GPU that it uses.",
+    "node_rank": "The number of a node, from 0 on.",
+    "world_size": "The number of ranks: nodes x GPUs.",
+    "agent": "The process of hpcdist on a node: it starts, watches and ends the ranks there.",
+    "attempt": "One start of all ranks. A restart after a failure makes the next.",
+    "life": "One start of the job by its scheduler. A requeue makes the next.",
+    "event": "One line that a rank recorded, in the folder events of its run.",
+    "verdict": "Why a run ended: which rank failed first, and of what.",
+}
+"""The words that hpcdist uses for itself."""
 
 
 class KindMeaning(msgspec.Struct, frozen=True):

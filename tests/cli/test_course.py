@@ -96,6 +96,11 @@ def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
         refused = hpcdist("course", wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
     assert hpcdist("course", 1, "--out", "/proc/x").returncode == 2
+    hpcdist.folder = folder
+    inside = hpcdist("course", 4)
+    assert (inside.returncode, inside.stdout) == (2, "")
+    assert inside.stderr.endswith("hint: cd .. && hpcdist course 4\n")
+    assert not (folder / "course-4-handover").exists()
 
 
 def test_options_of_a_script_with_one_dash_reach_it(hpcdist):

@@ -33,6 +33,8 @@ def assert_refused(done, exit_code, message, hint=""):
         ),
         (["submit", "bda.py", "--local"], 2, "no such file", "did you mean bad.py?"),
         (["submit"], 2, "Missing argument 'JOB'", "hpcdist submit --help"),
+        (["summary", "--html"], 2, "'--html' requires an argument", "hpcdist summary --help"),
+        (["gc", "--older-than", "0d"], 2, "'0d' is not a number.", "hpcdist gc --help"),
         (["submit", "dpd", "--local"], 2, "there is no job called 'dpd'", "did you mean ddp?"),
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
         (["submit", "ddp", "--local", "--nodes", "-3"], 2, "--nodes: resources.nodes is -3", ""),

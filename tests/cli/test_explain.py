@@ -181,6 +181,7 @@ def test_names_are_told_in_the_order_of_the_help_and_by_kind(capsys):
     assert told("gpu_request")[0] == "key"
     assert told("exposed", "communication")[:2] == ("word", "exposed communication (exposed comm.)")
     assert told("Exposed comm.")[0] == "word"
+    assert told("rank")[2].startswith("One process of a training, and its number")
     assert told("launch")[0] == "key"
     assert told("launch", "--as", "verdict") == ("verdict", "launch", KINDS["launch"].meaning)
     assert main(["explain", "launch"]) == 0
@@ -226,6 +227,9 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     assert f"hpcdist summary {run.id} --details" in " ".join(found["text"])
     assert "train.batch_size" in " ".join(found["text"])
     assert found["facts"]["exit code"] == "1: the run failed"
+    (run.path / "verdict.json").unlink()
+    assert main(["explain", "last", "--runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count(STATES["pending"]) == 1
 
 
 def test_every_state_and_kind_of_verdict_has_its_words():

@@ -121,4 +121,6 @@ def test_runs_without_a_step_in_common_and_one_run_twice_are_refused(add, capsys
     add("b", *digests([20]), world_size=1)
     for names, message in {("a", "b"): "no step in common", ("a", "a"): "the same run"}.items():
         assert main(["diff", *names]) == 2
-        assert message in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert message in told
+        assert ("record.start(model=model)" in told) == (names == ("a", "b"))

@@ -50,6 +50,20 @@ def test_what_repeats_and_sizes_may_differ_in_is_no_setting(add_run):
     assert "precision" not in printed(weak)
 
 
+def test_arguments_stand_as_a_command_line_and_lines_end_without_blanks(add_run):
+    runs = [add_run(100.0), add_run(50.0)]
+    for run, args in zip(runs, ([], ["--name", "a b"]), strict=True):
+        spec = json.loads(run.spec_file.read_text())
+        spec["job"] |= {"workload": "script", "args": args}
+        run.spec_file.write_text(json.dumps(spec))
+    assert [run.differs_in for run in summarize(runs, {}).runs] == [
+        {"args": "none"},
+        {"args": "--name 'a b'"},
+    ]
+    sentences = [line for line in printed(runs).splitlines() if not re.match(" *[#0-9]", line)]
+    assert [line for line in sentences if line != line.rstrip()] == []
+
+
 def test_many_settings_are_counted(add_run):
     train = {"precision": "tf32", "batch_size": 8, "accumulate": 2, "epochs": 3}
     runs = [add_run(100.0), add_run(50.0, train=train)]

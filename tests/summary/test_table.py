@@ -170,7 +170,8 @@ def test_a_long_run_id_is_folded_and_stays_whole(make_run):
 
 def test_runs_without_steps_are_shown_with_dashes(make_run):
     text = printed(summarize([make_run("silent")], {}))
-    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded.")
+    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded. ")
+    assert "record.step" in text
     (row,) = [line for line in text.splitlines() if "silent" in line]
     assert row.split() == ["1", "silent", "done", "1", "x", "1"]
 

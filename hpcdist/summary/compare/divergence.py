@@ -106,7 +106,8 @@ def diff_runs(runs: Sequence[Run]) -> RunDiff:
         raise UserError(
             f"{runs[0].id} and {runs[1].id} have no step in common at which both recorded "
             "something",
-            hint="submit both with --set record.digest=10",
+            hint="submit both with --set record.digest=10; your own script needs "
+            "record.start(model=model) before its loop and record.step(...) in it, too",
         )
     differences = find_differences(*map(read_origin, runs))
     return RunDiff(

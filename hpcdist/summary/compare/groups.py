@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -249,7 +250,10 @@ def _why_unlike(group: _Alike, main: _Alike) -> str | None:
     ]
     differences = []
     for key in unlike[:_SHOWN_DIFFERENCES]:
-        own, other = ("unset" if side.get(key) is None else side[key] for side in (mine, theirs))
+        own, other = (
+            "unset" if side.get(key) is None else _setting_text(side[key])
+            for side in (mine, theirs)
+        )
         differences.append(f"{key} is {own}, but {other}")
     more = len(unlike) - _SHOWN_DIFFERENCES
     ending = f" (and {more} more)" if more > 0 else ""
@@ -319,7 +323,14 @@ def _settings(conditions: Mapping[str, Any]) -> dict[str, str]:
     known = (
         (key, value) for key, value in _compared(conditions).items() if value not in (None, "")
     )
-    return {key: str(value) for key, value in sorted(known)}
+    return {key: _setting_text(value) for key, value in sorted(known)}
+
+
+def _setting_text(value: Any) -> str:
+    """Return a value of a setting as people write it: arguments as a command line has them."""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value) or "none"
+    return str(value)
 
 
 def _keys_between_groups(

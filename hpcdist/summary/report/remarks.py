@@ -61,12 +61,18 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     return f"{job}: {_without_a_speedup(best)}"
 
 
+_NO_STEPS = (
+    "no steps were recorded. Your own loop records them with record.step(samples=...): see "
+    "docs/own-code.md"
+)
+
+
 def _without_a_leader(done: Sequence[RunSummary]) -> str:
     if _kinds(done):
         return _unlike_sentence(done)
     # Perhaps not all ranks of a run recorded steps.
     stepped = [run for run in done if run.step_time_s and run.not_compared_because]
-    why = shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
+    why = shown(stepped[-1].not_compared_because or "") if stepped else _NO_STEPS
     return f"{number_of(len(done), 'run')} done, but no speed is known: {why}."
 
 
