@@ -239,7 +239,7 @@ def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile
     return msgspec.structs.replace(
         loaded,
         profile=msgspec.structs.replace(loaded.profile, notify=channels),
-        origins=loaded.origins | {"notify": "--notify"},
+        origins=loaded.origins | {"notify": "--notify" if channels else DEFAULT_ORIGIN},
     )
 
 

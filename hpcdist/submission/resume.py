@@ -78,18 +78,20 @@ def look_at(run: Run) -> Ended:
             f"run {run.id} is {condition.state}: there is nothing to resume",
             hint=f"follow it with hpcdist logs --follow {run.id}, or end it with hpcdist cancel",
         )
-    if verdict.state == "done":
-        raise UserError(
-            f"run {run.id} is done: there is nothing to resume",
-            hint="to continue training from it: hpcdist submit JOB --set "
-            f"checkpoint.resume={run.path}",
-        )
     try:
         job, _, spec = run.read_launch()
     except msgspec.ValidationError as error:
         raise RunDirectoryError(
             f"{run.spec_file}: it cannot be read: {error}", hint="submit the job again"
         ) from None
+    if verdict.state == "done":
+        of_trainer = f"hpcdist submit JOB --set checkpoint.resume={run.path}"
+        raise UserError(
+            f"run {run.id} is done: there is nothing to resume",
+            hint=f"to continue training from it: {of_trainer}"
+            if "checkpoint" in job.__struct_fields__
+            else "to have it once more, submit it again",
+        )
     checkpoints = list_checkpoints(run.checkpoints_folder)
     step = step_of(checkpoints[0]) if checkpoints else None
     return Ended(spec=spec, job=job, verdict=verdict, step=step)

@@ -37,6 +37,7 @@ def test_a_failed_run_goes_on_where_its_program_stopped_and_is_one_run(hpcdist):
     over = hpcdist("resume", failed.id)
     assert over.returncode == 2
     assert "is done" in over.stderr
+    assert "checkpoint.resume" not in over.stderr  # a key of trainers
 
 
 def assert_refused(hpcdist, run):

@@ -8,7 +8,7 @@ import pytest
 from another_user import NOBODY, needs_root
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.load import list_profiles, load_profile
+from hpcdist.cluster.load import list_profiles, load_profile, with_channels
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.job import Flag
 
@@ -35,6 +35,7 @@ def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
     assert loaded.name is None
     assert loaded.profile == ClusterProfile()
     assert set(loaded.origins.values()) == {"default"}
+    assert set(with_channels(loaded, ["none"]).origins.values()) == {"default"}
     assert loaded.files == []
 
 
