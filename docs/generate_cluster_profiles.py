@@ -128,7 +128,7 @@ The workspace of Azure Machine Learning that jobs go to ([azure.md](azure.md)). 
 """
 
 _AZURE_NOTES = """
-- No credentials stand here: the login is that of `az login`, or what else azure-identity finds.
+- No credentials stand here: the login is that of `az login`, or another that azure-identity finds.
 - `partition`, `account`, `qos`, `constraint`, `gpu_type`, `mem_gb`, `directives` and `gpu_request: gres` mean nothing to Azure,
   and are refused: what a node has is decided by its compute. `cpus_per_gpu` is not needed, since ranks share the node's CPUs.
 """

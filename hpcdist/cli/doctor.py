@@ -19,7 +19,7 @@ from hpcdist.cli.options import (
     load_from_options,
     options_of_job,
 )
-from hpcdist.cli.printing import note, print_json
+from hpcdist.cli.printing import note, print_json, print_wrapped
 from hpcdist.cluster.channels import NONE
 
 
@@ -76,9 +76,14 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
             interrupts.check()
             findings.append(finding)
             if not as_json:
-                print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")
+                before = f"{finding.state}  {finding.name:<13}  "
+                print_wrapped(one_line(finding.detail), first=before, indent=len(before))
                 if finding.advice:
-                    print(f"      {'':<13}  -> {one_line(finding.advice)}")
+                    print_wrapped(
+                        f"-> {one_line(finding.advice)}",
+                        first=" " * len(before),
+                        indent=len(before) + 3,
+                    )
                 sys.stdout.flush()
     if as_json:
         print_json(msgspec.to_builtins(findings))

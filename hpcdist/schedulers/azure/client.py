@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'hpcdist[azure]'"
 _TRIED = "'azure-ai-ml==1.35.*'"
 """The version that the tests are run with."""
-_LOGIN = "log in with: az login (or what else azure-identity knows, such as AZURE_CLIENT_ID)"
-_SEE = "see in the studio what there is: https://ml.azure.com"
+_LOGIN = (
+    "log in with: az login (or another way that azure-identity supports, such as AZURE_CLIENT_ID)"
+)
+_SEE = "the studio lists what the workspace has: https://ml.azure.com"
 _ROLE = "you need the role AzureML Data Scientist in the workspace: ask its owner"
 _STORAGE_ROLE = (
     "you need the role Storage Blob Data Contributor on the workspace's storage, and its firewall "
@@ -134,9 +136,9 @@ def asking(
             hint="check the section azure of the cluster profile",
         ) from None
     except exceptions.ClientAuthenticationError as error:
-        raise SchedulerError(f"Azure does not know you: {_said(error)}", hint=_LOGIN) from None
+        raise SchedulerError(f"Azure refused the login: {_said(error)}", hint=_LOGIN) from None
     except exceptions.ResourceNotFoundError as error:
-        raise wrong(f"Azure does not find {what}: {_said(error)}", hint=hint) from None
+        raise wrong(f"Azure cannot find {what}: {_said(error)}", hint=hint) from None
     except exceptions.HttpResponseError as error:
         raise _refused(error, what) from None
     except exceptions.ServiceRequestError as error:

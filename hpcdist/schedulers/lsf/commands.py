@@ -117,7 +117,7 @@ def bsub(
     found = _SUBMITTED.search(done.stdout) or _SUBMITTED.search(done.stderr)
     if found is None:
         raise NoJobNamedError(
-            f"bsub said {done.stdout.strip()!r}, which names no job",
+            f"bsub said {done.stdout.strip()!r}, which holds no job id",
             hint="is bsub a wrapper of the site's? ask its administrators",
         )
     lines = lsf_lines(done.stdout, done.stderr)

@@ -151,7 +151,7 @@ def _qsub(argv: Sequence[str]) -> tuple[str, list[str]]:
     found = _SUBMITTED.search(done.stdout)
     if found is None:
         raise NoJobNamedError(
-            f"qsub said {done.stdout.strip()!r}, which names no job",
+            f"qsub said {done.stdout.strip()!r}, which holds no job id",
             hint="is qsub a wrapper of the site's? ask its administrators",
         )
     said = f"{done.stdout}\n{done.stderr}".splitlines()

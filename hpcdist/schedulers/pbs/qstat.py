@@ -41,9 +41,9 @@ _PENDING: tuple[tuple[str, str], ...] = (
         "it waits for nodes to become free",
     ),
     (r"Queue not started", "the queue starts no jobs at present"),
-    (r"[Uu]ser has reached", "you use all that you may have at one time"),
-    (r"(?:[Gg]roup|[Pp]roject) has reached", "your group or project uses all that it may have"),
-    (r"(?:Queue|Server) .*(?:limit|reached)", "all that the queue may run at one time is running"),
+    (r"[Uu]ser has reached", "you have reached your limit"),
+    (r"(?:[Gg]roup|[Pp]roject) has reached", "your group or project has reached its limit"),
+    (r"(?:Queue|Server) .*(?:limit|reached)", "the queue has reached its limit of running jobs"),
     (r"would (?:conflict|cross)|dedicated|reservation", "nodes that it needs are reserved"),
     (r"job array.*(?:limit|max_run_subjobs)", "as many runs of the sweep as may are under way"),
 )

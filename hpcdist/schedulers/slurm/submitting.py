@@ -108,7 +108,7 @@ class Sbatch:
         job = _JOB.search(done.stdout)
         if job is None:
             raise NoJobNamedError(
-                f"sbatch said {done.stdout.strip()!r}, which names no job",
+                f"sbatch said {done.stdout.strip()!r}, which holds no job id",
                 hint="is sbatch a wrapper of the site's? ask its administrators",
             )
         return job[1]

@@ -41,7 +41,7 @@ def create(azure, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((401, "Unauthorized", "no"), "Azure does not know you: no"),
+        ((401, "Unauthorized", "no"), "Azure refused the login: no"),
         ((403, "AuthorizationFailed", "'Ann' has no Microsoft.X/jobs/write"), "the role AzureML"),
         ((403, "QuotaExceeded", QUOTA), "because the quota is used up: The requested 96 vCPUs"),
         ((400, "UserError", QUOTA), "ask for fewer nodes, or for more quota"),
@@ -144,7 +144,7 @@ def test_nobody_is_logged_in(hpcdist, azure, monkeypatch):
     monkeypatch.setenv("IDENTITY_HEADER", "another")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     done = hpcdist("submit", "train.py", code=3)
-    assert "error: Azure does not know you" in done.stderr
+    assert "error: Azure refused the login" in done.stderr
     assert "hint: log in with: az login" in done.stderr
     assert runs_of(hpcdist) == []
 

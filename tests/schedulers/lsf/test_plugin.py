@@ -26,7 +26,7 @@ def test_a_job_of_which_bsub_does_not_tell_is_not_taken_for_an_older_one_of_its_
         "bjobs",
         '{"RECORDS": [{"JOBID": "3", "JOB_NAME": "evaluate", "STAT": "RUN", "EXEC_HOST": "a"}]}',
     )
-    with pytest.raises(SchedulerError, match="names no job"):
+    with pytest.raises(SchedulerError, match="holds no job id"):
         executor.submit(abs, -3)
 
 

@@ -84,7 +84,10 @@ def test_lines_within_a_variable_change_nothing_that_was_said_before():
     [
         ("Not Running: Insufficient amount of resource: ngpus (R: 3 A: 2 T: 4)", "GPUs"),
         ("Not Running: Queue not started.", "starts no jobs at present"),
-        ("Not Running: User has reached queue lim running job limit.", "all that you may have"),
+        (
+            "Not Running: User has reached queue lim running job limit.",
+            "you have reached your limit",
+        ),
         ("Not Running: the site's own words", "PBS says: Not Running: the site's own words"),
         ("", "the scheduler has not looked at it yet"),
     ],

@@ -6,7 +6,7 @@
 #BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_%I_lsf.out"
 #BSUB -w "done(11) && done(12[3]) && ended(14)"
 
-# LSF brings a job's output when the job has ended; this is there at once.
+# LSF copies a job's output when the job has ended. This file can be read at once.
 logs='/scratch/ann/my runs/RUN/submitit'
 job="$LSB_JOBID"
 if [ "${LSB_JOBINDEX:-0}" != 0 ]; then job="${job}_$LSB_JOBINDEX"; fi
@@ -15,11 +15,11 @@ exec >> "$logs/${job}_0_log.out" 2>&1
 set -euo pipefail
 cd /home/ann/project
 export HPCDIST_SUBMIT_DIR=/home/ann/project
-# Libraries read these as they are loaded; what is set already stays.
+# Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=lsf
-# What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
-# on the first one by itself, on the others by the launcher, with this directory and environment written into what it
+# The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
+# directly on the first one, by the launcher on the others, with this directory and environment written into what it
 # starts. The first one is told of LSF's signals; its exit code is the job's.
 exec '/opt/my venv/bin/python' -u -c '
 import sys

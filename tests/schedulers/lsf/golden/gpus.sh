@@ -9,13 +9,13 @@
 #BSUB -r
 #BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_lsf.out"
 
-# LSF brings a job's output when the job has ended; this is there at once.
+# LSF copies a job's output when the job has ended. This file can be read at once.
 logs='/scratch/ann/my runs/RUN/submitit'
 job="$LSB_JOBID"
 if [ "${LSB_JOBINDEX:-0}" != 0 ]; then job="${job}_$LSB_JOBINDEX"; fi
 exec >> "$logs/${job}_0_log.out" 2>&1
 
-# From the cluster profile. A line of it that fails is told, also by the verdict of a run that fails; what follows is tried.
+# From the cluster profile. A line that fails is reported, also in the verdict of a failed run. The lines after it still run.
 hpcdist_failed() {
     local line="" # of the script: of a function such as module, the last command in it is told otherwise
     case "$0" in *bash) ;; *) line="$(sed -n "$2p" "$0")" ;; esac
@@ -31,11 +31,11 @@ set -euo pipefail
 cd /home/ann/project
 export HF_HOME='/scratch/ann/it'"'"'s here'
 export HPCDIST_SUBMIT_DIR=/home/ann/project
-# Libraries read these as they are loaded; what is set already stays.
+# Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 export SUBMITIT_EXECUTOR=lsf
-# What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
-# on the first one by itself, on the others by the launcher, with this directory and environment written into what it
+# The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
+# directly on the first one, by the launcher on the others, with this directory and environment written into what it
 # starts. The first one is told of LSF's signals; its exit code is the job's.
 exec '/opt/my venv/bin/python' -u -c '
 import sys

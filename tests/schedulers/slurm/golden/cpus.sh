@@ -10,13 +10,13 @@
 #SBATCH --open-mode=append
 
 set -euo pipefail
-# The agents answer these signals. Without a trap, bash would end before them, and the job with it.
+# The agents answer these signals. Without a trap, bash would end before they do, and the job with it.
 trap : TERM USR2
 cd /home/ann/project
-# Libraries read these as they are loaded; what is set already stays.
+# Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
-# One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
+# One agent per node, which forks the node's ranks. An agent that is killed must not end the others at once:
 # they say why the run ended.
 begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
 ended=0
@@ -30,7 +30,7 @@ from hpcdist.entry import main
 main()
 ' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
 if [ "$ended" != 0 ]; then
-    # Where no agent has said how the run ended: srun was killed, or could start nothing.
+    # No agent has said how the run ended: srun was killed, or could start nothing.
     /opt/venv/bin/python -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]

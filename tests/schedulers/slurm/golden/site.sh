@@ -12,7 +12,7 @@
 #SBATCH --exclusive
 #SBATCH --exclude=n[1-3]
 
-# From the cluster profile. A line of it that fails is told, also by the verdict of a run that fails; what follows is tried.
+# From the cluster profile. A line that fails is reported, also in the verdict of a failed run. The lines after it still run.
 hpcdist_failed() {
     local line="" # of the script: of a function such as module, the last command in it is told otherwise
     case "$0" in *bash) ;; *) line="$(sed -n "$2p" "$0")" ;; esac
@@ -26,15 +26,15 @@ source ~/venv/bin/activate
 trap - ERR
 
 set -euo pipefail
-# The agents answer these signals. Without a trap, bash would end before them, and the job with it.
+# The agents answer these signals. Without a trap, bash would end before they do, and the job with it.
 trap : TERM USR2
 cd /home/ann/project
 export HF_HOME='/scratch/ann/it'"'"'s here'
 export NCCL_DEBUG=WARN
-# Libraries read these as they are loaded; what is set already stays.
+# Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
-# One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
+# One agent per node, which forks the node's ranks. An agent that is killed must not end the others at once:
 # they say why the run ended.
 begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
 ended=0
@@ -48,7 +48,7 @@ from hpcdist.entry import main
 main()
 ' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
 if [ "$ended" != 0 ]; then
-    # Where no agent has said how the run ended: srun was killed, or could start nothing.
+    # No agent has said how the run ended: srun was killed, or could start nothing.
     /opt/python3.12/bin/python -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
