@@ -16,8 +16,10 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.untold import is_untold
 
 if TYPE_CHECKING:
-    from hpcdist.agent.agent import Companions
     from hpcdist.job.spec import JobSpec
+    from hpcdist.notify import Teller
+    from hpcdist.runs.verdict import Verdict
+    from hpcdist.tracking import Trackers
 
 _LEAST_BYTES = 128_000
 """Least size of events: to read less takes two milliseconds."""
@@ -29,7 +31,7 @@ _MOST_FILES = 256
 def main() -> None:
     """Be the agent of this node; on the first one, keep the figures of the run and tell of its end;
     end with the exit code of the run. The scheduler's script calls this."""
-    led = task.run_submitted(_start_trackers)
+    led = task.run_submitted(_Companions)
     if led is None:
         sys.exit(0)
     run, code = led
@@ -43,7 +45,7 @@ def main_here() -> None:
     """Be the agent of a node that is simulated on this machine; the local scheduler's script calls
     this. Who follows the run knows its exit code from the verdict, and its figures from the
     events."""
-    led = task.run_submitted(_start_trackers, adopts=False)
+    led = task.run_submitted(_Companions, adopts=False)
     if led is not None:
         _tell_end(led[0])
 
@@ -55,10 +57,40 @@ def _tell_end(run: Run) -> None:
         tell_end(run)
 
 
-def _start_trackers(run: Run, job: JobSpec, log: Callable[[str], None]) -> Companions:
-    from hpcdist.tracking import Trackers  # few jobs have any
+class _Companions:
+    """The processes beside the agent of the first node: those of trackers, and one that tells the
+    user that the run seems to hang."""
 
-    return Trackers(run, job, log)
+    def __init__(self, run: Run, job: JobSpec, log: Callable[[str], None]) -> None:
+        self._run = run
+        self._log = log
+        self._trackers: Trackers | None = None
+        self._teller: Teller | None = None
+        if job.record.track:
+            from hpcdist.tracking import Trackers  # few jobs have any
+
+            self._trackers = Trackers(run, job, log)
+
+    @property
+    def pids(self) -> list[int]:
+        own = [self._teller.pid] if self._teller is not None else []
+        return [*own, *(self._trackers.pids if self._trackers is not None else ())]
+
+    def note_hang(self) -> None:
+        """Have the user told, once in a life of the job."""
+        try:
+            if self._teller is None and is_untold(self._run):
+                from hpcdist.notify import Teller
+
+                self._teller = Teller(self._run)
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._log(f"nobody is told of it: {error!r}")
+
+    def end(self, verdict: Verdict | None, *, is_over: bool) -> None:
+        if self._trackers is not None:
+            self._trackers.end(verdict, is_over=is_over)
+        if self._teller is not None:
+            self._teller.wait()
 
 
 def keep_figures(run: Run) -> None:

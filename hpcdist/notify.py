@@ -1,4 +1,5 @@
-"""Tell the user of the end of a run or a sweep, once, by the channels that `notify` names.
+"""Tell the user of the end of a run or a sweep, and that a run seems to hang, each once, by the
+channels that `notify` names.
 
 The agent of a run's first node tells at the run's end. Where it cannot, as on nodes without a way
 to the internet, or could not, as it died with its node, the next hpcdist command on the login node
@@ -38,7 +39,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import Sweep, is_sweep
 from hpcdist.runs.untold import Taken, Untold, list_untold, may_look, peek, take
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Hang, Verdict
 
 LIMIT_S = 20.0
 """Time that all channels together may take: a service that does not answer must hold no job."""
@@ -49,6 +50,8 @@ _WAIT_S = 5.0
 _LOOK_EVERY_S = 60.0
 _SURE_AFTER_S = 2.0
 _MOST_TRIES = 8
+_MOST_HANGS = 10
+"""Runs of a sweep of which is told that they seem to hang."""
 _RETRY_S = 60.0
 _MOST_ASKED = 3
 """Runs of a sweep that an agent asks the scheduler for at the end of its own: while more go on, it
@@ -83,18 +86,31 @@ class Message(NamedTuple):
 # Who tells.
 
 
-def tell_end(run: Run) -> None:
-    """Tell that a run has ended, or the sweep whose last run it was, from the node that led it;
+class Teller:
+    """A process that tells of a run, or of the sweep that it is of, from the node that leads it;
     what is said of that goes into the job's log."""
-    if not run.verdict_file.exists():
-        return
-    place = run.read_sweep_place()
-    name = run.id if place is None else str(place.id)
-    command = [sys.executable, "-c", _MAIN, str(run.path.parent), name]
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            command, stdin=subprocess.DEVNULL, timeout=_STARTING_S + LIMIT_S, check=False
-        )
+
+    def __init__(self, run: Run) -> None:
+        place = run.read_sweep_place()
+        name = run.id if place is None else str(place.id)
+        command = [sys.executable, "-c", _MAIN, str(run.path.parent), name]
+        self._until_s = time.monotonic() + _STARTING_S + LIMIT_S
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self.pid = self._process.pid
+
+    def wait(self) -> None:
+        """Wait until it has told, or its time is over."""
+        try:
+            self._process.wait(max(0.0, self._until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def tell_end(run: Run) -> None:
+    """Tell that a run has ended, or the sweep whose last run it was."""
+    if run.verdict_file.exists():
+        Teller(run).wait()
 
 
 def tell_ends(runs: Path) -> None:
@@ -121,8 +137,8 @@ def main() -> None:
 
 
 def tell(runs: Path, names: Sequence[str] = ()) -> None:
-    """Tell of these runs and sweeps, or of all in the folder whose time it is, if they have
-    ended."""
+    """Tell of these runs and sweeps, or of all in the folder whose time it is, if they have ended
+    or seem to hang."""
     for name in names or list_untold(runs):
         # Runs of a sweep end together: who is at it may have seen this one still running.
         with take(runs, name, wait_s=_WAIT_S if names else 0.0) as taken:
@@ -141,22 +157,24 @@ def tell(runs: Path, names: Sequence[str] = ()) -> None:
 
 
 def _tell(path: Path, taken: Taken, *, is_first: bool) -> None:
-    """Tell of a run or sweep by the channels that do not know yet, if it has ended."""
+    """Tell of a run or sweep by the channels that do not know yet, if it has ended or hangs."""
     untold = taken.untold
     if not path.is_dir():  # deleted
         untold.is_done = True
         return
-    found = _runs_of(path, is_over=untold.is_over)
-    if found is None:
-        return
-    verdicts = _verdicts_of(found, most_asked=_MOST_ASKED if is_first else None)
+    there, are_all = _runs_of(path, is_over=untold.is_over)
+    spec = (there[0].read_spec() if there else None) or RunSpec()
+    channels = list(dict.fromkeys(own_channels(spec.cluster.profile.notify)))
+    hangs = _hangs_of(there)
+    _tell_hangs(taken, hangs, channels, spec.outline.name or "job")
+    if (hangs and is_first) or not are_all:
+        return  # an agent says that it hangs: it has not ended
+    found, verdicts = there, _verdicts_of(there, most_asked=_MOST_ASKED if is_first else None)
     if verdicts is None:
         return
     if not found and is_sweep(path) and Sweep(path).read().jobs:  # all were deleted
         untold.is_done = True
         return
-    spec = (found[0].read_spec() if found else None) or RunSpec()
-    channels = dict.fromkeys(own_channels(spec.cluster.profile.notify))
     message = _write_message(path, found, verdicts, spec)
     outcomes = {}
     for channel, reason in _send([one for one in channels if str(one) not in untold.told], message):
@@ -183,10 +201,44 @@ def _count_try(untold: Untold, *, is_first: bool) -> None:
         untold.not_before_s = time.time() + wait_s
 
 
-def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
-    """Return the run, or all runs of the sweep; None where some have not been started yet."""
+def _tell_hangs(
+    taken: Taken, hangs: Mapping[Run, Hang], channels: Sequence[Channel], job: str
+) -> None:
+    """Tell of runs that seem to hang by the channels that do not know yet."""
+    untold = taken.untold
+    for run, hang in list(hangs.items())[:_MOST_HANGS]:
+        left = [one for one in channels if f"{run.id} {one}" not in untold.told_hangs]
+        if not left or untold.num_hang_tries >= _MOST_TRIES + len(untold.told_hangs):
+            continue
+        untold.num_hang_tries += 1
+        outcomes = {}
+        for channel, reason in _send(left, _write_hang(run, hang, job)):
+            outcomes[channel] = reason
+            if reason is None:
+                untold.told_hangs.append(f"{run.id} {channel}")
+                taken.keep()
+        if any(outcomes.values()):
+            untold.not_before_s = time.time() + _RETRY_S
+        lines = [
+            f"{channel.kind}: "
+            + ("told that it seems to hang" if reason is None else f"not told: {reason}")
+            for channel, reason in outcomes.items()
+        ]
+        _log(run.path, lines)
+
+
+def _hangs_of(runs: Sequence[Run]) -> dict[Run, Hang]:
+    """Return the runs that go on, and seem to hang."""
+    going_on = [run for run in runs if not run.verdict_file.exists()]
+    found = {run: run.read_hang(run.newest_attempt()) for run in going_on}
+    return {run: hang for run, hang in found.items() if hang and hang.recovered_s is None}
+
+
+def _runs_of(path: Path, *, is_over: bool) -> tuple[list[Run], bool]:
+    """Return the run, or the runs of the sweep, and whether all of these have been started; those
+    before the first that has not been, unless the sweep is over."""
     if not is_sweep(path):
-        return [Run(path)]
+        return [Run(path)], True
     sweep = Sweep(path)
     spec = sweep.read()
     if spec.num_points is None:
@@ -199,8 +251,8 @@ def _runs_of(path: Path, *, is_over: bool) -> list[Run] | None:
         if run.path.is_dir():
             there.append(run)
         elif not is_over and run.id not in submitted:  # else it was deleted
-            return None
-    return there
+            return there, False
+    return there, True
 
 
 def _verdicts_of(runs: Sequence[Run], *, most_asked: int | None) -> dict[str, Verdict] | None:
@@ -239,16 +291,23 @@ def _write_message(
         state = verdicts[path.name].state
         title, lines = f"{job}: {state}", ends
     code = exit_code_of_all(verdicts.values()) if runs else 1
-    fields = {
-        "RUN": path.name,
-        "JOB": job,
-        "STATE": state,
-        "EXIT_CODE": str(verdicts[path.name].exit_code_of_run if path.name in verdicts else code),
-        "PATH": str(path),
-        "TITLE": title,
-    }
-    said = map(Stars().text, [*lines, *_headline(runs, verdicts)])  # it leaves the machine
-    text = "\n".join([*said, f"hpcdist summary {path}"])
+    if path.name in verdicts:
+        code = verdicts[path.name].exit_code_of_run
+    lines += _headline(runs, verdicts)
+    return _message(path, title, lines, "summary", JOB=job, STATE=state, EXIT_CODE=str(code))
+
+
+def _write_hang(run: Run, hang: Hang, job: str) -> Message:
+    lines = [f"run {run.id}: {one_line(hang.message)}"]
+    title = f"{job}: seems to hang"
+    return _message(run.path, title, lines, "stacks", JOB=job, STATE="hangs", EXIT_CODE="")
+
+
+def _message(path: Path, title: str, lines: Sequence[str], verb: str, **fields: str) -> Message:
+    """Return a message that ends with the command that says more."""
+    said = map(Stars().text, lines)  # it leaves the machine
+    text = "\n".join([*said, f"hpcdist {verb} {path}"])
+    fields |= {"RUN": path.name, "PATH": str(path), "TITLE": title}
     variables = {f"HPCDIST_NOTIFY_{name}": value for name, value in fields.items()}
     return Message(title, text, variables)
 
@@ -356,7 +415,7 @@ def _without_parts(address: str, text: str) -> str:
     return Stars().text(text)
 
 
-def _log(path: Path, outcomes: Sequence[str], *, is_last: bool) -> None:
+def _log(path: Path, outcomes: Sequence[str], *, is_last: bool = False) -> None:
     """Say what became of it, in the job's log too."""
     lines = [f"notify: {outcome}" for outcome in outcomes]
     lines += [f"notify: given up after {_MOST_TRIES} tries"] if is_last else []

@@ -40,6 +40,9 @@ class Companions(Protocol):
     def pids(self) -> Collection[int]:
         """Their ids."""
 
+    def note_hang(self) -> None:
+        """Take that the run seems to hang; returns at once."""
+
     def end(self, verdict: Verdict | None, *, is_over: bool) -> None:
         """End them, once they know how this life ended, and whether the run is over."""
 
@@ -91,6 +94,7 @@ class Agent:
                     self._attempts,
                     begin_s=self._begin_s,
                     log=self._log,
+                    on_hang=self._on_hang,
                     drill=self._drill,
                 )
                 if self._start_companions is not None:
@@ -115,6 +119,10 @@ class Agent:
         if self._companions is not None:
             is_over = self._run.verdict_file.exists()
             self._companions.end(self.verdict, is_over=is_over or self._is_inside)
+
+    def _on_hang(self) -> None:
+        if self._companions is not None and not self._is_inside:
+            self._companions.note_hang()
 
     def _conclude(self) -> None:
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
@@ -219,7 +227,7 @@ def run_agent(
         requeuer,
         is_inside=is_inside,
         drill=spec.drill,
-        start_companions=start_companions if job.record.track else None,
+        start_companions=start_companions,
     )
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict

@@ -273,6 +273,7 @@ class Leader:
         notes: Notes,
         open_store: Callable[[messages.OpenStore], None],
         finish: Callable[[Verdict], None],
+        on_hang: Callable[[], None],
         log: Callable[[str], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
@@ -284,6 +285,7 @@ class Leader:
         self._orders = orders
         self._notes = notes
         self._open_store = open_store
+        self._on_hang = on_hang
         self._log = log
         self._turned_s = time.monotonic()
         self._meeting: HostedMeeting | None = None
@@ -391,7 +393,9 @@ class Leader:
         try:
             self._run.write_hang(hang)
         except OSError as error:
-            self._log(f"this is not told: {files.reason(error)}")
+            self._log(f"hang.json could not be written: {files.reason(error)}")
+        if hang.recovered_s is None:
+            self._on_hang()
 
     def _ask_for_store(self, address: str, bind_to: str) -> None:
         port_range = self._node.job.launch.port_range

@@ -304,8 +304,8 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--notify",
         metavar="CHANNEL",
         multiple=True,
-        help="Tell of the end by mail:ADDRESS, command:PROGRAM, or slack, teams, discord, ntfy or "
-        "apprise with :env:VARIABLE or :file:PATH; none: nobody. [default: as the profile says]",
+        help="Tell of the end, or a hang, by mail:ADDRESS, command:PROGRAM, or slack, teams, "
+        "discord, ntfy or apprise with :env:VARIABLE or :file:PATH; none: nobody. [default: as the profile says]",
     ),
 )
 

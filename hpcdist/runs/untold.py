@@ -38,6 +38,9 @@ class Untold(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     told: list[str] = []
     """The channels that have the message."""
+    told_hangs: list[str] = []
+    """`RUN CHANNEL` for each channel that knows that a run seems to hang."""
+    num_hang_tries: int = 0
     num_tries: int = 0
     not_before_s: float = 0.0
     """Unix time before which it is not tried again."""

@@ -188,6 +188,27 @@ def test_a_command_tells_of_a_run_whose_agent_was_killed_with_all_it_had(hpcdist
     assert text.count("script: lost") == 1
 
 
+def test_a_run_that_seems_to_hang_is_told_of_once_and_its_end_too(hpcdist, tmp_path):
+    hpcdist.write("rests.py", "import time; time.sleep(600)")
+    out = tmp_path / "out"
+    channel = f"command:sh -c 'cat >> {out}; echo is $HPCDIST_NOTIFY_STATE >> {out}'"
+    quick = ("--set", "launch.hang_notice_s=1", "--scheduler", "local", "--json")
+    submitted = hpcdist("submit", "rests.py", *quick, "--notify", channel)
+    run = Run(Path(json.loads(submitted.stdout)["path"]))
+    wait_for(lambda: out.exists() and "is hangs\n" in out.read_text())
+    notify_log = run.path / "notify.log"
+    wait_for(lambda: notify_log.exists() and "told that it seems to hang" in notify_log.read_text())
+    wait_for(lambda: untold.list_untold(run.path.parent) == [run.id])  # its end is still to be told
+    notify.tell(run.path.parent, [run.id])
+    assert hpcdist("cancel", run.id).returncode == 0
+    wait_for(lambda: "is cancelled\n" in out.read_text())
+    lines = out.read_text().splitlines()
+    assert lines[0] == "rests: seems to hang"
+    assert lines[1].startswith(f"run {run.id}: rank 0 (node 0, ")
+    assert lines[2:4] == [f"hpcdist stacks {run.path}", "is hangs"]
+    assert lines.count("is hangs") == 1
+
+
 def test_one_of_many_commands_tells(make_ended, tmp_path):
     out = tmp_path / "out"
     verdict = msgspec.structs.replace(FAILED, message=f"{FAILED.message}, api_key=s3cret0123456789")
