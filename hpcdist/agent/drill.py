@@ -28,10 +28,12 @@ from hpcdist.machine.process import catches, descendants, send_signal, state_let
 from hpcdist.runs.drill import (
     SavedFile,
     find_saved,
+    is_listened_for,
     is_newer,
     is_own,
     journal_file,
     largest_part,
+    note_listening,
     read_journal,
 )
 from hpcdist.runs.events import EventWriter
@@ -50,9 +52,7 @@ _IMPATIENCE = 0.35
 _STOPPED_S, _RUNNING_S = 0.09, 0.03
 """A slow rank: stopped for three quarters of the time."""
 _DEAF_S = 3.0
-_DEAF_NODES_S = 30.0
-"""Patience with ranks that seem not to listen for the warning; the second where those of other
-nodes, which cannot be seen, may."""
+"""Patience with ranks that do not listen for the warning."""
 
 
 @dataclass
@@ -91,8 +91,8 @@ class Drill:
         try:
             if self._rank.node_rank == self._rank.num_nodes - 1:
                 self._disturb()
-            elif any(each.name == "fill-disk" for each in self.plan.disturbances):
-                self._follow_disk()
+            else:
+                self._assist()
         except Exception as error:  # noqa: BLE001 - the run goes on, and its user is told
             self.log(f"the drill is over: {error!r}")
 
@@ -258,10 +258,21 @@ class Drill:
             self._limit_files(resource.RLIM_INFINITY)
         self._note_over(each, "ended" if is_ended else "went on")
 
-    def _follow_disk(self) -> None:
-        """Limit the ranks of this node as the last node's agent does its own."""
-        limited = False
+    def _listens(self) -> bool:
+        """Return whether a rank of this node listens for the warning."""
+        return not isinstance(self.job, OwnCodeJob) or any(
+            self.ranks.progress(local_rank).ignores_sigterm or catches(pid, signal.SIGUSR2)
+            for local_rank, pid in self.ranks.living().items()
+        )
+
+    def _assist(self) -> None:
+        """Tell the last node's agent whether ranks of this node listen for the warning, and limit
+        them as that does its own."""
+        limited, noted = False, -1
         while not self._stop.wait(_SCAN_S):
+            if noted != self._attempt and self._listens():
+                noted = self._attempt
+                note_listening(self.run, noted, self._rank.node_rank)
             files.refresh(self.run.events_folder)
             entries = [
                 entry
@@ -285,15 +296,11 @@ class Drill:
 
     def _warn(self, each: Disturbance) -> None:
         """Warn as the scheduler does, and then end the job as it does."""
-        is_heeded = not isinstance(self.job, OwnCodeJob) or any(
-            self.ranks.progress(local_rank).ignores_sigterm or catches(pid, signal.SIGUSR2)
-            for local_rank, pid in self.ranks.living().items()
-        )
-        deaf_s = _DEAF_S if self._rank.num_nodes == 1 else _DEAF_NODES_S
+        is_heeded = self._listens() or is_listened_for(self.run, self._attempt)
         self._note(each, is_heeded=is_heeded)
         self._over = self._attempt
         os.kill(os.getpid(), self.warning)
-        limit_s = each.hold_s if is_heeded else min(each.hold_s, deaf_s)
+        limit_s = each.hold_s if is_heeded else min(each.hold_s, _DEAF_S)
         if not self._wait(lambda: not self.ranks.living(), limit_s):
             self._note_over(each, "unheeded")
             os.kill(os.getpid(), signal.SIGTERM)

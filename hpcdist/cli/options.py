@@ -305,7 +305,8 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         metavar="CHANNEL",
         multiple=True,
         help="Tell of the end, or a hang, by mail:ADDRESS, command:PROGRAM, or slack, teams, "
-        "discord, ntfy or apprise with :env:VARIABLE or :file:PATH; none: nobody. [default: as the profile says]",
+        "discord, ntfy or apprise with :env:VARIABLE or :file:PATH; none: nobody. "
+        "[default: as the profile says]",
     ),
 )
 

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base import files
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import DisturbanceName, DrillPlan
@@ -83,6 +84,21 @@ def read_journal(run: Run) -> list[JournalEntry]:
         except msgspec.ValidationError:
             continue
     return entries
+
+
+def note_listening(run: Run, attempt: int, node: int) -> None:
+    """Note that ranks of a node listen for the warning of the time limit."""
+    (run.launch_folder / f"{_listening(attempt)}{node}").touch(files.PRIVATE_FILE)
+
+
+def is_listened_for(run: Run, attempt: int) -> bool:
+    """Return whether ranks of another node listen for the warning."""
+    files.refresh(run.launch_folder)
+    return any(name.startswith(_listening(attempt)) for name in files.list_names(run.launch_folder))
+
+
+def _listening(attempt: int) -> str:
+    return f"listens-{attempt}-"
 
 
 def is_checkpoint_name(name: str) -> bool:
