@@ -15,6 +15,7 @@ from hpcdist.base.errors import EXIT_DONE, HpcdistError, UserError
 from hpcdist.cli.options import run_argument, runs_option
 from hpcdist.cli.printing import note, say
 from hpcdist.machine.command import announce_waits
+from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, check_own, find_run
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, debugpy: bool,
 
     announce_waits(note)
     run = find_run(runs, run_name)
+    if (host := host_of_run(run)) is not None:
+        raise UserError(
+            f"run {run.id} is at {host}, and attach opens its terminal there",
+            hint=f"log in with ssh {host}, and run hpcdist attach there",
+        )
     check_own(run.path)
     if debugpy:
         if command:

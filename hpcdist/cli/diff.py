@@ -9,7 +9,8 @@ import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
 from hpcdist.base.text import number_of, one_line
-from hpcdist.cli.options import json_option, runs_option
+from hpcdist.cli.host import HostCommand
+from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import note, paged, print_columns, print_json, print_wrapped
 from hpcdist.runs.run import find_run
 
@@ -21,9 +22,10 @@ _WIDTH = 20
 """Characters of a value in the table."""
 
 
-@click.command(name="diff")
+@click.command(name="diff", cls=HostCommand)
 @click.argument("first", metavar="RUN_A")
 @click.argument("second", metavar="RUN_B")
+@host_option
 @runs_option
 @json_option
 @paged

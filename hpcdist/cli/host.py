@@ -252,9 +252,8 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
     from hpcdist.remote.bring import by_place, refresh
 
     key = "run_names" if "run_names" in ctx.params else "run_name"
-    given = ctx.params.get(key) or ()
-    names = (given,) if isinstance(given, str) else given
-    if verb in (["summary"], ["open"], ["runs"]):
+    names = _given_names(ctx, key)
+    if verb in (["summary"], ["open"], ["runs"], ["diff"]):
         refresh(_named(runs, names), with_events=verb != ["runs"], note=note)
         return here(ctx)
     if not names:
@@ -320,6 +319,14 @@ def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any
         assert where is not None
         codes.append(_run_at(ctx, where, [*_argv(ctx), *(run.id for run in theirs)]))
     return max(codes, default=0)
+
+
+def _given_names(ctx: click.Context, key: str) -> Sequence[str]:
+    """Return the names of runs that a verb was given, in one parameter or, diff's, in two."""
+    if "first" in ctx.params:
+        return ctx.params["first"], ctx.params["second"]
+    given = ctx.params.get(key) or ()
+    return (given,) if isinstance(given, str) else given
 
 
 def _named(runs: Path, names: Sequence[str]) -> list[Run]:

@@ -81,6 +81,13 @@ def test_runs_come_home_by_one_connection_over_a_slow_line(laptop, monkeypatch, 
         file.write_bytes(content.replace(b"1", b"2"))  # it is another file now, and comes whole
         laptop("summary", "--json", ssh=node.ssh)
         assert brought.read_bytes() == file.read_bytes()
+        first, second, *_ = [run.id for run in all_runs(runs)]
+        file.write_bytes(content)
+        laptop("diff", first, second, ssh=node.ssh)
+        assert brought.read_bytes() == content
+        _, err = laptop("attach", first, ssh="false", code=2)
+        assert f"run {first} is at login, and attach opens its terminal there" in err
+        assert "hint: log in with ssh login" in err
     finally:
         line.close()
         node.close()
