@@ -107,16 +107,39 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int | None = None
     gpu: GpuUse | None = None
     threads: list[ThreadStack] = []
+    same_as: int | None = None
+    """The rank before it in the report which has the same threads, told there alone."""
     note: str | None = None
     """Why there are no stacks, or less than there should be."""
     collectives: Collectives | None = None
 
 
 class NodeStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
-    """One agent's answer to WantStacks."""
+    """One agent's answer to WantStacks; `merge_stacks` makes it small, `whole_ranks` whole."""
 
     host: str
     ranks: list[RankStacks]
+
+    def whole_ranks(self) -> list[RankStacks]:
+        """Return the ranks, each with its threads."""
+        threads = {one.rank: one.threads for one in self.ranks}
+        return [
+            msgspec.structs.replace(one, threads=threads.get(one.same_as, []), same_as=None)
+            if one.same_as is not None
+            else one
+            for one in self.ranks
+        ]
+
+
+def merge_stacks(ranks: Sequence[RankStacks]) -> list[RankStacks]:
+    """Return the ranks with equal threads told once: 8,000 ranks are one file of node 0."""
+    first: dict[bytes, int] = {}
+    merged = []
+    for one in ranks:
+        rank = first.setdefault(msgspec.json.encode(one.threads), one.rank)
+        is_told = rank != one.rank and bool(one.threads)
+        merged.append(msgspec.structs.replace(one, threads=[], same_as=rank) if is_told else one)
+    return merged
 
 
 class RankProfile(msgspec.Struct, frozen=True, kw_only=True):

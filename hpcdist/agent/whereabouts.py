@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpcdist.agent import py_spy
 from hpcdist.agent.rank_process import STACKS_SIGNAL
-from hpcdist.agent.requests import GpuUse, NodeStacks, RankStacks, WantStacks
+from hpcdist.agent.requests import GpuUse, NodeStacks, RankStacks, WantStacks, merge_stacks
 from hpcdist.agent.sampler import GpuReader
 from hpcdist.agent.stacks import Stacks, parse
 from hpcdist.agent.watch import LivingRank
@@ -71,7 +71,7 @@ def report_stacks(
                 collectives=account.collectives if account else None,
             )
         )
-    return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=found)
+    return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=merge_stacks(found))
 
 
 def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRank, Account]:

@@ -92,7 +92,7 @@ def view_stacks(answer: Answer, wanted: Iterable[int] | None = None) -> StacksVi
 def _views(answer: Answer) -> Iterable[RankView]:
     for node, report in answer.reports.items():
         if isinstance(report, NodeStacks):
-            for rank in report.ranks:
+            for rank in report.whole_ranks():
                 newest = _newest(rank.collectives)
                 group, operation = newest if newest is not None else ("0", None)
                 yield RankView(node=node, host=report.host, of=rank, newest=operation, group=group)

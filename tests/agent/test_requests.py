@@ -19,6 +19,7 @@ from hpcdist.agent.requests import (
     WantDebugger,
     WantStacks,
     leave_answer,
+    merge_stacks,
     send,
     take_answer,
     withdraw,
@@ -263,6 +264,13 @@ class Leading:
 
     def members(self):
         return self.there
+
+
+def test_threads_that_ranks_of_a_node_share_are_sent_once():
+    ranks = [rank_stacks(rank, 7 if rank == 2 else 5) for rank in range(8)]
+    report = NodeStacks(host="n1", ranks=merge_stacks(ranks))
+    assert [bool(one.threads) for one in report.ranks] == [True, False, True, *[False] * 5]
+    assert msgspec.json.decode(msgspec.json.encode(report), type=NodeStacks).whole_ranks() == ranks
 
 
 def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
