@@ -129,3 +129,24 @@ def test_an_agent_imports_neither_data_sets_nor_trainers(tmp_path):
         "       name.startswith('hpcdist.training.') and 'checkpoint' not in name])"
     )
     assert run_python(code, tmp_path).stdout.strip() == "[]"
+
+
+INTERRUPTED = """
+import sys
+
+class AtClick:
+    def find_spec(self, name, *_):
+        if name == "click":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, AtClick())
+from hpcdist.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_while_the_command_is_imported_shows_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -56,6 +56,7 @@ _OTHER_WORDS = {
     "start": "submit",
     "stop": "cancel",
     "kill": "cancel",
+    "compare": "diff, or summary",
     "plot": "summary",
     "report": "summary",
     "tail": "logs",
