@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.runs.run import all_runs
 
@@ -52,7 +53,7 @@ class Shell:
         def read(name):
             return (self.user.folder / f"{name}-{number}").read_text()
 
-        self.user.wait_for((self.user.folder / f"code-{number}").exists)
+        wait_for((self.user.folder / f"code-{number}").exists)
         return Done(int(read("code")), read("out"), read("err"))
 
     def __call__(self, *words):
@@ -60,7 +61,7 @@ class Shell:
 
     def run(self):
         """The newest run, once it is there."""
-        self.user.wait_for(lambda: all_runs(self.user.folder / "runs"))
+        wait_for(lambda: all_runs(self.user.folder / "runs"))
         return max(all_runs(self.user.folder / "runs"), key=lambda run: run.id)
 
     def is_there(self):

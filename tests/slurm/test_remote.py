@@ -115,7 +115,7 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     slurm.wait_for(lambda: "two" in log(Run(laptop.there / second)))
     (where,) = json.loads(laptop("stacks", second, "--json")[0])["ranks"]
     assert (where["node"], where["of"]["state"]) == (0, "S")
-    assert "no Python program" in where["of"]["note"]
+    assert "not a Python program" in where["of"]["note"]
     assert "cancelled" in laptop("cancel", "last")[1]
     listed = json.loads(laptop("runs", "--json")[0])
     assert [(one["run"], one["state"]) for one in listed] == [

@@ -15,6 +15,6 @@ def wait_for(condition, limit_s=LIMIT_S, *, told=lambda: ""):
         if time.monotonic() > deadline_s:
             pytest.fail(f"did not come true within {limit_s} s\n{told()}")
         # To look takes the CPU from what is waited for.
-        time.sleep(max(0.005, 2 * (time.monotonic() - begin_s)))
+        time.sleep(min(1.0, max(0.005, 2 * (time.monotonic() - begin_s))))
         begin_s = time.monotonic()
     return value
