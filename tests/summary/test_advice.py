@@ -22,7 +22,9 @@ PHOTOS = {
 }
 
 
-def advice(job=None, *, cpus=4.0, world_size=2, nodes=1, straggler=None, run=None, **shares):
+def advice(
+    job=None, *, cpus=4.0, world_size=2, nodes=1, straggler=None, run=None, lost=None, **shares
+):
     found = dict.fromkeys(PARTS, 0.0) | shares
     found["computing"] = 1 - sum(shares.values())
     losses = Losses(
@@ -30,7 +32,7 @@ def advice(job=None, *, cpus=4.0, world_size=2, nodes=1, straggler=None, run=Non
         nodes=nodes,
         gpus_per_node=world_size // nodes,
         efficiency=1 - sum(shares.values()),
-        lost=found | {"computing": 0.0},
+        lost=found | {"computing": 0.0} | (lost or {}),
         shares=found,
         straggler=straggler,
     )
@@ -75,6 +77,11 @@ def test_communicating_half_as_often_wins_half_of_it():
     assert advice(communication=0.09) == []  # half of that is not worth it
     # Ranks that share a CPU wait for it, not for a network.
     assert advice(cpus=0.5, communication=0.5) == []
+
+
+def test_a_share_is_rounded_as_it_stands_among_what_was_lost():
+    (text, _) = advice(communication=0.1146, fixed=0.1049, lost={"fixed": 0.024})
+    assert "communication is 12 % of the time" in text
 
 
 def test_checkpoints_are_saved_less_often_but_not_more_seldom_than_the_run_lasts():

@@ -29,6 +29,8 @@ _SELDOMER = 10
 _NEARLY_ALL = 0.99
 _MOST_WORKERS_MORE = 2
 """Times as many workers as there are: more at once is a guess."""
+_SAME = 0.005
+"""Largest difference between two shares that are the same to a reader of whole percents."""
 _IN_MEMORY = {"digits", "mnist", "fashion_mnist", "cifar10"}
 
 
@@ -59,8 +61,10 @@ class Case(NamedTuple):
 
 def advise(case: Case) -> list[str]:
     """Return the most worthwhile advice, largest share first; empty where nothing is worth it."""
-    shares = case.losses.shares
+    shares, lost = case.losses.shares, case.losses.lost
     percents = whole_percents(shares)
+    told = whole_percents(lost)  # stand before the advice: there are no two numbers for one share
+    percents |= {name: told[name] for name in told if abs(lost[name] - shares[name]) < _SAME}
     texts = []
     for name in sorted(_ADVISERS, key=lambda name: -shares[name]):
         so_much, adviser = _ADVISERS[name]
