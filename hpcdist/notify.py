@@ -169,26 +169,17 @@ def _tell(path: Path, taken: Taken, *, is_first: bool) -> None:
     _tell_hangs(taken, hangs, channels, spec.outline.name or "job")
     if (hangs and is_first) or not are_all:
         return  # an agent says that it hangs: it has not ended
-    found, verdicts = there, _verdicts_of(there, most_asked=_MOST_ASKED if is_first else None)
+    verdicts = _verdicts_of(there, most_asked=_MOST_ASKED if is_first else None)
     if verdicts is None:
         return
-    if not found and is_sweep(path) and Sweep(path).read().jobs:  # all were deleted
+    if not there and is_sweep(path) and Sweep(path).read().jobs:  # all were deleted
         untold.is_done = True
         return
-    message = _write_message(path, found, verdicts, spec)
-    outcomes = {}
-    for channel, reason in _send([one for one in channels if str(one) not in untold.told], message):
-        outcomes[channel] = reason
-        if reason is None:
-            untold.told.append(str(channel))
-            taken.keep()  # at once: another may not answer until the job is killed
-    has_failed = any(outcomes.values())
+    message = _write_message(path, there, verdicts, spec)
+    left = {str(channel): channel for channel in channels if str(channel) not in untold.told}
+    lines, has_failed = _deliver(message, left, untold.told, taken)
     _count_try(untold, is_first=is_first)
     untold.is_done = untold.is_done or not has_failed
-    lines = [
-        f"{channel.kind}: " + ("told" if reason is None else f"not told: {reason}")
-        for channel, reason in outcomes.items()
-    ]
     _log(path, lines, is_last=has_failed and untold.is_done)
 
 
@@ -207,24 +198,34 @@ def _tell_hangs(
     """Tell of runs that seem to hang by the channels that do not know yet."""
     untold = taken.untold
     for run, hang in list(hangs.items())[:_MOST_HANGS]:
-        left = [one for one in channels if f"{run.id} {one}" not in untold.told_hangs]
+        named = {f"{run.id} {channel}": channel for channel in channels}
+        left = {name: named[name] for name in named if name not in untold.told_hangs}
         if not left or untold.num_hang_tries >= _MOST_TRIES + len(untold.told_hangs):
             continue
         untold.num_hang_tries += 1
-        outcomes = {}
-        for channel, reason in _send(left, _write_hang(run, hang, job)):
-            outcomes[channel] = reason
-            if reason is None:
-                untold.told_hangs.append(f"{run.id} {channel}")
-                taken.keep()
-        if any(outcomes.values()):
+        lines, has_failed = _deliver(
+            _write_hang(run, hang, job), left, untold.told_hangs, taken, of=" that it seems to hang"
+        )
+        if has_failed:
             untold.not_before_s = time.time() + _RETRY_S
-        lines = [
-            f"{channel.kind}: "
-            + ("told that it seems to hang" if reason is None else f"not told: {reason}")
-            for channel, reason in outcomes.items()
-        ]
         _log(run.path, lines)
+
+
+def _deliver(
+    message: Message, left: Mapping[str, Channel], told: list[str], taken: Taken, *, of: str = ""
+) -> tuple[list[str], bool]:
+    """Send a message by these channels, and put the names of those that have it into `told`; return
+    what became of it, `of` what it told, and whether a channel failed."""
+    names = {channel: name for name, channel in left.items()}
+    lines, has_failed = [], False
+    for channel, reason in _send(list(names), message):
+        if reason is None:
+            told.append(names[channel])
+            taken.keep()  # at once: another may not answer until the job is killed
+        has_failed = has_failed or bool(reason)
+        outcome = f"told{of}" if reason is None else f"not told: {reason}"
+        lines.append(f"{channel.kind}: {outcome}")
+    return lines, has_failed
 
 
 def _hangs_of(runs: Sequence[Run]) -> dict[Run, Hang]:
