@@ -145,8 +145,6 @@ sys.exit(main())
 """
 
 
-def test_an_interrupt_while_the_command_is_imported_shows_no_traceback():
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], check=False, capture_output=True, text=True
-    )
+def test_an_interrupt_while_the_command_is_imported_shows_no_traceback(tmp_path):
+    done = run_python(INTERRUPTED, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -144,7 +144,7 @@ _NUMBERS = (
     ("a valid integer", "a whole number"),
     ("a valid float", "a number"),
 )
-"""What click calls a number -> in words."""
+"""click's name of a kind of number -> the same in words."""
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ LIMIT_S = 90.0
 
 
 def wait_for(condition, limit_s=LIMIT_S, *, told=lambda: ""):
-    """What it returns, once that is true; fails the test after the limit, with what is told."""
+    """Return what the condition does, once that is true; after the limit, fail and say `told`."""
     deadline_s = time.monotonic() + limit_s
     begin_s = time.monotonic()
     while not (value := condition()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from hpcdist.summary.read.records import (
     PeerGroup,
     RankRecord,
     Start,
+    Window,
 )
 
 
@@ -84,6 +85,10 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Results by the keys of benchmarks; None where nothing was measured."""
 
 
+def _num_steps(windows: Sequence[Window]) -> int:
+    return sum([window.steps for window in windows])
+
+
 def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFigures:
     """Compute the figures of one rank in one attempt; of more than so many spans, neighbours are
     joined."""
@@ -106,8 +111,8 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         group=record.groups[-1] if record.groups else None,
         spans=timing.to_spans(measured, most=most_spans),
         totals=totals,
-        warm_up_steps=sum([window.steps for window in steady]) - totals.steps,
-        profiled_steps=sum(window.steps for window in record.windows[1:] if window.profiled),
+        warm_up_steps=_num_steps(steady) - totals.steps,
+        profiled_steps=_num_steps(record.windows) - _num_steps(steady),
         tests=[
             Tested(test.time_s, test.step, test.epoch, test.accuracy, test.loss)
             for test in record.evaluations

@@ -1,5 +1,5 @@
-"""What a summary found and printed, kept until the runs change: the first summary of a thousand
-runs reads no events, and the next one is printed in a fifth of a second.
+"""Keep what a summary found and printed until the runs change: the first summary of a thousand runs
+reads no events, and the next one is printed in a fifth of a second.
 
     <run>/figures.msgpack                                    the figures of a run that has ended
     $XDG_CACHE_HOME/hpcdist/summary/<runs and form>.msgpack  a text that was printed
