@@ -64,7 +64,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, debugpy: bool,
     check_living(run)
     beside = find_rank(run, rank)
     scheduler = load_scheduler(run.read_scheduler() or "")
-    inner = command_of(sys.executable, run.path.resolve(), beside.pid, beside.environment, command)
+    inner = command_of(run.path.resolve(), beside.pid, beside.environment, command)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     argv = scheduler.enter(run, beside.host, inner, is_terminal=is_terminal)
     say(f"rank {rank} is process {beside.pid} on {beside.host}, its log {beside.log}")

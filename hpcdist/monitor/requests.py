@@ -165,6 +165,7 @@ def find_rank(run: Run, rank: int) -> AttachedRank:
         "GROUP_RANK": start.node,
         "NODE_RANK": start.node,
         "HPCDIST_RUN_DIR": run.path.resolve(),
+        "HPCDIST_RANK_PID": start.pid,
     }
     return AttachedRank(
         rank=rank,
