@@ -7,16 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Coordinator, Stage
 from hpcdist.agent.messages import ToAgent
-from hpcdist.agent.requests import Answer, AnyRequest, NodeReport, WantDebugger
+from hpcdist.agent.requests import Answer, AnyRequest, NodeReport
 
 _MOST_OPEN = 16
 """Requests that are answered at a time; each takes a thread on every node."""
-_AT_ONCE_S = 0.1
 _WHY_NOT = {
     Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
     Stage.STARTING: "its ranks are being started",
@@ -29,7 +26,6 @@ _WHY_NOT = {
 class _Open:
     """A request that was passed on, and what has come of it."""
 
-    request: AnyRequest
     until_s: float
     attempt: int
     reports: dict[int, NodeReport] = field(default_factory=dict)
@@ -41,8 +37,8 @@ class Answers:
 
     coordinator: Coordinator
     send: Callable[[int, ToAgent], None]
-    finish: Callable[[str, Answer], bool]
-    """(id, answer); False where nobody gets the answer."""
+    finish: Callable[[str, Answer], None]
+    """(id, answer)"""
     _open: dict[str, _Open] = field(default_factory=dict)
 
     @property
@@ -59,7 +55,7 @@ class Answers:
         if request.id in self._open:
             return
         until_s = coordinator.now() + request.limit_s
-        self._open[request.id] = _Open(request, until_s, coordinator.attempt)
+        self._open[request.id] = _Open(until_s, coordinator.attempt)
         if refusal is not None:
             self._close(request.id, refusal=refusal)
             return
@@ -91,9 +87,4 @@ class Answers:
             missing=missing or [],
             refusal=refusal,
         )
-        is_taken = self.finish(name, answer)
-        if isinstance(one.request, WantDebugger) and not is_taken and refusal is None:
-            # Nobody knows the port: ranks must not wait half an hour for a debugger.
-            release = msgspec.structs.replace(one.request, wait_s=_AT_ONCE_S)
-            for node in sorted(coordinator.members()):
-                self.send(node, messages.Ask(request=release))
+        self.finish(name, answer)

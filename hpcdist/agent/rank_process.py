@@ -47,7 +47,6 @@ from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.rank.questions import answer_questions
 from hpcdist.runs.drill import is_checkpoint_name
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
@@ -108,7 +107,7 @@ def become_rank(
     keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    answer_questions(slot.desk, slot.note_debugger)
+    slot.desk.attend_with_groups()
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)

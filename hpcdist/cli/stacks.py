@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hpcdist.rank.stacks import Frame
 
 _LIMIT_S = 4.0
-_NATIVE_LIMIT_S = 120.0
 _SINGLE_ROWS = 16
 """Ranks that have a line each; of more, those that do the same have one."""
 _SHOWN_ROWS = 50
@@ -53,14 +52,11 @@ _RANKS_WIDTH = 10
     callback=parse_ranks,
     help="Only these ranks, such as 3 or 0,8-11.",
 )
-@click.option("--native", is_flag=True, help="With the frames of C code, by py-spy on the nodes.")
 @host_option
 @runs_option
 @json_option
 @paged
-def stacks(
-    *, run_name: str, ranks: list[int] | None, native: bool, runs: Path, as_json: bool
-) -> int:
+def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
 
     Ranks with the same stack are one group; the one that others wait for comes first, then those
@@ -76,8 +72,7 @@ def stacks(
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    limit_s = _NATIVE_LIMIT_S if native else _LIMIT_S
-    request = WantStacks(limit_s=limit_s, ranks=ranks, native=native)
+    request = WantStacks(limit_s=_LIMIT_S, ranks=ranks)
     with Waiting("the agents") as waiting:
         answer = ask(run, request, on_wait=waiting.show)
     view = view_stacks(answer, ranks)
