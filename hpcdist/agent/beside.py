@@ -28,7 +28,7 @@ _NO_SUCH_COMMAND = 127
 
 
 def command_of(
-    run: Path, pid: int, environment: Mapping[str, str], command: Sequence[str]
+    run: Path, pid: int, environment: Mapping[str, object], command: Sequence[str]
 ) -> list[str]:
     """Return what starts a command, or a shell where that is empty, beside the rank with this pid
     on its node."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.cli.options import run_argument, runs_option
@@ -14,6 +15,18 @@ from hpcdist.cli.printing import note, say
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import check_own, find_run
+
+
+class _Start(msgspec.Struct, frozen=True, kw_only=True):
+    """The first event of a rank, as far as it is of use here."""
+
+    pid: int
+    host: str
+    """The scheduler's name of its node."""
+    node: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
 
 
 @click.command()
@@ -32,7 +45,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     of this command.
     """
     from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.requests import check_living, find_rank
+    from hpcdist.monitor.requests import check_living, check_ranks
     from hpcdist.schedulers import load_scheduler
 
     announce_waits(note)
@@ -44,15 +57,39 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
         )
     check_own(run.path)
     check_living(run)
-    beside = find_rank(run, rank)
+    check_ranks(run, [rank])
+    attempt = max(0, run.newest_attempt())
+    start = _read_start(run.event_file(rank, attempt))
+    if start is None:
+        raise UserError(f"rank {rank} of run {run.id} has not started yet")
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": start.local_rank,
+        "WORLD_SIZE": start.world_size,
+        "LOCAL_WORLD_SIZE": start.local_world_size,
+        "GROUP_RANK": start.node,
+        "NODE_RANK": start.node,
+        "HPCDIST_RUN_DIR": run.path.resolve(),
+        "HPCDIST_RANK_PID": start.pid,
+    }
     scheduler = load_scheduler(run.read_scheduler() or "")
-    inner = command_of(run.path.resolve(), beside.pid, beside.environment, command)
+    inner = command_of(run.path.resolve(), start.pid, variables, command)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    argv = scheduler.enter(run, beside.host, inner, is_terminal=is_terminal)
-    say(f"rank {rank} is process {beside.pid} on {beside.host}, its log {beside.log}")
-    say(f"its stacks: hpcdist stacks {run.id} --rank {rank}, or py-spy dump --pid {beside.pid}")
+    argv = scheduler.enter(run, start.host, inner, is_terminal=is_terminal)
+    log = run.log_file(rank, attempt)
+    say(f"rank {rank} is process {start.pid} on {start.host}, its log {log}")
     try:
         code = subprocess.call(argv)
     except OSError as error:
         raise UserError(f"{argv[0]} cannot be run: {error.strerror}") from None
     return code if code >= 0 else 128 - code
+
+
+def _read_start(path: Path) -> _Start | None:
+    from hpcdist.runs.events import decode_event, read_lines
+
+    try:
+        lines = next(read_lines(path), b"")
+        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), _Start)
+    except (OSError, msgspec.ValidationError):
+        return None

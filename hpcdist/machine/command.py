@@ -20,7 +20,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
     """Return what runs `code` in this Python, and imports nothing from the working directory: `-m`
     and a bare `-c` would find another user's `hpcdist` or `json.py` there before ours."""
     safe_path = "import sys; sys.path[:] = filter(None, sys.path)"  # -P is of Python 3.11
-    return [sys.executable, "-c", f"{safe_path}\n{code}", *arguments]
+    return [sys.executable, "-c", f"{safe_path}; {code}", *arguments]
 
 
 class CommandFailedError(SchedulerError):
