@@ -110,7 +110,7 @@ def _report_stacks(ranks: Sequence[LivingRank], board: ProgressBoard, stacks: St
     """Return where these ranks are, and what their processes do."""
     begin_s = time.monotonic()
     before = {rank.pid: process_use(rank.pid) for rank in ranks}
-    gpus = _GpuLook([rank.order.gpu for rank in ranks if rank.order.gpu])
+    gpus = _look_at_gpus([rank.order.gpu for rank in ranks if rank.order.gpu])
     accounts = _ask(ranks, board)
     dumps = _dump([rank for rank in ranks if rank not in accounts], stacks)
     time.sleep(max(0.0, begin_s + _CPU_S - time.monotonic()))
@@ -130,7 +130,7 @@ def _report_stacks(ranks: Sequence[LivingRank], board: ProgressBoard, stacks: St
                 state=now.state,
                 cpu_share=(now.cpu_s - then.cpu_s) / length_s,
                 rss_bytes=now.rss_bytes,
-                gpu=gpus.found.get(rank.order.gpu or ""),
+                gpu=gpus.get(rank.order.gpu or ""),
                 threads=threads,
                 note=note,
                 collectives=account.collectives if account else None,
@@ -196,24 +196,24 @@ def _why_mute(
     return "it does not answer"
 
 
-class _GpuLook:
-    """What GPUs do now, found by a thread that a driver may keep."""
+def _look_at_gpus(uuids: Sequence[str]) -> Mapping[str, GpuUse]:
+    """Return what GPUs do now. A thread asks, since a driver may keep it."""
+    found: dict[str, GpuUse] = {}
 
-    def __init__(self, uuids: Sequence[str]) -> None:
-        self.found: dict[str, GpuUse] = {}
-        if uuids:
-            thread = threading.Thread(target=self._look, args=(list(uuids),), daemon=True)
-            thread.start()
-            thread.join(_GPU_S)
-
-    def _look(self, uuids: list[str]) -> None:
+    def look() -> None:
         for uuid in dict.fromkeys(uuids):
             reader = GpuReader([uuid])
             for sample in reader.sample(0.0):
-                self.found[uuid] = GpuUse(
+                found[uuid] = GpuUse(
                     utilization=sample.get("utilization"), memory_bytes=sample.get("memory_bytes")
                 )
             reader.close()
+
+    if uuids:
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(_GPU_S)
+    return found
 
 
 def _report_profiles(

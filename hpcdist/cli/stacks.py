@@ -20,7 +20,7 @@ from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
     from hpcdist.agent.requests import GpuUse
-    from hpcdist.monitor.stacks import RankView, StackGroup, StacksView
+    from hpcdist.monitor.stacks import RankView, StacksView
     from hpcdist.rank.stacks import Frame
 
 _LIMIT_S = 4.0
@@ -95,7 +95,10 @@ def _print(name: str, view: StacksView) -> None:
         print_wrapped(one_line(view.finding))
     for group in view.groups:
         print()
-        _print_group(group, view)
+        share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
+        why = f": {one_line(group.note)}" if group.note else ""
+        print_wrapped(f"{_who(group.ranks)}{share}{why}")
+        _print_frames(group.frames, len(group.frames))
     for group in view.other_threads:
         print()
         names = ", ".join(map(one_line, group.threads))
@@ -109,20 +112,13 @@ def _print(name: str, view: StacksView) -> None:
         print_wrapped(f"{_who(view.absent)}: no process: it has ended or not started")
 
 
-def _print_group(group: StackGroup, view: StacksView) -> None:
-    share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
-    note_text = f": {one_line(group.note)}" if group.note else ""
-    print_wrapped(f"{_who(group.ranks)}{share}{note_text}")
-    _print_frames(group.frames, len(group.frames))
-
-
 def _who(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranges(ranks)}"
 
 
 def _print_frames(frames: Sequence[Frame], num_frames: int) -> None:
     for frame in frames:
-        place = f"{_short(frame.file)}:{frame.line}" if frame.line else _short(frame.file)
+        place = f"{_short(frame.file)}:{frame.line}"
         print(f"    {one_line(place):<{_FRAME_WIDTH}}  {one_line(frame.function)}".rstrip())
     if num_frames > len(frames):
         print(f"    ... and {num_frames - len(frames)} more")

@@ -214,22 +214,17 @@ def _own_account() -> bytes:
     where it is too long."""
     threads = own_threads()
     for newest in (16, 4, 1):
-        text = _encode(_collectives(newest), threads)
+        try:
+            collectives = own_collectives(newest)
+        except Exception:  # noqa: BLE001 - another version of torch: the stacks tell, too
+            collectives = Collectives(is_recorded=False)
+        text = msgspec.json.encode(Account(collectives=collectives, threads=threads))
         if len(text) <= MOST_ANSWER_BYTES:
             return text
         threads = [
             msgspec.structs.replace(thread, frames=thread.frames[:_MOST_INNERMOST])
             for thread in threads
         ]
-    return _encode(Collectives(is_recorded=False), threads[:1])
-
-
-def _collectives(newest: int) -> Collectives:
-    try:
-        return own_collectives(newest)
-    except Exception:  # noqa: BLE001 - another version of torch: the stacks tell, too
-        return Collectives(is_recorded=False)
-
-
-def _encode(collectives: Collectives, threads: list[ThreadStack]) -> bytes:
-    return msgspec.json.encode(Account(collectives=collectives, threads=threads))
+    return msgspec.json.encode(
+        Account(collectives=Collectives(is_recorded=False), threads=threads[:1])
+    )

@@ -197,7 +197,7 @@ def rank_stacks(rank, line, *operations):
         rank=rank,
         pid=9,
         state="S",
-        threads=[ThreadStack(is_main=True, frames=[Frame("/x/train.py", line, "step")])],
+        threads=[ThreadStack(frames=[Frame("/x/train.py", line, "step")])],
         collectives=Collectives(groups=[GroupRecord(name="0", operations=list(operations))]),
     )
 

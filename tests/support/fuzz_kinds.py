@@ -515,7 +515,7 @@ def message(_folder: Path) -> list[Sample]:
     where = RankStacks(
         rank=1,
         pid=2,
-        threads=[ThreadStack(is_main=True, frames=[Frame("train.py", 3, "step")])],
+        threads=[ThreadStack(frames=[Frame("train.py", 3, "step")])],
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
