@@ -304,6 +304,8 @@ def _write(
     for form, file in files.items():
         if file is not None and file != "-":
             write_output(Path(file), texts[form](), what=_NAMES[form])
+            if form == "html":
+                note(f"the page is in {Path(file).absolute()}")
     return texts
 
 
