@@ -201,11 +201,9 @@ def run_workload(
     node = place.pop("node_rank")
     context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
     report = None
-    slot = context.progress
-    if slot is not None:
-        slot.alive()
-        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-            slot.ignore_sigterm()
+    context.progress.alive()
+    if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        context.progress.ignore_sigterm()
     rank.set_current(context)
     kills = kernel_kills()
     try:
@@ -235,8 +233,8 @@ def run_workload(
             tell(msgspec.structs.replace(report, full_disk=where))
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
-    if slot is not None and code == 0 and is_rank:
-        slot.finish()
+    if code == 0 and is_rank:
+        context.progress.finish()
     context.events.close()
     return code
 
@@ -391,7 +389,7 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
         signal=None,
         exception=report.exception if report else None,
         message=report.text if report else None,
-        step=context.progress.last_step if context.progress else None,
+        step=context.progress.last_step,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=max_cuda_bytes,
         by="rank",

@@ -145,7 +145,7 @@ def should_stop() -> bool:
     """
     global _is_deaf  # noqa: PLW0603 - as above
     context = rank.current()
-    if context is None or context.progress is None:
+    if context is None:
         return False
     if not _is_deaf and context.has_agent:
         _is_deaf = True

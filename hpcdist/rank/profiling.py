@@ -42,6 +42,7 @@ class Profiler:
     def __init__(self, context: RankContext, timer: Timer) -> None:
         self._context = context
         self._timer = timer
+        self._desk = context.progress.desk
         self._recording: Recording | None = None
         self._number = self._num_calls = 0
         self._is_busy = False
@@ -70,15 +71,14 @@ class Profiler:
             self._end(self._recording)
 
     def _advance(self, step: int) -> bool:
-        progress = self._context.progress
-        number, steps = (0, 0) if progress is None else progress.desk.wish
+        number, steps = self._desk.wish
         if number != self._number and self._recording is not None:
             self._recording.drop()
             self._recording = None
         self._number = number
         if number == 0:
             steps = self._context.job.record.profile_steps
-        elif progress is None or progress.desk.report_on(number) is not None:
+        elif self._desk.report_on(number) is not None:
             steps = 0  # a loop before this one has made that profile
         if not steps:
             return True
@@ -104,17 +104,15 @@ class Profiler:
         report = recording.finish(last_step=self._last_step())
         self._timer.finish()
         self._timer.begin()
-        if self._context.progress is not None:
-            self._context.progress.alive()  # a long trace takes its time
+        self._context.progress.alive()  # a long trace takes its time
         self._report(report)
 
     def _last_step(self) -> int:
-        progress = self._context.progress
-        return (progress and progress.last_step) or 0
+        return self._context.progress.last_step or 0
 
     def _report(self, report: StepReport) -> None:
-        if self._number and self._context.progress is not None:
-            self._context.progress.desk.leave_report(self._number, report)
+        if self._number:
+            self._desk.leave_report(self._number, report)
         elif report.error is not None:
             self._context.note(f"record.profile_steps: {report.error}")
 
