@@ -75,8 +75,6 @@ class _Attempt:
     """By rank."""
     gone: set[int] = field(default_factory=set)
     """Nodes on which nothing of it is left."""
-    debugged: set[int] = field(default_factory=set)
-    """Nodes with a rank that a debugger holds."""
     hang_reports: dict[int, HangReport] = field(default_factory=dict)
     """By rank."""
     dumped: set[int] = field(default_factory=set)
@@ -273,8 +271,6 @@ class Coordinator:
     def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
         """Take a message about the attempt that there is; what comes too late says nothing."""
         told = self._told
-        if self._means_nothing(node, message):
-            return
         match message:
             case messages.Checked() if self.stage is Stage.RUNNING:
                 if (sentence := told.checks.add(message.check)) is not None:
@@ -303,18 +299,6 @@ class Coordinator:
                 self._reached[node] = message.boundary
                 if self._reached.keys() >= self.members():
                     self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
-
-    def _means_nothing(self, node: int, message: messages.OfAttempt) -> bool:
-        """Take what a debugger holds; return True for what means nothing meanwhile."""
-        debugged = self._told.debugged
-        if not isinstance(message, messages.Debugged):
-            return bool(debugged) and isinstance(message, messages.Silent | messages.Quiet)
-        if message.holds:
-            debugged.add(node)
-        elif node in debugged:
-            debugged.remove(node)
-            self.on_standstill()
-        return True
 
     def _on_ended(self, end: RankEnd) -> None:
         self._told.ends[end.rank] = end

@@ -45,7 +45,7 @@ from hpcdist.machine.process import (
     children,
     die_with_parent,
     kill_descendants,
-    let_read,
+    let_trace,
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
@@ -203,11 +203,11 @@ class Forkserver:
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
-        parent, agent = os.getpid(), os.getppid()
+        parent = os.getpid()
 
         def child() -> NoReturn:
             os.close(self._reading)
-            let_read(agent)  # it is the parent's parent, and starts py-spy where it is asked to
+            let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
             stacks = self._stacks.only(order.local_rank)
             become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
 

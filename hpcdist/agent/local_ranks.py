@@ -31,7 +31,6 @@ from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
-from hpcdist.rank.questions import WHERE
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
@@ -83,7 +82,7 @@ class LocalRanks:
         self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = self._has_debugger = False
+        self._was_silent = self._is_quiet = False
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
@@ -101,7 +100,7 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = self._has_debugger = False
+        self._was_silent = self._is_quiet = False
         self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
         self._own_ranks.begin()
@@ -132,7 +131,7 @@ class LocalRanks:
             case messages.Dump() if self._dumped_at == math.inf:  # else the answer is on its way
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 for local_rank in self._watch.pids:
-                    self._board.desk(local_rank).ask(WHERE)
+                    self._board.desk(local_rank).ask()
                 self._asked_at = time.monotonic()
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
             case messages.Pause():
@@ -182,10 +181,6 @@ class LocalRanks:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
-        has_debugger = self._watch.has_debugger()
-        if has_debugger is not self._has_debugger:
-            self._has_debugger = has_debugger
-            self._tell(messages.Debugged(attempt=self._attempt, holds=has_debugger))
         silent = self._watch.most_silent()
         if silent is not None and not self._was_silent:
             self._was_silent = True

@@ -378,12 +378,11 @@ class Leader:
         if self._meeting is not None:
             self._meeting.beat(beat)
 
-    def _leave_answer(self, request: str, answer: Answer) -> bool:
+    def _leave_answer(self, request: str, answer: Answer) -> None:
         try:
-            return leave_answer(self._run, request, answer)
+            leave_answer(self._run, request, answer)
         except OSError as error:
             self._log(f"a request was not answered: {files.reason(error)}")
-            return False
 
     def _note_hang(self, hang: Hang) -> None:
         if hang.recovered_s is None:

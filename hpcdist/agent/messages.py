@@ -181,14 +181,6 @@ class OwnRanks(Message, tag="own_ranks"):
     holds: bool
 
 
-class Debugged(Message, tag="debugged"):
-    """A debugger holds a rank of the node, or none does any more: the silence of all ranks means
-    nothing meanwhile."""
-
-    attempt: int
-    holds: bool
-
-
 class Stacks(Message, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
     and End follows, or it is decided whether a quiet run hangs."""
@@ -380,7 +372,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Debugged | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

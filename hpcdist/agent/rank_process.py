@@ -47,7 +47,6 @@ from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.rank.questions import answer_questions
 from hpcdist.runs.drill import is_checkpoint_name
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
@@ -108,7 +107,7 @@ def become_rank(
     keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    answer_questions(slot.desk, slot.note_debugger)
+    slot.desk.attend_with_groups()
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
@@ -202,11 +201,9 @@ def run_workload(
     node = place.pop("node_rank")
     context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
     report = None
-    slot = context.progress
-    if slot is not None:
-        slot.alive()
-        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-            slot.ignore_sigterm()
+    context.progress.alive()
+    if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        context.progress.ignore_sigterm()
     rank.set_current(context)
     kills = kernel_kills()
     try:
@@ -236,8 +233,8 @@ def run_workload(
             tell(msgspec.structs.replace(report, full_disk=where))
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
-    if slot is not None and code == 0 and is_rank:
-        slot.finish()
+    if code == 0 and is_rank:
+        context.progress.finish()
     context.events.close()
     return code
 
@@ -392,7 +389,7 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
         signal=None,
         exception=report.exception if report else None,
         message=report.text if report else None,
-        step=context.progress.last_step if context.progress else None,
+        step=context.progress.last_step,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=max_cuda_bytes,
         by="rank",

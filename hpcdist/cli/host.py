@@ -253,7 +253,7 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
 
     key = "run_names" if "run_names" in ctx.params else "run_name"
     names = _given_names(ctx, key)
-    if verb in (["summary"], ["open"], ["runs"], ["diff"]):
+    if verb in (["summary"], ["runs"], ["diff"]):
         refresh(_named(runs, names), with_events=verb != ["runs"], note=note)
         return here(ctx)
     if not names:

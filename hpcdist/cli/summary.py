@@ -282,19 +282,6 @@ def _write_comparisons(result: Summary, found: Found) -> None:
         note(f"the picture cannot be written: {error.strerror}")
 
 
-def write_page(runs: Path, names: Sequence[str], path: Path) -> None:
-    """Write the page of some runs, from the cache where they have not changed."""
-    from hpcdist.summary.read.cache import SummaryCache, cache_folder
-    from hpcdist.summary.read.search import search_named
-
-    cache = None
-    with suppress(RuntimeError):
-        cache = SummaryCache(cache_folder())
-    found = search_named(runs, names)
-    result = _summarize(found, cache, asks_accounting=True)
-    _write(result, dict.fromkeys(_NAMES) | {"html": str(path)}, None)
-
-
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
     """Return what stands on stdout instead of the tables: json, a form of file, or None."""
     forms = [form for form, file in files.items() if file == "-"]
@@ -317,6 +304,8 @@ def _write(
     for form, file in files.items():
         if file is not None and file != "-":
             write_output(Path(file), texts[form](), what=_NAMES[form])
+            if form == "html":
+                note(f"the page is in {Path(file).absolute()}")
     return texts
 
 

@@ -59,10 +59,10 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
 
 
-def let_read(pid: int) -> None:
-    """Let a process of this user, and what it starts, read this one's memory, where the kernel's
-    Yama keeps that from all but parents; elsewhere nothing changes."""
-    _libc.prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+def let_trace() -> None:
+    """Let all processes of this user trace this one (py-spy, gdb), where the kernel's Yama keeps
+    that from all but parents (ptrace_scope 1); elsewhere nothing changes."""
+    _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER_ANY
 
 
 def adopt_orphans() -> None:

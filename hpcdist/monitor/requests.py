@@ -1,11 +1,9 @@
-"""Asking the agents of a living run, and waiting for their answer; and finding its ranks, for those
-who need no answer of an agent."""
+"""Asking the agents of a living run, and waiting for their answer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -14,7 +12,6 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
-from hpcdist.runs.events import decode_event, read_lines
 from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
@@ -51,10 +48,6 @@ def ask(
 def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], None]) -> Answer:
     try:
         send(run, request)
-    except FileNotFoundError:
-        raise UserError(
-            f"run {run.id} was submitted by an older hpcdist, which cannot be asked"
-        ) from None
     except OSError as error:
         raise HpcdistError(f"run {run.id} cannot be asked: {files.reason(error)}") from None
     begin_s = time.monotonic()
@@ -122,62 +115,3 @@ def _silence(run: Run, waited_s: float | None) -> HpcdistError:
         f"{condition.state}{why}",
         hint=f"its node may be stopped, or its file system may stall{where}",
     )
-
-
-# The process of a rank.
-
-
-class _Start(msgspec.Struct, frozen=True, kw_only=True):
-    """The first event of a rank, as far as it is of use here."""
-
-    pid: int
-    host: str
-    node: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-
-
-class AttachedRank(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of one rank."""
-
-    rank: int
-    pid: int
-    host: str
-    """The scheduler's name of its node."""
-    log: Path
-    environment: dict[str, str]
-    """Variables that say which rank it is."""
-
-
-def find_rank(run: Run, rank: int) -> AttachedRank:
-    """Return a rank of the newest attempt. Raises UserError where it has not begun."""
-    check_ranks(run, [rank])
-    attempt = max(0, run.newest_attempt())
-    start = _first_event(run.event_file(rank, attempt))
-    if start is None:
-        raise UserError(f"rank {rank} of run {run.id} has not started yet")
-    variables = {
-        "RANK": rank,
-        "LOCAL_RANK": start.local_rank,
-        "WORLD_SIZE": start.world_size,
-        "LOCAL_WORLD_SIZE": start.local_world_size,
-        "GROUP_RANK": start.node,
-        "NODE_RANK": start.node,
-        "HPCDIST_RUN_DIR": run.path.resolve(),
-    }
-    return AttachedRank(
-        rank=rank,
-        pid=start.pid,
-        host=start.host,
-        log=run.log_file(rank, attempt),
-        environment={name: str(value) for name, value in variables.items()},
-    )
-
-
-def _first_event(path: Path) -> _Start | None:
-    try:
-        lines = next(read_lines(path), b"")
-        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), _Start)
-    except (OSError, msgspec.ValidationError):
-        return None

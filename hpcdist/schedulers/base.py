@@ -338,7 +338,7 @@ class Scheduler(ABC):
         somebody at a terminal. Raises SchedulerError where that cannot be done."""
         raise SchedulerError(
             f"{self.title} has no command that enters a running job",
-            hint=f"where the site allows it, ssh {host} -t {shlex.join(command)}",
+            hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
     def source_of(self, run: Run) -> Source | None:  # noqa: ARG002 - a default

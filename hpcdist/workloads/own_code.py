@@ -140,8 +140,7 @@ class ProgramWorkload(Workload[ProgramJob]):
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        if context.progress is not None:
-            context.progress.finish()  # from now on only the program can say that it has failed
+        context.progress.finish()  # from now on only the program can say that it has failed
         try:
             os.execve(command[0], command, os.environ)  # noqa: S606 - it is what the user asked for
         except OSError as error:

@@ -695,19 +695,3 @@ def test_a_rank_that_sees_another_world_ends_the_run_with_what_differs():
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "launch"
     assert cluster.verdict.message == "rank 1 on host1 sees WORLD_SIZE=4, must be 2"
-
-
-def test_silence_means_nothing_while_a_debugger_holds_a_rank():
-    cluster = Cluster()
-    cluster.run()
-    debugged = [messages.Debugged(attempt=0, holds=holds) for holds in (True, False)]
-    cluster.tell(1, debugged[0])
-    cluster.sent.clear()
-    for silent in (messages.Silent(attempt=0, rank=0), messages.Quiet(attempt=0, quiet_s=900.0)):
-        cluster.tell(0, silent)
-    assert cluster.sent == []
-    cluster.tell(1, debugged[1])
-    assert {kind_of(message) for _, message in cluster.sent} == {"forgive"}
-    cluster.wait(10)
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
-    assert kind_of(cluster.sent[-1][1]) == "dump"

@@ -2,7 +2,6 @@
 
 import time
 
-import msgspec
 import pytest
 from waiting import wait_for
 
@@ -11,6 +10,7 @@ from hpcdist.agent.outcome.collectives import find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
 from hpcdist.monitor.progress import RunningRun
+from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import (
     Collectives,
     GroupRecord,
@@ -18,7 +18,7 @@ from hpcdist.rank.collectives import (
     collectives_of,
     recorder_environment,
 )
-from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Inquiry
+from hpcdist.rank.inquiry import MOST_ANSWER_BYTES
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
@@ -264,14 +264,14 @@ def test_a_recorder_that_the_user_has_set_stays(name):
 
 
 def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
-    inquiry = Inquiry(2)
-    inquiry.desk(0).attend(lambda _: b"x" * (1 << 20))
-    inquiry.desk(1).attend(msgspec.json.decode)
+    board = ProgressBoard(2)
+    board.desk(0).attend(lambda: b"x" * (1 << 20))
+    board.desk(1).attend({}.popitem)
     for local_rank in (0, 1):
-        inquiry.desk(local_rank).ask(b"{")
-    assert len(wait_for(inquiry.desk(0).answer)) == MOST_ANSWER_BYTES
-    inquiry.clear()
-    assert (inquiry.desk(0).answer(), inquiry.desk(1).answer()) == (None, None)
+        board.desk(local_rank).ask()
+    assert len(wait_for(board.desk(0).answer)) == MOST_ANSWER_BYTES
+    board.clear()
+    assert (board.desk(0).answer(), board.desk(1).answer()) == (None, None)
 
 
 PAUSES = """
