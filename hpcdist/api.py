@@ -199,7 +199,7 @@ def submit(
         partition: partition or queue; as the profile says if None.
         account: account or project that is charged; as the profile says if None.
         qos: quality of service; as the profile says if None.
-        notify: channels by which you are told of the end, such as "slack:env:SLACK_URL"; as the
+        notify: channels by which you are told of the end, such as "apprise:env:SLACK_URL"; as the
             profile says if there are none.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.

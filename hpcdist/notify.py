@@ -68,10 +68,10 @@ def _tell(run: Run, lines: Sequence[str], notify: Sequence[str], **fields: str) 
         return
     title, *rest = (Stars().text(one_line(line)) for line in lines)  # they leave the machine
     fields |= {"RUN": run.id, "PATH": str(run.path), "TITLE": title}
-    environment = os.environ | {f"HPCDIST_NOTIFY_{name}": text for name, text in fields.items()}
+    own = {f"HPCDIST_NOTIFY_{name}": one_line(text) for name, text in fields.items()}
     message = "\n".join([title, *rest, ""]).encode(errors="replace")
     with ThreadPoolExecutor(len(channels)) as pool:
-        outcomes = pool.map(lambda channel: _send(channel, message, environment), channels)
+        outcomes = pool.map(lambda channel: _send(channel, message, os.environ | own), channels)
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {title}: {', '.join(outcomes)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with suppress(OSError), open(os.open(run.notify_log, flags, files.PRIVATE_FILE), "a") as log:
@@ -100,15 +100,15 @@ def _send(channel: tuple[str, str], message: bytes, environment: dict[str, str])
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"{kind} not told: no end within {LIMIT_S:.0f} s"
+            return f"not sent by {kind}: no end within {LIMIT_S:.0f} s"
         except OSError as error:
-            return f"{kind} not told: {files.reason(error)}"
+            return f"not sent by {kind}: {files.reason(error)}"
         if done.returncode == 0:
-            return f"{kind} told"
+            return f"sent by {kind}"
         said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
         words = said.read().decode(errors="replace").strip().splitlines()[-1:]
         reason = one_line(Stars().text(": ".join([f"exit code {done.returncode}", *words])))
-        return f"{kind} not told: {reason[:_MOST_REASON]}"
+        return f"not sent by {kind}: {reason[:_MOST_REASON]}"
 
 
 def post() -> None:
@@ -122,13 +122,13 @@ def post() -> None:
         title, _, body = sys.stdin.read().partition("\n")
         with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call]
             service = apprise.Apprise.instantiate(address)
-            is_told = service is not None and service.notify(body=body, title=title)
+            is_sent = service is not None and service.notify(body=body, title=title)
             reasons = said.getvalue().splitlines()[-1:]
     except (ImportError, UserError) as error:
         sys.exit(str(error))
     except Exception as error:  # noqa: BLE001 - apprise's; its text may hold the address
         sys.exit(type(error).__name__)
-    if not is_told:
+    if not is_sent:
         reason = reasons[0] if reasons else "the address is none that apprise knows"
         for part in re.split("[/?@:&=]", address):
             reason = reason.replace(part, "***") if len(part) >= 6 else reason

@@ -52,15 +52,15 @@ def parse_channel(text: str) -> tuple[str, str]:
     do, and without what may be a secret."""
     kind, _, rest = (part.strip() for part in text.partition(":"))
     if kind not in _FORMS:
-        hint = f"the kinds are {', '.join(_FORMS)}; apprise knows Slack, ntfy and a hundred others"
-        raise ValueError("has a channel of no kind that there is", hint)
+        hint = "the kinds are mail, command, and apprise for Slack, ntfy and a hundred others"
+        raise ValueError("has a channel of an unknown kind", hint)
     form, hint = _FORMS[kind]
     try:
         is_good = rest.isprintable() and re.fullmatch(form, rest, re.ASCII) and shlex.split(rest)
     except ValueError:  # quotes are open
         is_good = False
     if not is_good and (kind, rest) != ("mail", ""):
-        raise ValueError(f"has {kind} with something else behind it than what it needs", hint)
+        raise ValueError(f"has {kind} without what must follow it", hint)
     return kind, rest
 
 

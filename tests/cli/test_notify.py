@@ -76,8 +76,8 @@ def test_each_channel_gets_one_message_at_the_end_and_no_address_is_written_down
     assert {"HPCDIST_NOTIFY_STATE=done", f"HPCDIST_NOTIFY_RUN={folder.name}"} < {*said.split("\n")}
     (line,) = (folder / "notify.log").read_text().splitlines()
     _, _, outcome = line.partition(" script: done: ")
-    assert outcome.startswith("apprise told, apprise not told: exit code 1: Failed to send ")
-    assert outcome.endswith(", command told")
+    assert outcome.startswith("sent by apprise, not sent by apprise: exit code 1: Failed to send ")
+    assert outcome.endswith(", sent by command")
     assert f"notify     {line[:40]}" in hpcdist("status", folder.name).stdout
     assert (folder / "notify.log").stat().st_mode & 0o077 == 0
     texts = [path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()]
@@ -122,8 +122,8 @@ def test_a_channel_that_never_answers_holds_a_job_for_a_limited_time(tmp_path, m
     os.kill(int((tmp_path / "pid").read_text()), 9)
     assert out.read_text().splitlines()[1] == "run ddp-1 failed: rank 1 left with 3, api_key=***"
     assert notify.read_last(run).partition(" ddp: failed: ")[2] == (
-        "command not told: no end within 0 s, command told, "
-        "command not told: /no/such: No such file or directory"
+        "not sent by command: no end within 0 s, sent by command, "
+        "not sent by command: /no/such: No such file or directory"
     )
 
 
@@ -157,7 +157,7 @@ def test_no_command_runs_what_others_have_put_into_the_folder_of_runs(hpcdist, w
 @pytest.mark.parametrize(
     ("channel", "problem"),
     [
-        ("slack:https://hooks.slack.com/services/T/B/s3cret", "mail, command, apprise"),
+        ("slack:https://hooks.slack.com/services/T/B/s3cret", "the kinds are mail, command"),
         ("apprise:https://ntfy.sh/s3cret", "apprise:env:VARIABLE"),
         ("apprise:file:address", "apprise:file:~/"),
         ("mail:ada@host,x@y", "mail:NAME@HOST"),
@@ -217,6 +217,8 @@ def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist,
     refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
     assert refused.returncode == 2
     assert problem in refused.stderr
+    debugged = hpcdist("submit", "script.py", "--debug", "--notify", channel)
+    assert "--debug runs here and now" in debugged.stderr
     assert not (hpcdist.folder / "runs").exists()
     if channel.startswith("mail"):  # of the profile: said, as other runs of it are mailed
         hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: local, notify: [mail]}}")
