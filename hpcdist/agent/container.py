@@ -146,8 +146,8 @@ class _Outside:
             signal.signal(signum, self._note_signal)
         try:
             *_, self._spec = self._run.read_launch(read_run(self._run, self._task.digests))
-        except BrokenSealError as error:
-            return self._refuse(error.message)
+        except (BrokenSealError, msgspec.ValidationError) as error:
+            return self._refuse(str(error))
         if self._requeuer is not None and self._place.node_rank == 0:
             note_own_job(self._run, self._requeuer.own_job_id())
         nodes = self._nodes()
