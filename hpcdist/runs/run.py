@@ -442,7 +442,7 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
-def runs_folder(option: str | None = None) -> Path:
+def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
 
