@@ -51,6 +51,7 @@ from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
+from hpcdist.notify import tell_hang
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
@@ -273,7 +274,6 @@ class Leader:
         notes: Notes,
         open_store: Callable[[messages.OpenStore], None],
         finish: Callable[[Verdict], None],
-        on_hang: Callable[[], None],
         log: Callable[[str], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
@@ -285,7 +285,6 @@ class Leader:
         self._orders = orders
         self._notes = notes
         self._open_store = open_store
-        self._on_hang = on_hang
         self._log = log
         self._turned_s = time.monotonic()
         self._meeting: HostedMeeting | None = None
@@ -394,7 +393,7 @@ class Leader:
         except OSError as error:
             self._log(f"hang.json could not be written: {files.reason(error)}")
         if hang.recovered_s is None:
-            self._on_hang()
+            tell_hang(self._run, self._node.job.name, hang, self._node.notify)
 
     def _ask_for_store(self, address: str, bind_to: str) -> None:
         port_range = self._node.job.launch.port_range

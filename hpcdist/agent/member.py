@@ -73,7 +73,6 @@ class Member:
         *,
         begin_s: float,
         log: Callable[[str], None],
-        on_hang: Callable[[], None] = lambda: None,
         drill: DrillPlan | None = None,
     ) -> None:
         """Fork the forkserver, and watch the signals of this process.
@@ -84,7 +83,6 @@ class Member:
         self._node = node
         self._attempts = attempts
         self._log = log
-        self._on_hang = on_hang
         self._notes = Notes()
         use_all_descriptors()  # the ranks get back the limit that their user has
         self._ranks = LocalRanks(
@@ -165,7 +163,6 @@ class Member:
             notes=self._notes,
             open_store=self._ranks.open_store,
             finish=self._finish,
-            on_hang=self._on_hang,
         )
 
     def _join(self) -> None:

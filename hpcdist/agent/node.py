@@ -72,6 +72,8 @@ class OwnNode:
     job: JobSpec
     plan: LaunchPlan
     place: JobPlace
+    notify: Sequence[str] = ()
+    """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
     open_files: int = field(default_factory=descriptors.soft_limit)
     """Soft limit that the agent was started with."""
 

@@ -277,8 +277,10 @@ def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
         return
     if options.max_parallel is not None:
         raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
-    if debug and (options.after or options.summary_after):
-        raise click.UsageError("--debug runs here and now, without --after and --summary-after")
+    if debug and (options.after or options.summary_after or options.notify):
+        raise click.UsageError(
+            "--debug runs here and now, without --after, --summary-after and --notify"
+        )
     if debug and wait:
         raise click.UsageError("--debug always waits for the run, and needs no --wait")
 

@@ -37,6 +37,7 @@ CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 PROFILES_VARIABLE = "HPCDIST_PROFILES"
 """Names a file that counts in place of the project's and the user's."""
 DEFAULT_ORIGIN = "default"
+CHANNELS_FLAG = "--notify"
 
 _RUN_KEYS = (
     *("setup", "python", "environment", "directives", "lsf.launcher", "azure.image"),
@@ -235,11 +236,11 @@ def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile
     if not notify:
         return loaded
     channels = [] if list(notify) == [NONE] else list(notify)
-    check_rules({"notify": channels}, lambda _: "--notify")
+    check_rules({"notify": channels}, lambda _: CHANNELS_FLAG)
     return msgspec.structs.replace(
         loaded,
         profile=msgspec.structs.replace(loaded.profile, notify=channels),
-        origins=loaded.origins | {"notify": "--notify" if channels else DEFAULT_ORIGIN},
+        origins=loaded.origins | {"notify": CHANNELS_FLAG if channels else DEFAULT_ORIGIN},
     )
 
 

@@ -243,9 +243,6 @@ class Record(Section, frozen=True, kw_only=True):
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
     share of what the device can do (MFU). A tenth of a second to one second."""
-    track: list[Literal["tensorboard", "mlflow", "wandb"]] | None = None
-    """Trackers that the run is followed in while it runs: tensorboard, mlflow, wandb. Unset: as the
-    profile says, and else none."""
     goal: str | None = None
     """Accuracy or loss to which the summary gives the time and the samples: accuracy=97%, loss=0.5
     (both of the test data) or train_loss=0.5. Training goes on when it is reached. Unset: the

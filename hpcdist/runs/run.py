@@ -24,8 +24,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
-      tracking/               of each tracker what it says and how far it is; tensorboard/ its files
-      notify.log              who was told of the end, or why not
+      notify.log              who was told of the end or a hang, or why not
       figures.msgpack         what a summary makes of the events, where they are many
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.
@@ -118,6 +117,7 @@ class Run:
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
     figures_file = _Within("figures.msgpack")
+    notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")
@@ -442,7 +442,7 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
-def runs_folder(option: str | None = None) -> Path:
+def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
 

@@ -250,6 +250,8 @@ class Scheduler(ABC):
     """Jobs wait until others have ended, and go on when the caller has left."""
     shares_files: ClassVar[bool] = True
     """Jobs find the user's files where they are here; else they get a snapshot, and no more."""
+    mails: ClassVar[bool] = False
+    """It mails at the end of a job, where `notify` of the profile says so."""
     jobs_can_wait: ClassVar[bool] = True
     """A job can be held back until others have ended; read where there is a queue."""
     allocation_variable: ClassVar[str | None] = None

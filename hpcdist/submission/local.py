@@ -10,7 +10,6 @@ import msgspec
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
-from hpcdist.runs import untold
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
@@ -76,7 +75,6 @@ class LocalSweep:
         make_runs_folder(runs)
         submission = Submission(planned.stored(runs), runs, command)
         submission.write_sweep()
-        submission.expect_end()
         return cls(submission)
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
@@ -117,8 +115,6 @@ class LocalSweep:
             for index, run in running.items():
                 self.planned.runs[index].scheduler.cancel([run])
             raise
-        finally:
-            untold.note_over(self.places.path.parent, self.places.id)
         return sorted(ends, key=lambda end: end.index)
 
     def _start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:

@@ -24,14 +24,12 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.base.secrets import HIDDEN
-from hpcdist.cluster.channels import own_channels
 from hpcdist.cluster.load import LoadedProfile, load_profile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.ends import wait_until_free
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
-from hpcdist.runs import untold
 from hpcdist.runs.run import Run, check_own
 from hpcdist.runs.spec import DrillPlan, RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -203,16 +201,7 @@ def resume(
     with _reopened(run, ended.verdict):
         spec = msgspec.structs.replace(ended.spec, job_name=name, drill=drill)
         write_spec(run, planned, spec)
-        is_to_tell = ended.spec.sweep is None and own_channels(planned.cluster.profile.notify)
-        is_new = bool(is_to_tell) and untold.expect(run.path.parent, run.id)
-        try:
-            return planned.hand_over(target, [run])
-        except SubmissionUnclearError:
-            raise
-        except BaseException:
-            if is_new:  # its user was told of the end that it has again
-                untold.forget(run.path.parent, run.id)
-            raise
+        return planned.hand_over(target, [run])
 
 
 @contextmanager

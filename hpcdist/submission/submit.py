@@ -19,10 +19,8 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.cluster.channels import own_channels
 from hpcdist.job.spec import job_to_dict
 from hpcdist.machine.command import call_command
-from hpcdist.runs import untold
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
 from hpcdist.runs.spec import (
@@ -129,12 +127,6 @@ class Submission:
         for job in self.layout:
             for task, index in enumerate(job.points):
                 self.make_run(index, self.planned.runs[index], job, task)
-        self.expect_end()
-
-    def expect_end(self) -> None:
-        """Note that the user wants to be told of the end: before that can come."""
-        if own_channels(self.planned.runs[0].cluster.profile.notify):
-            untold.expect(self.places.path.parent, self.id)
 
     def make_run(self, index: int, planned: PlannedRun, job: LaidOutJob, task: int = 0) -> None:
         """Make the directory of a point's run, which is a task of a job."""
@@ -211,10 +203,8 @@ class Submission:
         for run in self.runs:
             if run.id not in theirs:
                 delete_folder(run.path)
-        if not theirs:
-            untold.forget(self.places.path.parent, self.id)
-            if self.places.sweep is not None:
-                delete_folder(self.places.path)
+        if not theirs and self.places.sweep is not None:
+            delete_folder(self.places.path)
 
     def what_is_left(self, error: BaseException) -> SchedulerError | None:
         """Return the error that says what the scheduler has, or may have; None: nothing."""

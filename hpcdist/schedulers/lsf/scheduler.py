@@ -59,6 +59,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     title = "LSF"
     version_command = ("bsub", "-V")
     has_queue = True
+    mails = True
     takes_containers = True
     line_meanings = LINE_MEANINGS
     can_requeue = True

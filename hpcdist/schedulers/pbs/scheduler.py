@@ -58,6 +58,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     title = "PBS"
     version_command = ("qsub", "--version")
     has_queue = True
+    mails = True
     takes_containers = True
     line_meanings = LINE_MEANINGS
     allocation_variable = "PBS_JOBID"
