@@ -26,7 +26,7 @@ from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
-from hpcdist.runs.spec import DrillPlan, LaunchPlan
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import JobPlace, Scheduler
@@ -63,7 +63,6 @@ class Agent:
         requeuer: Scheduler | None = None,
         *,
         is_inside: bool = False,
-        drill: DrillPlan | None = None,
         start_companions: StartCompanions | None = None,
     ) -> None:
         """`is_inside` where the agent is in an image, and another process concludes for it."""
@@ -73,7 +72,6 @@ class Agent:
         self._node = OwnNode(job=job, plan=plan, place=place)
         self._requeuer = requeuer
         self._is_inside = is_inside
-        self._drill = drill
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
@@ -95,7 +93,6 @@ class Agent:
                     begin_s=self._begin_s,
                     log=self._log,
                     on_hang=self._on_hang,
-                    drill=self._drill,
                 )
                 if self._start_companions is not None:
                     self._companions = self._start_companions(self._run, self._job, self._log)
@@ -226,7 +223,6 @@ def run_agent(
         place,
         requeuer,
         is_inside=is_inside,
-        drill=spec.drill,
         start_companions=start_companions,
     )
     agent.run_to_end()
