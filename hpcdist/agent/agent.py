@@ -26,7 +26,7 @@ from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
 from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
-from hpcdist.runs.spec import DrillPlan, LaunchPlan
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import JobPlace, Scheduler
@@ -45,7 +45,6 @@ class Agent:
         requeuer: Scheduler | None = None,
         *,
         is_inside: bool = False,
-        drill: DrillPlan | None = None,
         notify: Sequence[str] = (),
     ) -> None:
         """`is_inside` where the agent is in an image, and another process concludes for it, and
@@ -56,7 +55,6 @@ class Agent:
         self._node = OwnNode(job=job, plan=plan, place=place, notify=() if is_inside else notify)
         self._requeuer = requeuer
         self._is_inside = is_inside
-        self._drill = drill
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
@@ -76,7 +74,6 @@ class Agent:
                     self._attempts,
                     begin_s=self._begin_s,
                     log=self._log,
-                    drill=self._drill,
                 )
                 if self._is_inside:
                     heard = left.EndOfAgent(hears_signals=True)
@@ -200,7 +197,6 @@ def run_agent(
         place,
         requeuer,
         is_inside=is_inside,
-        drill=spec.drill,
         notify=spec.cluster.profile.notify,
     )
     agent.run_to_end()

@@ -242,7 +242,6 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     environment: dict[str, str]
     open_files: int | None = None
     """Soft limit that its user has; None: that of its forkserver."""
-    is_in_drill: bool = False
     """It tells which checkpoints it opens."""
 
 

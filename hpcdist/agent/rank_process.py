@@ -47,7 +47,6 @@ from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.runs.drill import is_checkpoint_name
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -61,7 +60,6 @@ _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
 MOST_MESSAGE_LETTERS = 10_000
-_MOST_OPENED = 100
 MOST_TRACEBACK_LETTERS = 100_000
 
 
@@ -112,8 +110,6 @@ def become_rank(
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
     context = make_context(order, run, job, slot)
-    if order.is_in_drill:
-        _tell_of_checkpoints(context)
 
     def be_no_rank() -> None:
         """Make a process that the rank's code forks record nothing in the rank's name."""
@@ -133,22 +129,6 @@ def become_rank(
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
     leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
-
-
-def _tell_of_checkpoints(context: RankContext) -> None:
-    """Record which checkpoints the program opens to read."""
-    told: set[str] = set()
-
-    def look(event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(args[0], str | bytes) or len(told) > _MOST_OPENED:
-            return
-        path, mode = os.path.abspath(os.fsdecode(args[0])), args[1]
-        is_read = mode.startswith("r") if isinstance(mode, str) else not args[2] & os.O_ACCMODE
-        if is_read and path not in told and is_checkpoint_name(os.path.basename(path)):
-            told.add(path)
-            context.events.write("opened", path=path)
-
-    sys.addaudithook(look)
 
 
 def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:

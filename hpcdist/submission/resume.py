@@ -31,7 +31,7 @@ from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.ends import wait_until_free
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run, check_own
-from hpcdist.runs.spec import DrillPlan, RunSpec
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import claim_file
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
@@ -173,11 +173,8 @@ def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
 # In the same directory.
 
 
-def resume(
-    run: Run, ended: Ended, planned: PlannedRun, *, drill: DrillPlan | None = None
-) -> list[str]:
-    """Give the next life of a run to its scheduler; return what that had to say. `drill` has what
-    this life is to be disturbed by: nothing, unless a drill goes on.
+def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
+    """Give the next life of a run to its scheduler; return what that had to say.
 
     Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError. Waits
     for the end of the former job, whose script may be doing its last; raises SchedulerError where
@@ -199,7 +196,7 @@ def resume(
         environment=target.environment | {FORMER_LIVES_VARIABLE: str(lives)},
     )
     with _reopened(run, ended.verdict):
-        spec = msgspec.structs.replace(ended.spec, job_name=name, drill=drill)
+        spec = msgspec.structs.replace(ended.spec, job_name=name)
         write_spec(run, planned, spec)
         return planned.hand_over(target, [run])
 

@@ -24,7 +24,6 @@ from hpcdist.machine.command import call_command
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
 from hpcdist.runs.spec import (
-    DrillPlan,
     GitState,
     JobSource,
     RunSpec,
@@ -49,19 +48,17 @@ def submit(
     command: Sequence[str],
     dependencies: Sequence[Dependency] = (),
     summary_task: MakeTask | None = None,
-    drill: DrillPlan | None = None,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
-    `command` is how the user asked for it, for spec.json; `drill` what the runs are to be disturbed
-    by. An error before the first job is accepted
+    `command` is how the user asked for it, for spec.json. An error before the first job is accepted
     leaves nothing behind, unless it is a SubmissionUnclearError. After one later, what the
     scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
     says so.
     """
     check_waits(planned, dependencies, summary_after=summary_task is not None)
     make_runs_folder(runs)
-    submission = Submission(planned.stored(runs), runs, command, drill=drill)
+    submission = Submission(planned.stored(runs), runs, command)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
@@ -87,8 +84,6 @@ class Submission:
         planned: PlannedSubmission,
         runs: Path,
         command: Sequence[str],
-        *,
-        drill: DrillPlan | None = None,
     ) -> None:
         """`planned` is stored already, and `runs` the folder of the runs."""
         self.planned = planned
@@ -100,7 +95,7 @@ class Submission:
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
         self._command = _without_secrets(list(command), planned.runs)
-        self._surroundings = msgspec.structs.replace(surroundings_now(), drill=drill)
+        self._surroundings = surroundings_now()
         self._created_s = time.time()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
