@@ -205,7 +205,9 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ),
         ("1: 2\n", "the key 1 is not text"),
         ("a: &a [*a]\n", "an anchor holds itself"),
-        ("a: " + "[" * 1_000, "nested more than 50 levels deep"),
+        ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
+        ("a: !!bool maybe\n", "not valid YAML: 'maybe'"),
+        ("a: &a {b: 1}\nc: {<<: [*a, *a]}\n", "`<<` merges one mapping"),
         ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
         (BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
         (KEY_BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
@@ -226,7 +228,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(24),
+    ids=range(26),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))
