@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.cli.options import run_argument, runs_option
@@ -15,18 +14,6 @@ from hpcdist.cli.printing import note, say
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import check_own, find_run
-
-
-class _Start(msgspec.Struct, frozen=True, kw_only=True):
-    """The first event of a rank, as far as it is of use here."""
-
-    pid: int
-    host: str
-    """The scheduler's name of its node."""
-    node: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
 
 
 @click.command()
@@ -45,7 +32,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     of this command.
     """
     from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.requests import check_living, check_ranks
+    from hpcdist.monitor.requests import check_living, check_ranks, find_rank
     from hpcdist.schedulers import load_scheduler
 
     announce_waits(note)
@@ -59,9 +46,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     check_living(run)
     check_ranks(run, [rank])
     attempt = max(0, run.newest_attempt())
-    start = _read_start(run.event_file(rank, attempt))
-    if start is None:
-        raise UserError(f"rank {rank} of run {run.id} has not started yet")
+    start = find_rank(run, rank, attempt)
     variables = {
         "RANK": rank,
         "LOCAL_RANK": start.local_rank,
@@ -83,13 +68,3 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     except OSError as error:
         raise UserError(f"{argv[0]} cannot be run: {error.strerror}") from None
     return code if code >= 0 else 128 - code
-
-
-def _read_start(path: Path) -> _Start | None:
-    from hpcdist.runs.events import decode_event, read_lines
-
-    try:
-        lines = next(read_lines(path), b"")
-        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), _Start)
-    except (OSError, msgspec.ValidationError):
-        return None

@@ -302,7 +302,7 @@ class _DisturbedRun:
     def disturb(self, name: str, checkpoint: Path | None) -> bool:
         """Disturb the run, and wait for what ends by it; return whether the ranks have ended."""
         job, attempt = self._request.job, self.run.newest_attempt()
-        rank = find_rank(self.run, job.num_ranks - 1)
+        rank = find_rank(self.run, job.num_ranks - 1, attempt)
         agent = files.read_json(self.run.agent_file(job.resources.nodes - 1)) or {}
         agent_pid = str(agent["process"]["pid"])
         step = read_course(self.run, attempt).last_step
@@ -322,7 +322,7 @@ class _DisturbedRun:
                 self._scheduler.cancel([self.run])  # as the limit would end it
         elif name == "full-disk":
             assert checkpoint is not None
-            first = find_rank(self.run, 0)
+            first = find_rank(self.run, 0, attempt)
             limit = max(1, checkpoint.stat().st_size // 2)
             self._start(first.host, "prlimit", f"--pid={first.pid}", f"--fsize={limit}:")
             if not self.wait(has_ended, max(self.patience_s, _LEAST_FULL_S)):

@@ -12,6 +12,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
+from hpcdist.runs.events import decode_event, read_lines
 from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
@@ -115,3 +116,24 @@ def _silence(run: Run, waited_s: float | None) -> HpcdistError:
         f"{condition.state}{why}",
         hint=f"its node may be stopped, or its file system may stall{where}",
     )
+
+
+class RankStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first event of a rank, as far as it is of use here."""
+
+    pid: int
+    host: str
+    """The scheduler's name of its node."""
+    node: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+
+
+def find_rank(run: Run, rank: int, attempt: int) -> RankStart:
+    """Return where a rank of a run is. Raises UserError where it has not started."""
+    try:
+        lines = next(read_lines(run.event_file(rank, attempt)), b"")
+        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), RankStart)
+    except (OSError, msgspec.ValidationError):
+        raise UserError(f"rank {rank} of run {run.id} has not started yet") from None
