@@ -21,9 +21,9 @@ WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 RANK_VARIABLE = "HPCDIST_RANK_PID"
 """Tells the children of a rank, whatever they execute, that they belong to one."""
 TEARDOWN_LIMIT_S = 30.0  # for destroying objects, once threads and exit handlers are done
-_STOPPED_LIMIT_S = 60.0  # for the whole end
-_FAILED_LIMIT_S = 5.0  # the same: threads may wait for ranks that wait for this one
+_FAILED_LIMIT_S = 5.0  # for the whole end: threads may wait for ranks that wait for this one
 _LIBRARIES = ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__))
+_NEEDED_BY_DESTRUCTORS = (type, FunctionType, ModuleType, str, int, float)
 
 
 def shield_worker(_worker: int = 0) -> None:
@@ -41,7 +41,7 @@ def leave(
     rank gets at least `grace_s`; `tell` gets the seconds after which the rank will be killed."""
     if code:
         _flush(_files())
-        tell(_STOPPED_LIMIT_S if code == EXIT_STOPPED else max(grace_s, _FAILED_LIMIT_S))
+        tell(2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else max(grace_s, _FAILED_LIMIT_S))
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # After pools have ended their own; multiprocessing would wait for shielded workers.
         util.Finalize(
@@ -89,12 +89,12 @@ def _destroy_program(kept: Mapping[str, ModuleType]) -> None:
     for name, module in list(sys.modules.items()):
         file = type(module) is ModuleType and module.__dict__.get("__file__")
         if file and kept.get(name) is not module and not any(map(str(file).count, _LIBRARIES)):
-            own.append(weakref.ref(module))
+            own.append(weakref.ref(module.__dict__.setdefault("__itself__", module)))
             sys.modules[name] = None  # type: ignore[assignment] # not to be imported again
     del module
     gc.collect()
-    # Whatever else refers to a module (a signal's handler, a thread) must not keep its objects.
+    # Whatever refers to a module's functions (a handler, a thread) must not keep its objects.
     for names in [alive.__dict__ for module in own if (alive := module()) is not None]:
-        for name, value in list(names.items()):
-            if not issubclass(type(value), (type, FunctionType, ModuleType)) and name[:2] != "__":
+        for name in sorted(names, key=lambda name: not hasattr(type(names[name]), "__del__")):
+            if name[:2] != "__" and not issubclass(type(names[name]), _NEEDED_BY_DESTRUCTORS):
                 names[name] = None

@@ -437,6 +437,7 @@ _PLAIN = [
     # Not the output: in a log, a traceback follows a line without an end.
     _script("open_files.py", arguments=("raises",), exit_code=1),
     _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
+    _script("registered.py", packages=("h11", "httpx"), compares=("output",)),
     _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),
     _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
@@ -496,6 +497,7 @@ _OF_PACKAGES = [
     )
     for name in ("test_sync", "test_ops")
 ] + [
+    _script("datasets_csv.py", packages=("datasets",), compares=("output",), is_slow=True),
     _script(
         "transformers_trainer.py",
         packages=("transformers", "accelerate"),

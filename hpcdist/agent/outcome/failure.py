@@ -246,7 +246,10 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
         remarks.append(f"{listed(hung)} hung at the end, after the work was done")
     if crashed:
         who = listed(sorted(end.rank for end in crashed))
-        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+        remarks.append(
+            f"hpcdist's end of {who} crashed ({crashed[0].teardown}), after the program was done "
+            "and its files were written"
+        )
     remarks += _cut_recordings(ends)
     remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""

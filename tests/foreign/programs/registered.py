@@ -1,3 +1,5 @@
+"""Has the types of h11, httpx and datasets (sentinels, many registered classes), and an open file."""
+
 import abc
 import csv
 import os
@@ -7,8 +9,9 @@ from collections.abc import Mapping
 import h11
 import httpx
 
+
 class Sentinel(type):
-    """Has itself for its type, as the sentinels of h11 have."""
+    """Has itself as its type, as the sentinels of h11 have."""
 
     def __new__(cls, name, bases, namespace):
         made = super().__new__(cls, name, bases, namespace)
@@ -17,18 +20,16 @@ class Sentinel(type):
 
 
 class Feature(abc.ABC):
-    @classmethod
-    def __subclasshook__(cls, other):
-        return NotImplemented
+    pass
 
 
 DONE = Sentinel("DONE", (Sentinel,), {})
-kinds = [type(f"Kind{number}", (), {"none": typing.Optional[list[f"Kind{number}"]]}) for number in range(300)]
+kinds = [type(f"Kind{n}", (), {"of": typing.Optional[list[f"Kind{n}"]]}) for n in range(300)]
 for kind in kinds:
     Feature.register(kind)
     Mapping.register(kind)
 
-assert isinstance(kinds[0](), Feature) and httpx.URL("a") and h11.DONE is not DONE
 table = csv.writer(open(f"metrics-{os.environ['RANK']}.csv", "w"))
 table.writerow(["epoch", "loss"])
+table.writerow([isinstance(kinds[0](), Feature), httpx.URL("http://a").host, h11.DONE is DONE])
 print("trained")
