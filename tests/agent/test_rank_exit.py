@@ -159,8 +159,8 @@ def test_a_crash_at_the_end_is_hpcdists_and_loses_nothing(launch, write_script, 
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)
     assert verdict.remark == (
-        "hpcdist's end of ranks 0 and 1 crashed (SIGSEGV), after the program was done and its files "
-        "were written"
+        "hpcdist's end of ranks 0 and 1 crashed (SIGSEGV), after the program was done and its "
+        "files were written"
     )
     assert (tmp_path / "file").read_text() == "whole"
     assert launched.events(0)[-1]["status"] == "done"

@@ -279,7 +279,7 @@ _PORTRAIT = {
     "loggers.names": _OF_THE_AGENT,
     "loggers.configured": _OF_THE_AGENT,
     "interpreter.filters": _OF_THE_AGENT,
-    "interpreter.orig_argv": _OF_THE_AGENT,
+    "interpreter.orig_argv": _ARGV,
     "process.cmdline": _OF_THE_AGENT,
     "process.environ_of_kernel": _OF_THE_AGENT,
     "time_state.atexit": _OF_THE_AGENT,
@@ -319,6 +319,7 @@ _TORCH_PORTRAIT = {
 _ENDS_WELL = (
     "os._exit(0)",
     "exec",
+    "exec of orig_argv",
     "exec of a command",
     "sys.exit(None)",
     "sys.exit(256)",

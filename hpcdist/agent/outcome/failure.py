@@ -388,7 +388,10 @@ def _exception(end: RankEnd) -> str:
     text = _one_line(_without_frames(end.message or ""))
     if is_own_error(end.exception):
         return text  # it says in words what is wrong, and what to do
-    return f"{end.exception}: {text}" if text else str(end.exception)
+    said = f"{end.exception}: {text}" if text else str(end.exception)
+    if end.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
+        said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+    return said
 
 
 def _one_line(message: str) -> str:
