@@ -98,7 +98,8 @@ def rank_end(
     message = report.text if report else out_of_memory
     if message is None and signal_name == "SIGABRT":
         message = last_words
-    if message is None and not killed and os.WEXITSTATUS(status) not in {0, EXIT_STOPPED}:
+    has_reason = killed or message is not None or full_disk is not None
+    if not has_reason and os.WEXITSTATUS(status) not in {0, EXIT_STOPPED}:
         lines = end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES)
         said = next((line.strip() for line in reversed(lines) if line.strip()), None)
         message = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why

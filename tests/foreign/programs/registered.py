@@ -3,7 +3,9 @@
 import abc
 import csv
 import os
+import signal
 import typing
+import zipfile
 from collections.abc import Mapping
 
 import h11
@@ -32,4 +34,17 @@ for kind in kinds:
 table = csv.writer(open(f"metrics-{os.environ['RANK']}.csv", "w"))
 table.writerow(["epoch", "loss"])
 table.writerow([isinstance(kinds[0](), Feature), httpx.URL("http://a").host, h11.DONE is DONE])
+
+
+class Last:
+    def __del__(
+        self, write=os.write, file=os.open(f"kept-{os.environ['RANK']}", os.O_RDWR | os.O_CREAT)
+    ):
+        write(file, b"destroyed")
+
+
+h11.of_the_program = Last()
+archive = zipfile.ZipFile(f"archive-{os.environ['RANK']}.zip", "w")
+archive.writestr(zipfile.ZipInfo("member"), "content")
+signal.signal(signal.SIGTERM, lambda *_: archive.close())  # it refers to this module
 print("trained")
