@@ -307,7 +307,8 @@ def _describe(
         if isinstance(error, HpcdistError) and error.hint:
             text = f"{error.message}; {error.hint}"
         first: Any = error
-        while isinstance(first, getattr(builtins, "BaseExceptionGroup", ())):  # since Python 3.11
+        group: Any = getattr(builtins, "BaseExceptionGroup", ())  # there is none in Python 3.10
+        while isinstance(first, group):
             first = first.exceptions[0]
         if first is not error:
             text += f"; the first: {_exception_name(first)}: {first}"

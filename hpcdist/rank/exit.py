@@ -69,12 +69,12 @@ def leave(
     os._exit(code)
 
 
-def _files() -> list[weakref.ref[Any]]:
-    """Return the open files. An abstract class, unlike C's, would look into the program's types."""
+def _files() -> list[Any]:
+    """Return weak references to open files. Unlike C's class, an abstract one runs others' code."""
     return [weakref.ref(each) for each in gc.get_objects() if issubclass(type(each), _IOBase)]
 
 
-def _flush(files: list[weakref.ref[Any]]) -> None:
+def _flush(files: list[Any]) -> None:
     for file in files:
         with contextlib.suppress(Exception):  # it is gone, or closed
             file().flush()
