@@ -40,8 +40,8 @@ def leave(
     """End this process with `code`. `kept` are the modules of the time before the fork; a failed
     rank gets at least `grace_s`; `tell` gets the seconds after which the rank will be killed."""
     if code:
-        _flush(_files())
         tell(2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else max(grace_s, _FAILED_LIMIT_S))
+        _flush(_files())
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # After pools have ended their own; multiprocessing would wait for shielded workers.
         util.Finalize(
