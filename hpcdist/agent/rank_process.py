@@ -6,6 +6,7 @@ The child begins as a copy of the forkserver. It gives itself what a fresh proce
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import io
@@ -282,6 +283,12 @@ def _describe(
         text = str(error)
         if isinstance(error, HpcdistError) and error.hint:
             text = f"{error.message}; {error.hint}"
+        first: Any = error
+        group: Any = getattr(builtins, "BaseExceptionGroup", ())  # there is none in Python 3.10
+        while isinstance(first, group):
+            first = first.exceptions[0]
+        if first is not error:
+            text += f"; the first: {_exception_name(first)}: {first}"
         text = clean(text, MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"

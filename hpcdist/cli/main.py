@@ -148,6 +148,7 @@ _NUMBERS = (
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
@@ -179,6 +180,16 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Give the streams that the shell has closed (`>&-`) /dev/null: Python makes None of them, and
+    the next file that is opened would get their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _called(args: Sequence[str] | None) -> object:

@@ -25,7 +25,12 @@ from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.function_outcome import write_outcome
-from hpcdist.workloads.main_module import put_first, run_as_main, run_module
+from hpcdist.workloads.main_module import (
+    put_first,
+    run_as_main,
+    run_module,
+    the_program_is_above_and_hpcdist_below,
+)
 
 _SIGNAL_BASE = 128
 """A shell adds this to the number of the signal that ended a program."""
@@ -68,6 +73,7 @@ class ScriptWorkload(Workload[ScriptJob]):
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
         path = str(Path(self.job.script))
         sys.argv = [path, *self.job.args]
+        sys.orig_argv = [sys.executable, "-u", *sys.argv]  # programs execute it to start again
         main = find_main(path)
         if main is not None:
             put_first(path)
@@ -101,6 +107,7 @@ class ModuleWorkload(Workload[ModuleJob]):
             put_first(os.getcwd())
         sys.argv = ["-m", *self.job.args]  # as python has it while it looks for the module
         name = self.job.module
+        sys.orig_argv = [sys.executable, "-u", "-m", name, *self.job.args]
         spec = find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = find_spec(f"{name}.__main__")
@@ -174,9 +181,11 @@ class FunctionWorkload(Workload[FunctionJob]):
         # Import as the submitting process did; what is there already keeps its place.
         sys.path[:0] = [folder for folder in self.job.python_path if folder not in sys.path]
         sys.argv = [self.job.source or self.job.function]  # without the arguments of the agent
+        again = "raise SystemExit('a submitted function cannot be executed again')"
+        sys.orig_argv = [sys.executable, "-c", again]
         try:
             function, args, kwargs = load_call(context.run.function_file)
-            value = function(*args, **kwargs)
+            value = the_program_is_above_and_hpcdist_below(function, *args, **kwargs)
         except SystemExit as leaving:
             if leaving.code in {None, 0}:
                 keep("returned", None)

@@ -98,6 +98,11 @@ def rank_end(
     message = report.text if report else out_of_memory
     if message is None and signal_name == "SIGABRT":
         message = last_words
+    has_reason = killed or message is not None or full_disk is not None
+    if not has_reason and os.WEXITSTATUS(status) not in {0, EXIT_STOPPED}:
+        lines = end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES)
+        said = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        message = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
     trace = report.traceback if report else crash_report
     shown = secrets_of(job).again if message or trace else str
     end = msgspec.structs.replace(

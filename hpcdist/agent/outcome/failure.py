@@ -246,7 +246,10 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
         remarks.append(f"{listed(hung)} hung at the end, after the work was done")
     if crashed:
         who = listed(sorted(end.rank for end in crashed))
-        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+        remarks.append(
+            f"hpcdist's end of {who} crashed ({crashed[0].teardown}), after the program was done "
+            "and its files were written"
+        )
     remarks += _cut_recordings(ends)
     remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
@@ -385,7 +388,10 @@ def _exception(end: RankEnd) -> str:
     text = _one_line(_without_frames(end.message or ""))
     if is_own_error(end.exception):
         return text  # it says in words what is wrong, and what to do
-    return f"{end.exception}: {text}" if text else str(end.exception)
+    said = f"{end.exception}: {text}" if text else str(end.exception)
+    if end.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
+        said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+    return said
 
 
 def _one_line(message: str) -> str:
