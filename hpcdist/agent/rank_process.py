@@ -133,7 +133,7 @@ def become_rank(
         if os.getpid() == pid:
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
-    leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
+    leave(code, kept=modules, tell=tell)
 
 
 def _tell_of_checkpoints(context: RankContext) -> None:

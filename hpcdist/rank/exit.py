@@ -73,22 +73,20 @@ def leave(
     code: int,
     *,
     kept: Mapping[str, types.ModuleType],
-    grace_s: float,
     tell: Callable[[float], None],
 ) -> NoReturn:
     """End this process with `code`, as the interpreter would end it.
 
     `kept` are the modules of the time before the fork, by name. `tell` is given the seconds after
     which the end may be taken for hung; what comes before it is called may take as long as it
-    likes. `grace_s` is the least that a failed rank gets.
+    likes.
     """
     if code == EXIT_STOPPED:
         tell(STOPPED_LIMIT_S)
     elif code:
-        limit_s = max(grace_s, FAILED_LIMIT_S)
-        tell(limit_s + _CLOSING_LIMIT_S)
+        tell(FAILED_LIMIT_S + _CLOSING_LIMIT_S)
         # Where the rest hangs, end without it, but with what the program has written.
-        deadline = threading.Timer(limit_s, _close_and_exit, [code])
+        deadline = threading.Timer(FAILED_LIMIT_S, _close_and_exit, [code])
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
             deadline.start()

@@ -264,6 +264,8 @@ class Scheduler(ABC):
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""
+    kill_wait_s: ClassVar[float] = 30.0
+    """Time from its SIGTERM to its SIGKILL, where a site does not say otherwise."""
     longest_poll_s: ClassVar[float] = 15.0
     """Longest pause between two questions while a run is followed; sites frown upon more."""
 

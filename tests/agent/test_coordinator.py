@@ -68,6 +68,7 @@ class Cluster:
             ranks_per_node=self.ranks,
             max_restarts=self.restarts,
             grace_s=0.5,
+            most_grace_s=0.2,
             join_timeout_s=30,
             backend="auto",
             send=lambda node, message: self.sent.append((node, message)),
