@@ -87,8 +87,9 @@ class Interrupts:
             raise Interrupted(self._came)
 
     def end(self, runs: Sequence[Run], number: signal.Signals) -> None:
-        """Pass a signal on to runs of this machine, and wait until they have ended."""
-        from hpcdist.schedulers.local.scheduler import end_runs
+        """End runs that must not outlive the command, which this signal has ended."""
+        from hpcdist.cluster.schedulers import LOCAL
+        from hpcdist.schedulers import load_scheduler
 
         tell_s = time.monotonic() + _TELL_S
 
@@ -99,7 +100,8 @@ class Interrupts:
                 say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
             return self.is_urgent
 
-        end_runs(runs, number, is_urgent)
+        scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
+        scheduler.end(runs, number, is_urgent)
 
 
 def follow_run(

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -320,6 +321,16 @@ class Scheduler(ABC):
     @abstractmethod
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the runs; return when no process of theirs is left."""
+
+    def end(
+        self,
+        runs: Sequence[Run],
+        number: signal.Signals,  # noqa: ARG002 - a default
+        is_urgent: Callable[[], bool],  # noqa: ARG002 - a default
+    ) -> None:
+        """Cancel the runs of a command that this signal has ended. A scheduler that can do so gives
+        it to their agents, and kills what is left once `is_urgent` turns true."""
+        self.cancel(runs)
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:  # noqa: ARG002 - a default
         """Return what its books have by run id, of those runs that it knows; one question for all.

@@ -120,7 +120,8 @@ class LocalSweep:
                     ends.append(end)
                     follower.ended(end)
         except BaseException as error:
-            follower.end([*running.values()], error)
+            if running:
+                follower.end([*running.values()], error)
             raise
         finally:
             untold.note_over(self.places.path.parent, self.places.id)

@@ -140,7 +140,29 @@ class LocalScheduler(Scheduler):
 
         Raises SchedulerError where a run is on another host, or cannot be killed.
         """
-        end_runs(runs, signal.SIGTERM)
+        self.end(runs, signal.SIGTERM, lambda: False)
+
+    def end(
+        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
+    ) -> None:
+        for run in runs:
+            for process in _processes(run):
+                if is_alive(process) is None:
+                    raise SchedulerError(
+                        f"the run is on host {process.host}, and cannot be seen from here",
+                        hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+                    )
+        for run in runs:
+            for agent in _marked(run, _agents(run)):
+                send_signal(agent.pid, number)
+        for run in runs:
+            patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
+            poll(
+                lambda run=run: is_urgent() or not _marked(run, _agents(run)) or None,
+                interval_s=_POLL_S,
+                limit_s=patience_s,
+            )
+            _kill(run)
 
     def enter(
         self,
@@ -167,34 +189,6 @@ class LocalScheduler(Scheduler):
 
 
 scheduler = LocalScheduler()
-
-
-def end_runs(
-    runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool] = lambda: False
-) -> None:
-    """Have the agents end the runs, which pass the signal on to their ranks; kill what does not
-    obey, at once when `is_urgent` turns true.
-
-    Raises SchedulerError where a run is on another host, or cannot be killed.
-    """
-    for run in runs:
-        for process in _processes(run):
-            if is_alive(process) is None:
-                raise SchedulerError(
-                    f"the run is on host {process.host}, and cannot be seen from here",
-                    hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
-                )
-    for run in runs:
-        for agent in _marked(run, _agents(run)):
-            send_signal(agent.pid, number)
-    for run in runs:
-        patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
-        poll(
-            lambda run=run: is_urgent() or not _marked(run, _agents(run)) or None,
-            interval_s=_POLL_S,
-            limit_s=patience_s,
-        )
-        _kill(run)
 
 
 def _kill(run: Run) -> None:
