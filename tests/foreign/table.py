@@ -35,6 +35,8 @@ class Row:
     """Makes what else it needs, in the folder where it runs."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """None: not set."""
+    signal: str = ""
+    """Sent to both commands once each rank has written the file waits-RANK."""
     not_blamed: str = ""
     """An exception that hpcdist's verdict must not name."""
     exit_code: int = 0
@@ -53,6 +55,8 @@ class Row:
     """By pattern of a line of output: why only one of both may show it."""
     failure_differs: str = ""
     """Why the first failure's exit code is another."""
+    exit_code_differs: str = ""
+    """Why the command's exit code is another."""
     is_executed: bool = False
     """Both commands are started as by a shell; else they are forked from a process that has
     imported them, which saves seconds."""
@@ -82,7 +86,7 @@ class Row:
 def _script(name, *, label=None, arguments=(), files=(), **options):
     """A row for a script of the folder of programs."""
     stem = name.removesuffix(".py").replace("_", " ")
-    words = " ".join(arguments) if label is None else label
+    words = " ".join(arguments) or options.get("signal", "") if label is None else label
     return Row(
         name=f"{stem}: {words}" if words else stem,
         program=name,
@@ -432,6 +436,8 @@ _ENDS = [
     _end("stdout without flush"),
 ]
 
+_CANCELLED = "a run that its user ended is cancelled: 130"
+
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
     # Not the output: in a log, a traceback follows a line without an end.
@@ -449,6 +455,9 @@ _PLAIN = [
     ),
     _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("signals.py"),
+    _script("saves.py", arguments=("peer fails",), exit_code=1),
+    _script("saves.py", signal="SIGINT", exit_code=1, exit_code_differs=_CANCELLED),
+    _script("saves.py", signal="SIGHUP", exit_code=1, exit_code_differs=_CANCELLED, is_slow=True),
     _script("output.py", compares=("output",)),
     _script(
         "introspection.py",
