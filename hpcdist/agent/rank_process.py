@@ -46,7 +46,6 @@ from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
-from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.rank.questions import answer_questions
 from hpcdist.runs.drill import is_checkpoint_name
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
@@ -104,7 +103,6 @@ def become_rank(
     check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
-    fill_in_defaults()
     keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)

@@ -275,7 +275,7 @@ _EITHER_PORTRAIT = {
     "sources.mp_spawn_data.sys_argv": _ARGV,
 }
 _PORTRAIT = {
-    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
+    "interpreter.meta_path": "Hydra gets its folders, and torch's groups are noted, on import",
     "interpreter.recursion_limit": "the agent's frames do not count",
     "collector.is_frozen": _OF_THE_AGENT,
     "depth": _OF_THE_AGENT,
@@ -514,7 +514,7 @@ _OF_PACKAGES = [
     _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
     _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
     _script("fabric.py", is_slow=True),
-    _script("fabric.py", arguments=("alone",), is_slow=True),
+    _script("fabric.py", arguments=("unlaunched",), is_slow=True),
     _script("rank_zero.py", compares=("output",), is_slow=True),
     _script(
         "hydra_app.py",
