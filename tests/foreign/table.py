@@ -86,7 +86,7 @@ class Row:
 def _script(name, *, label=None, arguments=(), files=(), **options):
     """A row for a script of the folder of programs."""
     stem = name.removesuffix(".py").replace("_", " ")
-    words = " ".join(arguments) or options.get("signal", "") if label is None else label
+    words = " ".join(arguments) if label is None else label
     return Row(
         name=f"{stem}: {words}" if words else stem,
         program=name,
@@ -106,6 +106,19 @@ def _end(way, *, is_slow=True, **options):
         exit_code=1,
         is_slow=is_slow,
         **{"compares": ("output",)} | options,
+    )
+
+
+def _ended(number, way="signal", **options):
+    """The command gets this signal."""
+    return _script(
+        "saves.py",
+        label=f"{number} {way}",
+        arguments=(way,),
+        signal=number,
+        exit_code=1,
+        exit_code_differs="a run that its user ended is cancelled: 130",
+        **{"differs": _CHILD} | options,
     )
 
 
@@ -258,8 +271,6 @@ _EITHER_PORTRAIT = {
             "NODE_RANK",
             "OLDPWD",
             "_",
-            "PL_TRAINER_*",
-            "LT_*",
             "TORCHELASTIC_ERROR_FILE",
             "TORCHELASTIC_RUN_ID",
             "TORCH_FR_BUFFER_SIZE",
@@ -436,7 +447,13 @@ _ENDS = [
     _end("stdout without flush"),
 ]
 
-_CANCELLED = "a run that its user ended is cancelled: 130"
+_CHILD = {"child": "a signal goes to the rank alone; torchrun's to its process group"}
+_DEAF = _CHILD | {
+    "came": "a rank that ignores SIGTERM is killed 0.5 s later; by torchrun 30 s later"
+}
+_HANGUP = {
+    "came": "a rank that handles SIGTERM alone gets that for SIGHUP; torchrun's ends unsaved"
+}
 
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
@@ -455,9 +472,11 @@ _PLAIN = [
     ),
     _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("signals.py"),
-    _script("saves.py", arguments=("peer fails",), exit_code=1),
-    _script("saves.py", signal="SIGINT", exit_code=1, exit_code_differs=_CANCELLED),
-    _script("saves.py", signal="SIGHUP", exit_code=1, exit_code_differs=_CANCELLED, is_slow=True),
+    _script("saves.py", arguments=("peer fails",), exit_code=1, differs=_CHILD),
+    _script("saves.py", arguments=("peer fails, deaf",), exit_code=1, differs=_DEAF, is_slow=True),
+    _ended("SIGINT"),
+    _ended("SIGHUP", is_slow=True),
+    _ended("SIGHUP", "knows SIGTERM alone", differs=_CHILD | _HANGUP, is_slow=True),
     _script("output.py", compares=("output",)),
     _script(
         "introspection.py",

@@ -1,23 +1,31 @@
 """Saves when it is ended: by a handler, and by the exception that Ctrl-C raises.
 
-Rank 1 fails, or all ranks wait for the signal that the command gets.
+With `peer`, rank 1 fails; else all ranks wait for the signal that the command gets.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
-rank = os.environ["RANK"]
-came = []
+way, rank = sys.argv[1], os.environ["RANK"]
+facts = {"came": [], "child": None}
+child = subprocess.Popen(["sleep", "30"])
+
+
+def write():
+    with open(f"facts-{rank}.json", "w") as file:
+        json.dump(facts, file)
 
 
 def save(why):
-    came.append(why)
+    facts["came"].append(why)
     time.sleep(1.5)
-    with open(f"facts-{rank}.json", "w") as file:
-        json.dump({"came": came}, file)
+    facts["child"] = child.poll()
+    write()
+    child.kill()
 
 
 def handler(number, frame):
@@ -25,16 +33,19 @@ def handler(number, frame):
     sys.exit(3)
 
 
-if sys.argv[1:] == ["peer fails"] and rank == "1":
+write()
+if way.startswith("peer") and rank == "1":
     while not os.path.exists("waits-0"):
         time.sleep(0.01)
+    child.kill()
     sys.exit(9)
-for name in ("SIGTERM", "SIGHUP"):
-    signal.signal(getattr(signal, name), handler)
+for name in ("SIGTERM", "SIGHUP") if way in {"peer fails", "signal"} else ("SIGTERM",):
+    signal.signal(getattr(signal, name), signal.SIG_IGN if "deaf" in way else handler)
 try:
     open(f"waits-{rank}", "w").close()
-    time.sleep(100)
+    time.sleep(3 if "deaf" in way else 30)
+    save("the end")
 except KeyboardInterrupt:
     save("KeyboardInterrupt")
 finally:
-    came.append("finally")
+    facts["came"].append("finally")
