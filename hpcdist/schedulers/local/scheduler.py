@@ -156,13 +156,7 @@ class LocalScheduler(Scheduler):
             for agent in _marked(run, _agents(run)):
                 send_signal(agent.pid, number)
         for run in runs:
-            patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
-            poll(
-                lambda run=run: is_urgent() or not _marked(run, _agents(run)) or None,
-                interval_s=_POLL_S,
-                limit_s=patience_s,
-            )
-            _kill(run)
+            _wait_or_kill(run, is_urgent)
 
     def enter(
         self,
@@ -191,7 +185,12 @@ class LocalScheduler(Scheduler):
 scheduler = LocalScheduler()
 
 
-def _kill(run: Run) -> None:
+def _wait_or_kill(run: Run, is_urgent: Callable[[], bool]) -> None:
+    poll(
+        lambda: is_urgent() or not _marked(run, _agents(run)) or None,
+        interval_s=_POLL_S,
+        limit_s=run.read_outline().launch.grace_s + _PATIENCE_S,
+    )
     poll(
         lambda: not _kill_all(_marked(run, _processes(run))) or None,
         interval_s=_POLL_S,
