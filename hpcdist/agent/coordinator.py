@@ -99,6 +99,9 @@ class Coordinator:
     ranks_per_node: int
     max_restarts: int
     grace_s: float
+    """Time that ranks have to end which handle the signal that asks them to."""
+    most_grace_s: float
+    """The same where the scheduler ends the job."""
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
@@ -135,6 +138,8 @@ class Coordinator:
     _resumed_s: float = -math.inf
     note_hang: Callable[[Hang], None] = lambda _: None
     """Take what is said of an attempt that seems to hang, or that it does no more."""
+    _end: messages.End | None = None
+    """The last order to end ranks."""
     _quiet: QuietRun = field(init=False)
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
@@ -375,8 +380,16 @@ class Coordinator:
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
-        self.deadline = self.now() + self.grace_s + _GONE_S
-        self._broadcast(messages.End(attempt=self.attempt, grace_s=self.grace_s))
+        number, grace_s = signal.SIGTERM, self.grace_s
+        decided, notice = self._told.decided, self._notice
+        is_cancelled = decided is not None and decided.kind == "cancelled"
+        if is_cancelled or (notice and (notice.is_over or notice.signal == "SIGTERM")):
+            grace_s = min(grace_s, self.most_grace_s)
+        if decided is not None and is_cancelled:
+            number = next((one for one in CANCEL_SIGNALS if one.name == decided.signal), number)
+        self._end = messages.End(attempt=self.attempt, signal=number, grace_s=grace_s)
+        self.deadline = self.now() + grace_s + _GONE_S
+        self._broadcast(self._end)
         self._check_gone()
 
     def _decide(self, verdict: Verdict) -> None:
@@ -412,6 +425,7 @@ class Coordinator:
                 restarts=self.restarts,
             )
         )
+        verdict = self._with_killed(verdict)
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
@@ -419,7 +433,7 @@ class Coordinator:
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all.
-            verdict = self._cancelled
+            verdict = self._with_killed(self._cancelled)
         elif self._may_restart(verdict):
             if self._notice is not None:
                 sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
@@ -435,6 +449,18 @@ class Coordinator:
         self.deadline = None
         self._broadcast(messages.Close())
         self.finish(verdict)
+
+    def _with_killed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that names the ranks that had time to end, and did not."""
+        assert self._end is not None
+        killed = sorted(end.rank for end in self._told.ends.values() if end.outlasted)
+        if not killed:
+            return verdict
+        sentence = (
+            f"{listed(killed)} had not ended {self._end.grace_s:g} s after "
+            f"{signal.Signals(self._end.signal).name}, and had to be killed"
+        )
+        return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
 
     def _numbered(self, verdict: Verdict) -> Verdict:
         return failure.numbered(

@@ -55,8 +55,10 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 _LEAVING_GRACE_S = 3.0
-"""Time that a rank which is leaving by itself has at least to end in order, where others are being
-ended: shorter than what the coordinator allows."""
+"""Time that a rank which is leaving by itself has to end in order, where others are being ended:
+shorter than what the coordinator allows."""
+_DEAF_GRACE_S = 0.5
+"""Time after a signal that a rank ignores: it may be writing why it ends by itself."""
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
@@ -111,8 +113,9 @@ class Forkserver:
         self._channel = channel
         self._ranks: dict[int, int] = {}  # pid -> local rank
         self._store_pid: int | None = None
-        self._kill_at = math.inf  # when SIGTERM was not enough
-        self._leave_by = math.inf  # when ranks that leave by themselves are killed, too
+        # Pids of ranks that are being ended -> when they are killed, by the monotonic clock.
+        self._kill_at: dict[int, float] = {}
+        self._handling: set[int] = set()  # those of them that have a handler for the signal
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
         # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
@@ -140,7 +143,7 @@ class Forkserver:
                 self._hear_ranks()
             self._reap()
             for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= min(deadline_s, self._leave_by):
+                if time.monotonic() >= min(deadline_s, self._kill_at.get(pid, math.inf)):
                     send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
@@ -268,29 +271,36 @@ class Forkserver:
                     time_s=now_s,
                     max_rss_bytes=usage.ru_maxrss * 1024,
                     teardown=teardown,
+                    outlasted=pid in self._handling
+                    and time.monotonic() >= self._kill_at[pid]
+                    and (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL),
                 )
                 self._channel.send(exited)
 
     def _begin_ending(self, wanted: messages.End) -> None:
         self._ending = wanted.attempt
         now = time.monotonic()
-        self._kill_at = now + wanted.grace_s
         self._strays_at = None
-        self._leave_by = now + max(wanted.grace_s, _LEAVING_GRACE_S)
         self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
             if pid in self._leaving:
+                self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
+            # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.
+            handled = [one for one in (wanted.signal, signal.SIGTERM) if catches(pid, one)]
+            if handled:
+                self._handling.add(pid)
             deaf = self._board.read(local_rank).ignores_sigterm
-            send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
+            self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
+            send_signal(pid, [*handled, signal.SIGKILL if deaf else wanted.signal][0])
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:
         now = time.monotonic()
         if self._ranks:
             for pid in self._ranks:
-                if now >= self._kill_at and pid not in self._leaving:
+                if now >= self._kill_at[pid]:
                     send_signal(pid, signal.SIGKILL)
             return
         self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
@@ -299,7 +309,8 @@ class Forkserver:
         kill_descendants()
         self._store_pid = None
         self._ending = None
-        self._leave_by = math.inf
+        self._kill_at.clear()
+        self._handling.clear()
         self._channel.send(messages.Gone(attempt=attempt))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import selectors
 import signal
 import time
@@ -147,6 +148,15 @@ class LocalRanks:
                 self._watch.forgive()
                 self._was_silent = False
 
+    def end_rest(self, grace_s: float) -> None:
+        """Have the ranks end that there are still: their leader is lost, and orders nothing."""
+        if self._watch.pids and self._ending_attempt is None:
+            self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
+        limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
+        while self._watch.pids and self._channel is not None and time.monotonic() < limit_s:
+            if select.select([self._channel], [], [], _STACKS_WAIT_S)[0]:
+                self._receive()
+
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
         return min(self._dumped_at, self._paused_at, self._inspection.next_deadline())
@@ -273,6 +283,7 @@ class LocalRanks:
             stopped_s=self._ending_s,
             out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
             teardown=exited.teardown,
+            outlasted=exited.outlasted,
             unwritten=self._unwritten.pop(exited.local_rank, None),
         )
         try:

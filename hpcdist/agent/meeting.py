@@ -294,6 +294,7 @@ class Leader:
             ranks_per_node=node.job.ranks_per_node,
             max_restarts=launch.max_restarts,
             grace_s=launch.grace_s,
+            most_grace_s=attempts.most_grace_s,
             join_timeout_s=launch.join_timeout_s,
             backend=node.plan.backend,
             send=self._send,

@@ -140,6 +140,7 @@ class Member:
         while not self._is_closing:
             self._turn()
         self._heart.stop()
+        self._ranks.end_rest(min(self._node.job.launch.grace_s, self._attempts.most_grace_s))
         return self._verdict
 
     def end(self) -> None:

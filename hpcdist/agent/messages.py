@@ -257,10 +257,12 @@ class Start(Message, tag="start"):
 
 class End(Message, tag="end"):
     """The rest of an attempt is to end; Gone is the answer. Its agent passes it on to the
-    forkserver, which sends SIGTERM, and after the grace SIGKILL."""
+    forkserver, which sends the signal, and SIGKILL to ranks that have not ended in time."""
 
     attempt: int
+    signal: int
     grace_s: float
+    """Time that ranks have which handle the signal; the others are ended at once."""
 
 
 class Dump(Message, tag="dump"):
@@ -350,6 +352,8 @@ class Exited(Message, tag="exited"):
     max_rss_bytes: int | None = None
     teardown: str | None = None
     """Signal that ended the rank after its workload."""
+    outlasted: bool = False
+    """It handled the signal that asked it to end, and was killed after the grace."""
 
 
 # From a rank to its forkserver.

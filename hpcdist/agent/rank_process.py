@@ -47,7 +47,6 @@ from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
-from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -102,7 +101,6 @@ def become_rank(
     check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
-    fill_in_defaults()
     keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -129,7 +127,7 @@ def become_rank(
         if os.getpid() == pid:
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
-    leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
+    leave(code, kept=modules, tell=tell)
 
 
 def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:

@@ -249,7 +249,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = debug(planned, runs=options.runs, command=sys.argv)
-    print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
+    print(f"debug run {one_line(verdict.sentence)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
         print_json(describe_end(run, scheduler, verdict, code))

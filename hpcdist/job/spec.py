@@ -211,8 +211,10 @@ class Launch(Section, frozen=True, kw_only=True):
     stopped, its host is frozen, or a file system does not answer there any more; 0: never. A file
     server that keeps all nodes waiting does not count, however long. A host that is gone, or cut
     off, is noticed within half a minute in any case."""
-    grace_s: PositiveOrZero = 0.5
-    """Time that a rank has to end after SIGTERM before it gets SIGKILL, in seconds."""
+    grace_s: PositiveOrZero = 30.0
+    """Seconds that a rank which handles the signal has to save and to end, where another rank has
+    failed or the run is ended; then it gets SIGKILL. A rank without a handler ends at once. Where
+    the scheduler ends the job, its own time from SIGTERM to SIGKILL is the limit, less 5 s."""
     warning_s: PositiveOrZero = 120.0
     """Seconds before resources.time_limit_min at which the ranks are asked to save a checkpoint;
     at most a quarter of the limit."""

@@ -34,13 +34,11 @@ def shield_worker(_worker: int = 0) -> None:
             signal.signal(signum, signal.SIG_IGN)
 
 
-def leave(
-    code: int, *, kept: Mapping[str, ModuleType], grace_s: float, tell: Callable[[float], None]
-) -> NoReturn:
-    """End this process with `code`. `kept` are the modules of the time before the fork; a failed
-    rank gets at least `grace_s`; `tell` gets the seconds after which the rank will be killed."""
+def leave(code: int, *, kept: Mapping[str, ModuleType], tell: Callable[[float], None]) -> NoReturn:
+    """End this process with `code`. `kept` are the modules of the time before the fork; `tell` gets
+    the seconds after which the rank will be killed."""
     if code:
-        tell(2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else max(grace_s, _FAILED_LIMIT_S))
+        tell(2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else _FAILED_LIMIT_S)
         _flush(_files())
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # After pools have ended their own; multiprocessing would wait for shielded workers.

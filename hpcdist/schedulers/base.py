@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -266,6 +267,8 @@ class Scheduler(ABC):
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""
+    kill_wait_s: ClassVar[float] = 30.0
+    """Time from its SIGTERM to its SIGKILL, where a site does not say otherwise."""
     longest_poll_s: ClassVar[float] = 15.0
     """Longest pause between two questions while a run is followed; sites frown upon more."""
 
@@ -320,6 +323,16 @@ class Scheduler(ABC):
     @abstractmethod
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the runs; return when no process of theirs is left."""
+
+    def end(
+        self,
+        runs: Sequence[Run],
+        number: signal.Signals,  # noqa: ARG002 - a default
+        is_urgent: Callable[[], bool],  # noqa: ARG002 - a default
+    ) -> None:
+        """Cancel the runs of a command that this signal has ended. A scheduler that can do so gives
+        it to their agents, and kills what is left once `is_urgent` turns true."""
+        self.cancel(runs)
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:  # noqa: ARG002 - a default
         """Return what its books have by run id, of those runs that it knows; one question for all.

@@ -35,6 +35,8 @@ class Row:
     """Makes what else it needs, in the folder where it runs."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """None: not set."""
+    signal: str = ""
+    """Sent to both commands once each rank has written the file waits-RANK."""
     not_blamed: str = ""
     """An exception that hpcdist's verdict must not name."""
     exit_code: int = 0
@@ -53,6 +55,8 @@ class Row:
     """By pattern of a line of output: why only one of both may show it."""
     failure_differs: str = ""
     """Why the first failure's exit code is another."""
+    exit_code_differs: str = ""
+    """Why the command's exit code is another."""
     is_executed: bool = False
     """Both commands are started as by a shell; else they are forked from a process that has
     imported them, which saves seconds."""
@@ -102,6 +106,19 @@ def _end(way, *, is_slow=True, **options):
         exit_code=1,
         is_slow=is_slow,
         **{"compares": ("output",)} | options,
+    )
+
+
+def _ended(number, way="signal", **options):
+    """The command gets this signal."""
+    return _script(
+        "saves.py",
+        label=f"{number} {way}",
+        arguments=(way,),
+        signal=number,
+        exit_code=1,
+        exit_code_differs="a run that its user ended is cancelled: 130",
+        **{"differs": _CHILD} | options,
     )
 
 
@@ -254,8 +271,6 @@ _EITHER_PORTRAIT = {
             "NODE_RANK",
             "OLDPWD",
             "_",
-            "PL_TRAINER_*",
-            "LT_*",
             "TORCHELASTIC_ERROR_FILE",
             "TORCHELASTIC_RUN_ID",
             "TORCH_FR_BUFFER_SIZE",
@@ -271,7 +286,7 @@ _EITHER_PORTRAIT = {
     "sources.mp_spawn_data.sys_argv": _ARGV,
 }
 _PORTRAIT = {
-    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
+    "interpreter.meta_path": "Hydra gets its folders, and torch's groups are noted, on import",
     "interpreter.recursion_limit": "the agent's frames do not count",
     "collector.is_frozen": _OF_THE_AGENT,
     "depth": _OF_THE_AGENT,
@@ -433,6 +448,14 @@ _ENDS = [
     _end("stdout without flush"),
 ]
 
+_CHILD = {"child": "a signal goes to the rank alone; torchrun's to its process group"}
+_DEAF = _CHILD | {
+    "came": "a rank that ignores SIGTERM is killed 0.5 s later; by torchrun 30 s later"
+}
+_HANGUP = {
+    "came": "a rank that handles SIGTERM alone gets that for SIGHUP; torchrun's ends unsaved"
+}
+
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
     # Not the output: in a log, a traceback follows a line without an end.
@@ -452,6 +475,11 @@ _PLAIN = [
     ),
     _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("signals.py"),
+    _script("saves.py", arguments=("peer fails",), exit_code=1, differs=_CHILD),
+    _script("saves.py", arguments=("peer fails, deaf",), exit_code=1, differs=_DEAF, is_slow=True),
+    _ended("SIGINT"),
+    _ended("SIGHUP", is_slow=True),
+    _ended("SIGHUP", "knows SIGTERM alone", differs=_CHILD | _HANGUP, is_slow=True),
     _script("output.py", compares=("output",)),
     _script(
         "introspection.py",
@@ -509,7 +537,7 @@ _OF_PACKAGES = [
     _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
     _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
     _script("fabric.py", is_slow=True),
-    _script("fabric.py", arguments=("alone",), is_slow=True),
+    _script("fabric.py", arguments=("unlaunched",), is_slow=True),
     _script("rank_zero.py", compares=("output",), is_slow=True),
     _script(
         "hydra_app.py",

@@ -535,7 +535,7 @@ def message(_folder: Path) -> list[Sample]:
             messages.TO_AGENT,
             [
                 messages.Start(meeting=meeting),
-                messages.End(attempt=0, grace_s=1),
+                messages.End(attempt=0, signal=15, grace_s=1),
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),

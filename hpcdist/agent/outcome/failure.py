@@ -353,7 +353,7 @@ def _cause(end: RankEnd) -> str:
     if end.signal is not None:
         return f"killed by {end.signal}{_mismatch(end)}"
     if end.exception is not None:
-        return _exception(end) + _mismatch(end)
+        return _exception(end) + _mismatch(end) + _size_for_lightning(end)
     if end.exit_code == 0:
         return "exited with code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
@@ -370,6 +370,16 @@ def _mismatch(end: RankEnd) -> str:
     return (
         "; the ranks put tensors of different sizes or types into one collective operation, or "
         "began different ones"
+    )
+
+
+def _size_for_lightning(end: RankEnd) -> str:
+    """Return what to write where Lightning was given another number of ranks than there are."""
+    if "in Lightning, but the product" not in (end.message or ""):
+        return ""
+    return (
+        '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
+        'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
     )
 
 

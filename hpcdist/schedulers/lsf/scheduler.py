@@ -66,6 +66,7 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
     # ends a job sooner, the verdict on its last attempt is written.
     patience_s = 540.0
+    kill_wait_s = 10.0
 
     def plan(
         self,

@@ -63,6 +63,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     line_meanings = LINE_MEANINGS
     allocation_variable = "PBS_JOBID"
     can_requeue = True
+    kill_wait_s = 10.0
 
     def plan(
         self,
