@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from another_user import NOBODY, needs_root
 from login_node import LoginNode, missing_programs
 from slow_line import SlowLine
 
@@ -183,6 +185,72 @@ def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, t
     assert not (tmp_path / "called").exists()
 
 
+ELSEWHERE = "clusters: {far: {scheduler: lsf, host: strange.example}}\n"
+
+
+@pytest.fixture
+def called(laptop, tmp_path):
+    """Calls a verb, and returns its errors and whether ssh was called."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexit 255\n")
+    ssh.chmod(0o755)
+
+    def call(*verb, code):
+        (tmp_path / "called").unlink(missing_ok=True)
+        _, err = laptop(*verb, ssh=str(ssh), code=code)
+        return err, (tmp_path / "called").exists()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("submit", "ddp"), ("render", "ddp"), ("explain", "ddp"), ("doctor",), ("cluster", "detect")],
+    ids=" ".join,
+)
+def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp_path, verb):
+    Path("hpcdist.yaml").write_text(ELSEWHERE)
+    err, was_called = called(*verb, code=2)
+    assert "far.host is strange.example, which you have never named on this machine" in err
+    assert "hpcdist runs --host strange.example" in err
+    assert not was_called
+    assert not list(tmp_path.rglob("hosts.json"))
+
+
+def test_a_host_of_a_project_is_followed_once_it_was_named(called):
+    called("runs", "--host", "strange.example", code=3)
+    Path("hpcdist.yaml").write_text(ELSEWHERE)
+    err, was_called = called("render", "ddp", code=3)
+    assert was_called
+    assert "never named" not in err
+
+
+def test_a_host_of_the_users_own_file_is_followed_and_remembered(called, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = tmp_path / "hpcdist" / "hpcdist.yaml"
+    own.parent.mkdir()
+    own.write_text(ELSEWHERE)
+    assert called("render", "ddp", code=3)[1]
+    assert "strange.example" in next(tmp_path.rglob("hosts.json")).read_text()
+
+
+@needs_root
+@pytest.mark.parametrize("opened", ["owner", "group", "everyone"])
+def test_a_host_that_others_can_have_written_is_refused_even_if_it_is_known(called, opened):
+    called("runs", "--host", "strange.example", code=3)
+    path = Path("hpcdist.yaml")
+    path.write_text(ELSEWHERE)
+    if opened == "everyone":
+        path.chmod(0o666)
+    else:
+        os.chown(path, NOBODY if opened == "owner" else 0, NOBODY)
+        path.chmod(0o644 if opened == "owner" else 0o664)
+    err, was_called = called("submit", "ddp", code=2)
+    assert not was_called
+    assert "far.host is strange.example, and " in err
+    assert "your work tree would go to a host of their choice" in err
+
+
 def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_path):
     own = tmp_path / "work" / "runs" / ID
     own.mkdir(parents=True)
@@ -205,6 +273,7 @@ clusters:
 
 @pytest.mark.parametrize("verb", ["submit", "render"])
 def test_a_sweep_over_clusters_at_several_places_is_refused(laptop, verb):
+    laptop("runs", "--host", "login", ssh="false", code=3)
     Path("hpcdist.yaml").write_text(PROFILES)
     _, err = laptop(verb, "ddp", "--sweep", "cluster=far,near", ssh="false", code=2)
     assert "far is at login; near is at this machine" in err
