@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpcdist.runs.remote import read_remote
 from hpcdist.runs.run import Run, all_runs
 
 PERF = Path(__file__).parents[2] / "perf"
+LIMIT_S = 60
 ID = "ddp-20261122-230221-przd"
 
 
@@ -114,7 +116,7 @@ out.write(wire.message(wire.Brought(runs=[wire.SentRun(id={id!r}, runs="/x", con
 for part in wire.pack([b"x" * {sent}]):
     out.write(part)
 """
-USUAL = {"id": ID, "name": "spec.json", "begin": 0, "size": 5, "sent": 5, "condition": {}}
+USUAL = {"id": ID, "name": "spec.json", "begin": 0, "size": 5, "sent": 5, "condition": None}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,42 @@ def test_a_host_that_lies_is_refused_and_changes_nothing(laptop, tmp_path, lie, 
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert "escaped" not in names
     assert names <= {"liar.py", "remote.json", ".spec.json.brought", "hosts.json"}
+
+
+BOMB = """\
+import zlib
+run = '{{"id":"ddp-20261122-%06d-przd","runs":"","condition":%s,"files":[%s]}}'
+file = '{{"name":"spec.json","begin":0,"size_bytes":16000000,"stamp":1}}'
+runs = {runs}
+text = b'{{"type":"brought","runs":[%s]}}' % ",".join(runs).encode()
+out.write(wire.frame(wire.MESSAGE, zlib.compress(text, 9)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ("[run % (1, '[' + '[],' * 9_000_000 + '[]]', '')]", "cannot be read"),
+        ("['{}'] * 20_000_000", "too large"),
+        ("[run % (number, 'null', file) for number in range(300)]", "sent too much"),
+    ],
+    ids=["values", "message", "runs"],
+)
+def test_no_message_of_a_host_takes_much_memory_or_disk(laptop, tmp_path, runs, said):
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=1, rest=BOMB.format(runs=runs)))
+    limit = f"ulimit -v {2_000_000}; exec {sys.executable} -m hpcdist summary --host login"
+    done = subprocess.run(
+        ["bash", "-c", limit],
+        env=os.environ | {"HPCDIST_SSH": f"{sys.executable} {liar}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert said in done.stderr
+    assert not list(tmp_path.rglob("spec.json*"))
 
 
 def test_a_host_that_sends_without_end_is_refused(laptop, tmp_path):
