@@ -24,6 +24,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
+from hpcdist.base.ownership import doors
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import Choice
 
@@ -434,7 +435,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s 2> /dev/null ||
 """
 
     def _can_insert(self, value: str) -> bool:
-        """bash inserts a value as it is: within quotes, where no escape is right for both kinds of
+        """Bash inserts a value as it is: within quotes, where no escape is right for both kinds of
         them, what has special signs is not offered."""
         is_plain = not _SPECIAL.search(value.replace(" ", ""))
         return super()._can_insert(value) and (is_plain or not _is_quoted(_line()))
@@ -566,7 +567,12 @@ def _write(path: Path, script: str) -> str:
     try:
         if path.is_file() and path.read_text() == script:
             return f"{path} is as it should be"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if others := doors(path.parent):  # a shell reads it each time it starts
+            raise UserError(
+                f"{others[0]}, and could have your shell run anything",
+                hint=f"close it with: chmod go-w {shlex.quote(str(others[0].path))}",
+            )
         files.write_whole(path, script)
     except OSError as error:
         raise UserError(

@@ -101,8 +101,8 @@ def _bring_parcels(run: Run, source: Source) -> list[str]:
     num_bytes = sum(sizes[name] for name in names)
     if num_bytes > _MOST_BYTES or len(names) > files.MOST_ENTRIES:
         raise RunDirectoryError(
-            f"{len(names):,} parcels with {show_bytes(num_bytes)} were published of {run.id}, and no "
-            f"more than {files.MOST_ENTRIES:,} with {show_bytes(_MOST_BYTES)} are read",
+            f"{len(names):,} parcels with {show_bytes(num_bytes)} were published of {run.id}, and "
+            f"no more than {files.MOST_ENTRIES:,} with {show_bytes(_MOST_BYTES)} are read",
             hint="copy its folder by hand if you know who wrote it",
         )
     for name in track(names, "fetching"):
