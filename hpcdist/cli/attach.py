@@ -55,7 +55,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, debugpy: bool,
             f"run {run.id} is at {host}, and attach opens its terminal there",
             hint=f"log in with ssh {host}, and run hpcdist attach there",
         )
-    check_own(run.path)
+    check_own(run.path, "attach")
     if debugpy:
         if command:
             raise UserError("--debugpy and a command cannot be given together")
