@@ -216,7 +216,7 @@ def test_a_group_that_has_the_user_alone_is_no_door(reachable):
 @needs_root
 @pytest.mark.parametrize("how", ["foreign", "writable", "link"])
 def test_no_snapshot_is_stored_where_others_made_the_folder(reachable, script, how):
-    subprocess.run(["git", "init mine --yes", "-q"], check=True)
+    subprocess.run(["git", "init", "-q"], check=True)
     runs = own(reachable / "runs")
     folder = runs / ".snapshots"
     if how == "link":
