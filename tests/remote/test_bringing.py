@@ -255,8 +255,9 @@ def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp
     assert not list(tmp_path.rglob("hosts.json"))
 
 
-def test_a_host_of_a_project_is_followed_once_it_was_named(called):
-    called("runs", "--host", "strange.example", code=3)
+@pytest.mark.parametrize("verb", [("runs", "--host"), ("setup",)], ids=" ".join)
+def test_a_host_of_a_project_is_followed_once_it_was_named(called, verb):
+    called(*verb, "strange.example", code=3)
     Path("hpcdist.yaml").write_text(ELSEWHERE)
     err, was_called = called("render", "ddp", code=3)
     assert was_called
