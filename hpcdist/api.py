@@ -137,7 +137,7 @@ class SubmittedRun:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
 
-        check_own(self.path)
+        check_own(self.path, "cancel")
         scheduler = self._run.read_scheduler()
         if self.verdict is None and scheduler is not None:
             load_scheduler(scheduler).cancel([self._run])

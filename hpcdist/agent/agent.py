@@ -20,6 +20,7 @@ from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.disk import full_disk
 from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
@@ -170,6 +171,7 @@ def run_agent(
 
     `digests` are those of the run's files at its submission; None where there was none.
     """
+    close_umask()
     run = Run(run_path)
     try:
         contents = None if digests is None else read_run(run, digests)

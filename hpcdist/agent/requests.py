@@ -26,6 +26,7 @@ from hpcdist.rank.collectives import Collectives
 from hpcdist.rank.inquiry import StepReport
 from hpcdist.rank.stacks import ThreadStack
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import UnixTime
 
 _MOST_BYTES_AT_ONCE = 1 << 16
 """Bytes of requests that an agent reads at a look."""
@@ -148,7 +149,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The agents' answer to one request."""
 
     attempt: int
-    time_s: float
+    time_s: UnixTime
     """Node 0's clock."""
     world_size: int
     reports: dict[int, NodeReport] = {}

@@ -42,7 +42,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
             f"run {run.id} is at {host}, and attach opens its terminal there",
             hint=f"log in with ssh {host}, and run hpcdist attach there",
         )
-    check_own(run.path)
+    check_own(run.path, "attach")
     check_living(run)
     check_ranks(run, [rank])
     attempt = max(0, run.newest_attempt())

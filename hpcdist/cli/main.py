@@ -17,6 +17,7 @@ import click
 
 from hpcdist.base import progress
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.base.files import close_umask
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
@@ -149,6 +150,7 @@ _NUMBERS = (
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     _open_closed_streams()
+    close_umask()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")

@@ -37,7 +37,7 @@ def ask(
 
     Raises UserError where the run is not running, and HpcdistError where nobody answers.
     """
-    check_own(run.path)
+    check_own(run.path, str(request.__struct_config__.tag))
     check_living(run)
     check_ranks(run, request.ranks)
     try:

@@ -548,12 +548,12 @@ def _last_own(existing: Sequence[Run], runs: Path) -> Run:
     )
 
 
-def check_own(path: Path) -> None:
+def check_own(path: Path, verb: str) -> None:
     """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
     if not is_own(path):
         raise RunDirectoryError(
-            f"{path} belongs to {owner_of(path)}: a run is cancelled only by the user whose it is",
-            hint="its owner can cancel it; list the runs with: hpcdist runs",
+            f"{path} belongs to {owner_of(path)}, and hpcdist {verb} is for its owner alone",
+            hint="list the runs with: hpcdist runs",
         )
 
 

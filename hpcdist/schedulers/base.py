@@ -30,7 +30,7 @@ from hpcdist.machine.containers import InContainer
 from hpcdist.runs.parcels import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
-from hpcdist.runs.verdict import State, Verdict
+from hpcdist.runs.verdict import State, UnixTime, Verdict
 from hpcdist.schedulers.requeue import Decision
 
 _DETECTION_TIMEOUT_S = 10.0
@@ -128,7 +128,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     state: State
     reason: str | None = None
     """Why it waits, or how it ended, in plain words."""
-    expected_start_s: float | None = None
+    expected_start_s: UnixTime | None = None
     """Unix time at which the scheduler expects to start it."""
     is_suspended: bool = False
     """It has its nodes, and its processes are stopped."""
@@ -167,11 +167,11 @@ class Accounting(Struct, frozen=True, kw_only=True):
     job_id: str
     state: str
     """The scheduler's own word."""
-    submit_s: float | None = None
+    submit_s: UnixTime | None = None
     """Unix time of the first submission."""
-    start_s: float | None = None
+    start_s: UnixTime | None = None
     """Unix time of the first start."""
-    end_s: float | None = None
+    end_s: UnixTime | None = None
     """Unix time of the last end; None while it goes on."""
     queue_wait_s: float | None = None
     """Time in the queue since it could have started: without the time in which it waited for other

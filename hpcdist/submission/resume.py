@@ -63,7 +63,7 @@ def look_at(run: Run) -> Ended:
 
     Raises UserError where it goes on, or is done; SchedulerError where that is not known.
     """
-    check_own(run.path)
+    check_own(run.path, "resume")
     condition = run_conditions([run])[run.id]
     verdict = run.read_verdict() or end_verdict(run, condition)
     if condition.state == "unknown":

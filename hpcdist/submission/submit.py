@@ -20,9 +20,9 @@ from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearE
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
 from hpcdist.job.spec import job_to_dict
-from hpcdist.machine.command import call_command
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
+from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import (
     GitState,
     JobSource,
@@ -38,7 +38,7 @@ from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
-_GIT_TIMEOUT_S = 5.0
+_GIT_LIMIT_S = 5.0
 
 
 def submit(
@@ -333,13 +333,13 @@ def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
 def git_state() -> GitState | None:
     """Return commit, branch and changes of the working directory; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = call_command(["git", "--no-optional-locks", *status], timeout_s=_GIT_TIMEOUT_S)
-    except SchedulerError:  # it is not installed, or does not answer
+    try:  # git starts one of its own in a submodule, by the settings there
+        done = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
+    except HpcdistError:  # it is not installed, or does not answer
         return None
     if done.returncode != 0:
         return None
-    lines = done.stdout.splitlines()
+    lines = done.stdout.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
     return GitState(
