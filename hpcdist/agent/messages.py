@@ -174,13 +174,6 @@ class Quiet(Message, tag="quiet"):
     quiet_s: float
 
 
-class OwnRanks(Message, tag="own_ranks"):
-    """All ranks of the node wait for ranks that they have started themselves, or do so no more."""
-
-    attempt: int
-    holds: bool
-
-
 class Debugged(Message, tag="debugged"):
     """A debugger holds a rank of the node, or none does any more: the silence of all ranks means
     nothing meanwhile."""
@@ -324,8 +317,6 @@ class Ready(Message, tag="ready"):
 
     threads: int
     """Number of the forkserver's threads, its main thread included."""
-    not_imported: list[str]
-    """Modules that are left to the ranks to import, with the reason."""
 
 
 class StoreOpened(Message, tag="store_opened"):
@@ -380,7 +371,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Debugged | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | Debugged | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

@@ -366,6 +366,8 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     how many; relative to the directory that you submit from, in a job file to that file."""
     environment: dict[str, str] = {}
     """Environment variables of the ranks; what the environment has already stays."""
+    force: bool = False
+    """Start the script although it starts ranks itself (`mp.spawn`), and would wait forever."""
 
     @property
     def is_given_by_path(self) -> bool:

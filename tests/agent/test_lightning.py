@@ -94,7 +94,7 @@ from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.workloads import load_workload
 
 fill_in_defaults()  # before the import, as in a rank whose agent did not see it coming
-for name in load_workload(LightningJob(name="x")).preload().modules:
+for name in load_workload(LightningJob(name="x")).preload():
     importlib.import_module(name)
 import torch
 assert len(os.listdir("/proc/self/task")) == 1
