@@ -113,7 +113,7 @@ class SchedulerError(HpcdistError):
 
 
 class NoSchedulerError(SchedulerError):
-    """This machine has no scheduler that answers."""
+    """No scheduler answers on this machine."""
 
 
 class SubmissionUnclearError(SchedulerError):

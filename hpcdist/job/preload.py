@@ -137,8 +137,8 @@ def _variable_set_by(node: ast.AST) -> str | None:
         case ast.Call(func=function, args=args) if _name(function) in _SETTERS:
             name = str(getattr(args[0], "value", "")) if args else ""
             is_there = _name(function) == "setdefault" and name in os.environ
-            owner = _name(getattr(function, "value", None))
-            return name if owner in {"environ", "os", "dotenv", ""} and not is_there else None
+            whose = _name(getattr(function, "value", None))
+            return name if whose in {"environ", "os", "dotenv", ""} and not is_there else None
         case ast.Assign(value=owner) | ast.AugAssign(target=owner):  # another name for it, or |=
             return "" if _name(owner) == "environ" else None
         case ast.alias(name="environ", asname=str()):
