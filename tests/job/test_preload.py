@@ -1,10 +1,14 @@
 """Heavy packages that are imported before the ranks are forked: found in the user's files, none of
 which is run."""
 
+import importlib
+
 import pytest
 from rank_places import environment_of, place
 
+from hpcdist.job.function import load_function
 from hpcdist.job.preload import _NOT_READ, heavy_imports
+from hpcdist.workloads import load_workload
 
 
 @pytest.fixture
@@ -143,3 +147,17 @@ def test_of_a_program_with_too_many_files_only_the_top_of_the_script_is_known(fo
 
 def test_variables_that_each_rank_gets_concern_nothing_that_is_preloaded():
     assert all(name.startswith(_NOT_READ) for name in environment_of(place(), interface=None))
+
+
+def test_a_function_is_preloaded_for_by_its_file_from_the_folder_of_its_package(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__init__.py").write_text("")
+    (tmp_path / "inner" / "steps.py").write_text("from inner.more import x\ndef train(): pass")
+    (tmp_path / "inner" / "more.py").write_text("import numpy\nx = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    steps = importlib.import_module("inner.steps")
+    loaded = load_function(steps.train, b"", flags={})
+    assert loaded.job.modules == ["numpy"]
+    assert load_workload(loaded.job).preload() == ["numpy"]
