@@ -151,7 +151,7 @@ class Forkserver:
     def _import(self, preload: Callable[[], list[str]]) -> None:
         gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
         modules: list[str] = []
-        with suppress(Exception):  # the script has changed meanwhile, or cannot be parsed
+        with suppress(Exception):  # the script is in a zip file, or has changed meanwhile
             modules = preload()
         for module in modules:
             with suppress(

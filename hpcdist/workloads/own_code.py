@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
 from hpcdist.job.accelerate import note_on_default_file
-from hpcdist.job.files import MOST_SOURCE_BYTES, find_main, unpacked
+from hpcdist.job.files import MOST_SOURCE_BYTES, find_main
 from hpcdist.job.function import load_call
 from hpcdist.job.preload import heavy_imports
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
@@ -93,28 +93,20 @@ class ScriptWorkload(Workload[ScriptJob]):
     """
 
     def check(self) -> None:
-        with self._source() as path:
-            _check_own_ranks(path, self.job)
+        _check_own_ranks(self._main_file(), self.job)
 
     def notes(self) -> list[str]:
-        with self._source() as path:
-            return _notes_on(path, self.job)
+        return _notes_on(self._main_file(), self.job)
 
     def preload(self) -> list[str]:
-        """Return the heavy modules that the script imports, found without running it."""
-        with self._source() as path:
-            return heavy_imports(path)
+        """Return the heavy modules that the script imports, found without running it; for what is
+        in a zip file, OSError."""
+        return heavy_imports(self._main_file())
 
-    @contextlib.contextmanager
-    def _source(self) -> Iterator[Path]:
-        """The file that is run; of a folder or a zip file, its main program."""
+    def _main_file(self) -> Path:
+        """Return the file that is run; of a folder or a zip file, its main program."""
         main = find_main(self.job.script)
-        if main is None:
-            yield Path(self.job.script)
-            return
-        assert main.origin is not None
-        with unpacked(Path(main.origin)) as (source, _):
-            yield source
+        return Path(self.job.script if main is None else main.origin or "")
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
@@ -139,17 +131,15 @@ class ModuleWorkload(Workload[ModuleJob]):
     """A module, run as `python -m package.module args` would run it."""
 
     def check(self) -> None:
-        with unpacked(Path(self.job.script)) as (source, _):
-            _check_own_ranks(source, self.job)
+        _check_own_ranks(Path(self.job.script), self.job)
 
     def notes(self) -> list[str]:
-        with unpacked(Path(self.job.script)) as (source, _):
-            return _notes_on(source, self.job)
+        return _notes_on(Path(self.job.script), self.job)
 
     def preload(self) -> list[str]:
-        """Return the heavy modules that the module imports, found without running it."""
-        with unpacked(Path(self.job.script)) as (source, root):
-            return heavy_imports(source, root or Path.cwd())
+        """Return the heavy modules that the module imports, found without running it; for what is
+        in a zip file, OSError."""
+        return heavy_imports(Path(self.job.script), Path.cwd())
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before, as python does."""

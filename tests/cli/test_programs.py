@@ -99,11 +99,10 @@ def test_what_python_runs_by_its_path_runs_from_a_snapshot(hpcdist, make):
     assert told["argv"] == [str(snapshot_of(hpcdist) / path.relative_to(hpcdist.folder))]
 
 
-@pytest.mark.parametrize("make", [make_folder, make_zip])
 def test_what_a_main_program_and_its_modules_import_is_imported_before_the_fork(
-    hpcdist, make, monkeypatch
+    hpcdist, monkeypatch
 ):
-    path = make(hpcdist, "import torch.utils.data, PIL")
+    path = make_folder(hpcdist, "import torch.utils.data, PIL")
     monkeypatch.chdir(hpcdist.folder / "app")
     script = ScriptJob(name="x", script=str(path))
     assert load_workload(script).preload() == ["torch.utils.data", "PIL"]
