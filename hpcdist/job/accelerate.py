@@ -35,8 +35,10 @@ print(json.dumps({name: found[name] for name in found if os.environ.get(name) !=
 """
 _ONE_NODE = (
     *("--num_machines", "1", "--machine_rank", "0", "--gpu_ids", "all"),
-    *("--main_process_ip", "127.0.0.1", "--main_process_port", "0", "script.py"),
+    *("--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", "0"),
+    "script.py",
 )
+"""Arguments that change none of the variables that are kept."""
 _OF_LAUNCHERS = (
     *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"),
     *("PYTHONPATH", "ACCELERATE_CPU_AFFINITY"),

@@ -54,7 +54,7 @@ class _OwnFile(NamedTuple):
 def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
     """Return the heavy modules to import before the fork for the program in a file; its imports
     look first in `root`, or in its own folder. Raises what reading and parsing the file raises."""
-    folders = [root or path.parent, Path.cwd()]
+    folders = [*dict.fromkeys((root or path.parent, Path.cwd()))]
     if any(_find(folders, name) for name in PRELOADED_PACKAGES):
         return []  # the program may find a module of the user's in its place
     main, *others = files = _own_files(path, folders)
