@@ -291,9 +291,7 @@ class Coordinator:
                 self.stage = Stage.DUMPING
                 self.deadline = self.now() + _DUMP_S
                 self._broadcast(messages.Dump(attempt=self.attempt))
-            case messages.Quiet() | messages.OwnRanks() | messages.Stacks() if (
-                self.stage is Stage.RUNNING
-            ):
+            case messages.Quiet() | messages.Stacks() if self.stage is Stage.RUNNING:
                 self._quiet.on_message(node, message, self.members(), told.ends)
             case messages.Stacks() if self.stage is Stage.DUMPING:
                 told.hang_reports |= {report.end.rank: report for report in message.reports}

@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcdist.agent import messages
@@ -36,7 +37,6 @@ from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
 from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
 from hpcdist.agent.stacks import Stacks
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
@@ -69,7 +69,7 @@ _BUSY_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], Preload]
+    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], list[str]]
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -125,7 +125,7 @@ class Forkserver:
         os.set_blocking(self._reading, False)
         self._said = b""
 
-    def serve(self, preload: Callable[[], Preload]) -> NoReturn:
+    def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
         wake_up = wake_up_on([signal.SIGCHLD])
         channel = self._channel.fileno()
@@ -151,25 +151,22 @@ class Forkserver:
             if self._ending is not None:
                 self._go_on_ending(self._ending)
 
-    def _import(self, preload: Callable[[], Preload]) -> None:
-        not_imported: list[str] = []
+    def _import(self, preload: Callable[[], list[str]]) -> None:
         gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
-        try:
-            found = preload()
-            not_imported += found.notes()
-            for module in found.in_turn():
-                try:
-                    importlib.import_module(module)
-                except BaseException as error:  # noqa: BLE001 - also what a module raises to exit
-                    not_imported.append(f"{module}: {type(error).__name__}: {error}")
-        except (OSError, ValueError, SyntaxError) as error:  # the script has changed meanwhile
-            not_imported.append(str(error))
+        modules: list[str] = []
+        with suppress(Exception):  # the script is in a zip file, or has changed meanwhile
+            modules = preload()
+        for module in modules:
+            with suppress(
+                BaseException
+            ):  # also what a module raises to exit: the ranks will say it
+                importlib.import_module(module)
         # Objects that the collector never visits again stay in pages that the ranks share. To look
         # for garbage first takes 0.3 s after torch, and frees only holes in those pages.
         gc.freeze()
         gc.enable()
         threads = len(os.listdir("/proc/self/task"))
-        self._channel.send(messages.Ready(threads=threads, not_imported=not_imported))
+        self._channel.send(messages.Ready(threads=threads))
 
     def _obey(self, message: ToForkserver) -> None:
         try:

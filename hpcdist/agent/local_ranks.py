@@ -23,7 +23,6 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.own_ranks import OwnRanks
 from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
@@ -75,7 +74,6 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
-        self._own_ranks = OwnRanks(self._board)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
@@ -104,7 +102,6 @@ class LocalRanks:
         self._was_silent = self._is_quiet = False
         self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
-        self._own_ranks.begin()
         self._send(messages.Fork(orders=orders))
 
     def open_store(self, wanted: messages.OpenStore) -> None:
@@ -195,8 +192,6 @@ class LocalRanks:
         if silent is not None and not self._was_silent:
             self._was_silent = True
             self._tell(messages.Silent(attempt=self._attempt, rank=silent))
-        if (holds := self._own_ranks.look(self._watch.pids)) is not None:
-            self._tell(messages.OwnRanks(attempt=self._attempt, holds=holds))
         if self._watch.signs.look(self._watch.pids):
             quiet_s = self._watch.signs.quiet_s()
             is_quiet = quiet_s >= self._watch.signs.notice_s
@@ -239,8 +234,6 @@ class LocalRanks:
                 self._is_ready = True
                 if (num_more := message.threads - 1) > 0:
                     self._log(f"{num_more} threads were started by imports, before the fork")
-                for what in message.not_imported:
-                    self._log(f"left to the ranks to import: {what}")
             case messages.StoreOpened():
                 self._on_store(message.port, message.error)
             case messages.StoreLost():

@@ -174,13 +174,6 @@ class Quiet(Message, tag="quiet"):
     quiet_s: float
 
 
-class OwnRanks(Message, tag="own_ranks"):
-    """All ranks of the node wait for ranks that they have started themselves, or do so no more."""
-
-    attempt: int
-    holds: bool
-
-
 class Stacks(Message, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
     and End follows, or it is decided whether a quiet run hangs."""
@@ -318,8 +311,6 @@ class Ready(Message, tag="ready"):
 
     threads: int
     """Number of the forkserver's threads, its main thread included."""
-    not_imported: list[str]
-    """Modules that are left to the ranks to import, with the reason."""
 
 
 class StoreOpened(Message, tag="store_opened"):
@@ -376,7 +367,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

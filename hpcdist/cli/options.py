@@ -145,6 +145,7 @@ class JobOptions:
     max_restarts: str | None = None
     accelerate_config: str | None = None
     requeue: bool | None = None
+    force: bool = False
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
     max_parallel: int | None = None
@@ -233,6 +234,9 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
             "Continue in a new job after the time limit, a preemption or the loss of a "
             "node; with --no-requeue, end with exit code 75. [default: --requeue]"
         ),
+    ),
+    click.option(
+        "--force", is_flag=True, help="Start a script although it starts ranks itself (mp.spawn)."
     ),
     click.option(
         "--snapshot/--no-snapshot",
@@ -402,6 +406,8 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
     if options.requeue is not None:
         name = "--requeue" if options.requeue else "--no-requeue"
         flags["launch.requeue"] = Flag(name=name, value=options.requeue)
+    if options.force:
+        flags["force"] = Flag(name="--force", value=True)
     return flags
 
 

@@ -363,8 +363,12 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     """Config file of Hugging Face accelerate. Its ranks get the variables that accelerate launch
     would give them, and num_machines and num_processes count where neither the job nor a flag says
     how many; relative to the directory that you submit from, in a job file to that file."""
+    accelerate_config: str = ""
+    """Content of that file. It is read when you submit, and cannot be set in a job file."""
     environment: dict[str, str] = {}
     """Environment variables of the ranks; what the environment has already stays."""
+    force: bool = False
+    """Start the script although it starts ranks itself (`mp.spawn`), and would wait forever."""
 
     @property
     def is_given_by_path(self) -> bool:

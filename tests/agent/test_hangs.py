@@ -3,6 +3,7 @@
 import random
 import time
 
+import msgspec
 import pytest
 from waiting import wait_for
 

@@ -51,7 +51,7 @@ import importlib, os
 from hpcdist.job.spec import LightningJob
 from hpcdist.workloads import load_workload
 
-for name in load_workload(LightningJob(name="x")).preload().modules:
+for name in load_workload(LightningJob(name="x")).preload():
     importlib.import_module(name)
 import torch
 assert len(os.listdir("/proc/self/task")) == 1
