@@ -167,15 +167,6 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
 
 
-class EnergyUse(Struct, frozen=True, kw_only=True):
-    """The energy of a sample."""
-
-    per_sample_j: float
-    """Mean power while sampled / samples per second while stepping."""
-    covers: list[str]
-    """Devices whose energy is known: GPUs, processors."""
-
-
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank, or the node with all of its ranks, that held the others up throughout."""
 
@@ -245,9 +236,6 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
     """That they may use."""
     cpus_busy: float | None = None
     max_cpus_busy: float | None = None
-    max_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    """That the node has, other jobs' included."""
     node_cpus_busy: float | None = None
     """Busy CPUs over all processes of the node, whoever's they are."""
 
@@ -269,14 +257,10 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Mean of one GPU."""
     energy_j: float | None = None
     """Energy of all GPUs together, as long as they were sampled."""
-    cpu_energy_j: float | None = None
-    """Energy of the processors of all hosts and of their memory, whoever used them."""
     cpus_busy: float | None = None
     """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
     """CPUs that the ranks may use; those that simulated nodes share count once."""
-    max_memory_bytes: int | None = None
-    """Largest memory that the ranks of a node held."""
     nodes: list[NodeUsage] = []
     gpus: list[GpuUsage] = []
 
@@ -404,7 +388,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """None where nothing timed what computing hides."""
     flops: FlopRate | None = None
     """None where they were not counted."""
-    energy: EnergyUse | None = None
+    energy_per_sample_j: float | None = None
     """None where no meter tells, or no speed is known."""
     traces: list[str] = []
     """Chrome traces of the profiler, one per rank, relative to the run directory."""

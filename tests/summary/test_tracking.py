@@ -115,7 +115,6 @@ def test_what_was_used_is_of_all_nodes_and_stands_at_the_step_of_its_moment(trai
         "usage/gpu_utilization": [0.375, 0.875],
         "usage/gpu_power_w": [100.0, 100.0],
         "usage/max_gpu_memory_bytes": [2**31, 2**31],
-        "usage/max_memory_bytes": [2**30, 2**30],
     }
     used = {name: points for name, points in history.items() if name.startswith("usage/")}
     assert {name: [point.value for point in points] for name, points in used.items()} == expected
@@ -153,7 +152,6 @@ def write_usage(run, *, node, clock_ahead_s, cpus_busy, utilization):
                 "wall_s": 1.5,
                 "samples": 3,
                 "cpus_busy": even(cpus),
-                "memory_bytes": even(2**30),
                 "gpus": [gpu],
             }
         )

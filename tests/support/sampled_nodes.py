@@ -14,7 +14,6 @@ from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
 _OF_GPU = ("utilization", "memory_bytes", "power_w", "temperature_c", "throttled")
-_NODE_BYTES = 64 * 10**9
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
 
@@ -51,8 +50,6 @@ def _sample(draw: random.Random, num_gpus: int) -> Sample:
         node={
             "cpus_busy": busy,
             "node_cpus_busy": busy + draw.random(),
-            "memory_bytes": draw.randrange(10**9, 10**10),
-            "cpu_energy_j": draw.uniform(10, 300),
         },
         gpus=[_gpu_sample(draw, has_power=index < num_gpus - 1) for index in range(num_gpus)],
     )
@@ -79,7 +76,6 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
             host=f"host{one.node}",
             cpus=list(range(_NUM_CPUS)),
             num_cpus=_NUM_CPUS,
-            memory_bytes=_NODE_BYTES,
         )
         events.write("node", **to_fields(begin))
         facts = [
@@ -120,12 +116,8 @@ def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
         "gpu_memory_bytes": _GPU_BYTES if gpus else None,
         "gpu_power_w": _of_all(of_node, "power_w"),
         "energy_j": math.fsum(gpu["energy_j"] or 0 for gpu in gpus) if gpus else None,
-        "cpu_energy_j": math.fsum(
-            one.node["cpu_energy_j"] for own in of_node.values() for one in own
-        ),
         "cpus_busy": sum(node["cpus_busy"] for node in nodes),
         "num_cpus": _NUM_CPUS * len(nodes),
-        "max_memory_bytes": _largest(nodes, "max_memory_bytes"),
         "nodes": nodes,
         "gpus": gpus,
     }
@@ -139,8 +131,6 @@ def _node(node: int, samples: Sequence[Sample]) -> dict[str, Any]:
         "num_cpus": _NUM_CPUS,
         "cpus_busy": _mean(own, "cpus_busy"),
         "max_cpus_busy": max(found["cpus_busy"] for _, found in own),
-        "max_memory_bytes": max(found["memory_bytes"] for _, found in own),
-        "memory_bytes": _NODE_BYTES,
         "node_cpus_busy": _mean(own, "node_cpus_busy"),
     }
 

@@ -238,14 +238,12 @@ def _used(windows: Sequence[UsageWindow]) -> dict[str, float]:
     """Put all GPUs, or nodes, of one moment together, by the keys of the summary's `usage`."""
     gpus = [gpu for window in windows for gpu in window.gpus]
     cpus = [window.cpus_busy.mean for window in windows if window.cpus_busy]
-    memory = [window.memory_bytes.max for window in windows if window.memory_bytes]
     values: dict[str, tuple[Callable[[list[float]], float], list[float]]] = {
         "gpu_utilization": (mean, [gpu.utilization.mean for gpu in gpus if gpu.utilization]),
         "gpu_power_w": (mean, [gpu.power_w.mean for gpu in gpus if gpu.power_w]),
         "max_gpu_memory_bytes": (max, [gpu.memory_bytes.max for gpu in gpus if gpu.memory_bytes]),
         # Of a part of the nodes the sum is not that of the run.
         "cpus_busy": (math.fsum, cpus if len(cpus) == len(windows) else []),
-        "max_memory_bytes": (max, memory),
     }
     return {name: join(numbers) for name, (join, numbers) in values.items() if numbers}
 

@@ -35,7 +35,7 @@ from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, part
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import (
     NodeTotals,
-    energy_use,
+    energy_per_sample_j,
     flop_rate,
     num_cpus_of,
     summarize_usage,
@@ -163,7 +163,7 @@ def measure_run(
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
         flops=flop_rate(ranks, usage, samples_per_s=rate, world_size=world_size),
-        energy=energy_use(usage, samples_per_s=rate),
+        energy_per_sample_j=energy_per_sample_j(usage, samples_per_s=rate),
         traces=[
             own.communication.trace
             for own in ranks

@@ -298,9 +298,8 @@ def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
                 f", {format_percent(flops.utilization)} % of the peak of its devices by {by} (MFU)"
             )
         yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
-    if run.energy is not None:
-        of = " and ".join(run.energy.covers)
-        yield f"{run.energy.per_sample_j:,.3g} J per sample ({of})"
+    if run.energy_per_sample_j is not None:
+        yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
