@@ -102,7 +102,6 @@ class LocalRanks:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._was_silent = self._is_quiet = self._has_debugger = False
-        self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
         self._own_ranks.begin()
         self._send(messages.Fork(orders=orders))

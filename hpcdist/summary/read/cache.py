@@ -30,7 +30,6 @@ from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.base.version import __version__
-from hpcdist.runs.rank_files import list_places
 from hpcdist.runs.run import Run
 
 _COARSEST_CLOCK_S = 2.0
@@ -178,7 +177,7 @@ def take_fingerprint(run: Run) -> Fingerprint:
     """Fingerprint all files of a run that the summary reads; never fails."""
     folder = str(run.path)
     attempts = _names(f"{folder}/attempts")
-    events = _places(f"{folder}/events")
+    events = _names(f"{folder}/events")
     names = [
         *_SMALL_FILES,
         *(f"events/{place}" for place in events),
@@ -224,13 +223,6 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, stat.st_size, stat.st_mtime_ns
             elif entry.name != "__pycache__" and entry.is_dir():
                 yield from _sources(entry.path)
-
-
-def _places(folder: str) -> list[str]:
-    try:
-        return list_places(folder)
-    except OSError:
-        return []
 
 
 def _names(folder: str) -> list[str]:
