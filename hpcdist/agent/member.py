@@ -45,9 +45,9 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
+from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import DrillPlan
 from hpcdist.runs.verdict import Verdict
@@ -86,7 +86,7 @@ class Member:
         self._log = log
         self._on_hang = on_hang
         self._notes = Notes()
-        use_all_descriptors()  # the ranks get back the limit that their user has
+        use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
             node.job,
@@ -140,7 +140,6 @@ class Member:
         if note := note_on_device(self._node.plan.device, device):
             self._log(note)
         self._file.change(device=device, gpus=gpus)
-        self._node.check_descriptors(device)
         try:
             self._lead() if self._node.place.node_rank == 0 else self._join()
         except UNFIT:

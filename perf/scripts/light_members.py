@@ -28,7 +28,7 @@ from hpcdist.agent.follower import join_meeting
 from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.job.spec import Launch
-from hpcdist.machine.descriptors import use_all_descriptors
+from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import RankEnd
 
