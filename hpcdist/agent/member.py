@@ -282,7 +282,7 @@ class Member:
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
-        if self._is_closing or self._leaves_stranger():
+        if self._is_closing:
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
@@ -293,17 +293,6 @@ class Member:
                 attempt=self._attempts.number,
                 node=0,
             )
-
-    def _leaves_stranger(self) -> bool:
-        """Join again where the leader, before it had begun an attempt with this agent, turns out to
-        be one that may be of another life of the job."""
-        if self._follower is None or self._follower.is_certain or self._attempts.has_begun:
-            return False
-        self._log("the agent of node 0 left before it had begun: joining again")
-        self._follower.leave()
-        self._follower = None
-        self._join()
-        return True
 
     def _finish(self, verdict: Verdict) -> None:
         self._verdict = verdict
@@ -317,7 +306,7 @@ class Member:
             case messages.Ask():
                 self._ranks.inspect(order.request)
             case messages.Close():
-                self._is_closing = self._is_closing or not self._leaves_stranger()
+                self._is_closing = True
             case _:
                 self._ranks.obey(order)
 

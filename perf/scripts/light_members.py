@@ -56,7 +56,6 @@ class LightMember:
                 source=None,
                 timeout_s=JOIN_LIMIT_S,
                 give_up=lambda: False,
-                beats=True,
             )
         except Exception as error:  # noqa: BLE001 - told as the answer
             failed.append(f"node {self.node}: {error}")
