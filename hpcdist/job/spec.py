@@ -236,10 +236,10 @@ class Record(Section, frozen=True, kw_only=True):
     writes a Chrome trace into the run's folder traces, and what computing hides of communication.
     No figure of speed has these steps in it."""
     digest: CountOrZero = 0
-    """Steps from one digest of the parameters, the loss and the batch to the next, in each rank; 0:
-    none. By these the summary names the step and the rank at which replicas part, and `hpcdist
-    diff` the step at which two runs part. A digest takes about 2 ms per million parameters on one
-    CPU; its time belongs to no step."""
+    """Steps from one digest of the parameters to the next, in each rank; 0: none. By these the
+    summary names the step and the rank at which replicas part, and `hpcdist diff` the step at which
+    two runs part. A digest takes about 2 ms per million parameters on one CPU; its time belongs to
+    no step."""
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
     share of what the device can do (MFU). A tenth of a second to one second."""

@@ -26,8 +26,8 @@ from msgspec import Struct
 from hpcdist.base.progress import track
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
+from hpcdist.summary.figures.peers import Replicas
 from hpcdist.summary.figures.rank import RankFigures, measure_rank
-from hpcdist.summary.figures.replicas import Replicas
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
 from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect

@@ -333,10 +333,6 @@ class Parting(Struct, frozen=True, kw_only=True):
     """The ranks with other parameters than most."""
     others: list[int]
     """The ranks that most are, which have one set of parameters."""
-    first_part: str | None = None
-    """First module, or parameter, of the model that differs from that of most in `ranks[0]`."""
-    num_parts: int = 0
-    """Parts that differ there."""
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):

@@ -186,8 +186,6 @@ class TrainingRank:
         )
         shares = [share for _, shares in steps for share in shares]
         batches = self._source.epoch(order, shares, position.epoch)
-        if self._digester is not None:
-            self._digester.begin()
         self.timer.begin()
         return steps, batches
 
@@ -198,8 +196,6 @@ class TrainingRank:
         if not self._source.on_device:
             batch = self._source.bring(batch)
             self.timer.mark("host_to_device")
-        if self._digester is not None:
-            self._digester.note_batch(batch)
         return batch
 
     def sum_losses(self, logits: Tensor, labels: Tensor, num_samples: int) -> Tensor:
@@ -229,7 +225,7 @@ class TrainingRank:
         rate = self._learning_rate
         self.timer.step(samples=samples, loss=loss, learning_rate=rate)
         if self._digester is not None:
-            self._digester.step(self.progress.position.step, loss=loss, learning_rate=rate)
+            self._digester.step(self.progress.position.step, loss=loss)
 
     # The end of an epoch, and of the training.
 
@@ -259,8 +255,6 @@ class TrainingRank:
         """Record the last window of steps, and what was held."""
         if self._profiler is not None:
             self._profiler.finish()
-        if self._digester is not None:
-            self._digester.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)

@@ -130,7 +130,6 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         memories=events["memory"],
         notes=events["note"],
         flops=events["flops"],
-        digested=events["digested"],
         digests=events["digest"],
         communications=events["communication"],
         ends=events["end"],
