@@ -81,12 +81,6 @@ class Data(Section, frozen=True, kw_only=True):
     transform: str | tuple[str | dict[str, Any], ...] = "none"
     """Transforms of training images: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
-    device_transform: Literal["auto"] | bool = "auto"
-    """Transform whole batches by kornia on the model's device, instead of images one by one on the
-    CPUs. This applies to the first transform of the list that draws random numbers, and to all
-    after it. The random values are different, and pixels differ a little. auto: on GPUs, if decoder
-    is fast, kornia is installed, whole batches support every transform, and images have one size
-    before random crops."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"
@@ -523,7 +517,6 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    device_transform: OneOrSeveral[Literal["auto"] | bool] = "auto"
     decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
     reads: OneOrSeveral[Count | None] = None
     cache: OneOrSeveral[Literal["auto"] | bool] = False

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.device_transforms import device_note, transform_on
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
@@ -52,7 +51,7 @@ class TrainingRank:
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
-        data = load_data(job.data, seed=job.train.seed, device=context.device)
+        data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
         mem_gb = job.resources.mem_gb
         share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
@@ -73,7 +72,6 @@ class TrainingRank:
         )
         self.progress = Progress(context, job, self.plan)
         self.progress.note(self.precision.note(self.device))
-        self.progress.note(device_note(job.data, context.device))
         self.strategy = STRATEGIES[strategy_of(job, context.world_size)]
         memory_format = pick_memory_format(
             model,
@@ -131,7 +129,6 @@ class TrainingRank:
             num_threads=torch.get_num_threads(),
             train_samples=self.plan.num_samples,
             test_samples=self._num_test_samples,
-            transform_on=transform_on(self.job.data, self.context.device),
             steps_per_epoch=self.plan.num_steps(),
             total_steps=self.progress.total_steps,
         )
