@@ -139,7 +139,7 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
 @click.option(
     "--with-disturbed",
     is_flag=True,
-    help="Also compare runs during which something else used their CPUs or GPUs.",
+    help="Also compare runs during which something else used their CPUs.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all runs again instead of using the cache.")
 @click.option(

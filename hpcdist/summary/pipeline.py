@@ -23,7 +23,6 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
-from hpcdist.summary.figures.disturbance import find_overlaps
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
@@ -62,8 +61,7 @@ def summarize(
     `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
     called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
     None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
-    job came to. With `compares_disturbed` runs are compared though something else used their CPUs
-    or GPUs.
+    job came to. With `compares_disturbed` runs are compared though something else used their CPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -80,7 +78,8 @@ def summarize(
         if measurement.run is not None:
             state, account = known.get(run.id), accounting.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    measured = _find_disturbed(measured, are_compared=compares_disturbed)
+    if not compares_disturbed:
+        measured = list(map(_set_aside, measured))
     compared = compare_runs(measured)
     summaries = _beside_each_other(measured, compared, goal=goal)
     return Summary(
@@ -123,25 +122,12 @@ def _ask(
     return known, accounting or {}
 
 
-def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> list[MeasuredRun]:
-    """Tell which runs something else disturbed, and set them aside unless they are compared."""
-    overlaps = find_overlaps({run.figures.run: run.stays for run in measured})
-    found = []
-    for run in measured:
-        disturbed = overlaps.get(run.figures.run) or run.figures.disturbed
-        if disturbed is None:
-            found.append(run)
-            continue
-        figures = msgspec.structs.replace(run.figures, disturbed=disturbed)
-        set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
-        found.append(
-            msgspec.structs.replace(
-                run,
-                figures=figures,
-                set_aside=None if are_compared else set_aside,
-            )
-        )
-    return found
+def _set_aside(run: MeasuredRun) -> MeasuredRun:
+    """Return a run as one that is not compared where something else disturbed it."""
+    if (disturbed := run.figures.disturbed) is None:
+        return run
+    set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
+    return msgspec.structs.replace(run, set_aside=set_aside)
 
 
 def _beside_each_other(

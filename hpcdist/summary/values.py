@@ -74,11 +74,6 @@ class Forecast(Struct, frozen=True, kw_only=True):
     refused_because: str | None = None
     """Why there is none."""
     sizes: list[ForecastSize] = []
-    terms_s: dict[str, float] | None = None
-    """Seconds of a step at the largest size, by term of the best fit."""
-    error: float | None = None
-    """By how much the best fit misses a size that it was fitted without: the root of the mean
-    square, relative."""
     notes: list[str] = []
     """Assumptions that it makes."""
 
@@ -367,7 +362,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     parting: Parting | None = None
     """None where the ranks are no replicas, never parted, or `record.digest` is off."""
     disturbed: str | None = None
-    """Other work on its CPUs or GPUs, in words; None where nothing is known of it."""
+    """Other work on its CPUs, in words; None where nothing is known of it."""
     samples_per_s: Measure | None = None
     """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""

@@ -232,7 +232,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ),
     ],
     ids=[
-        *("no-workers", "twice", "preset-twice", "device", "data", "root", "model"),
+        *("no-workers", "twice", "preset-twice", "data", "root", "model"),
         *("two-steps", "too-many"),
     ],
 )
