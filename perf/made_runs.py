@@ -119,7 +119,6 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         busy = num_cpus * drawing.uniform(0.8, 1)
         node = {
             "cpus_busy": busy,
-            "node_cpus_busy": busy,
         }
         sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
         window = windows.add(sample, time_s=0.0)

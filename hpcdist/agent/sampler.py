@@ -229,21 +229,18 @@ class HostReader:
         return len(self._busy_s)
 
     def sample(self, length_s: float) -> dict[str, float]:
-        """Return `node_cpus_busy` and `bound_cpus_busy` since the last sample, `length_s` ago; what
-        the host does not tell is left out."""
+        """Return `bound_cpus_busy` since the last sample, `length_s` ago; nothing where the host
+        does not tell it."""
         before, self._busy_s = self._busy_s, self._read_cpus()
         used_s = {
             cpu: max(0.0, busy_s - before[cpu])
             for cpu, busy_s in self._busy_s.items()
             if cpu in before
         }
-        if length_s <= 0 or not used_s:
-            return {}
-        found = {"node_cpus_busy": sum(used_s.values()) / length_s}
         bound_to = used_s.keys() if self._cpus is None else self._cpus
-        if all(cpu in used_s for cpu in bound_to):
-            found["bound_cpus_busy"] = sum(used_s[cpu] for cpu in bound_to) / length_s
-        return found
+        if length_s <= 0 or not used_s or any(cpu not in used_s for cpu in bound_to):
+            return {}
+        return {"bound_cpus_busy": sum(used_s[cpu] for cpu in bound_to) / length_s}
 
     def _read_cpus(self) -> dict[int, float]:
         """Return the busy seconds of each CPU since the host was started."""
@@ -308,13 +305,11 @@ class _Gpu:
         name = self._ask("name", self._nvml.nvmlDeviceGetName)
         driver = self._ask("driver", lambda _: self._nvml.nvmlSystemGetDriverVersion())
         memory = self._ask("memory_bytes", self._memory)
-        limit_mw = self._ask("power_limit", self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return GpuFacts(
             uuid=uuid,
             name=_text(name),
             driver=_text(driver),
             memory_bytes=int(memory.total) if memory is not None else None,
-            power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
         )
 
     def sample(self, length_s: float) -> dict[str, float]:
@@ -324,9 +319,6 @@ class _Gpu:
             "utilization": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
             "memory_bytes": lambda gpu: self._memory(gpu).used,
             "power_w": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            "temperature_c": lambda gpu: nvml.nvmlDeviceGetTemperature(
-                gpu, nvml.NVML_TEMPERATURE_GPU
-            ),
             "throttled": lambda gpu: bool(
                 nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED
             ),

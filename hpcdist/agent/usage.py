@@ -23,10 +23,9 @@ Count = Annotated[int, Meta(ge=0, le=10**18)]
 
 
 class Spread(Struct, frozen=True, kw_only=True, gc=False):
-    """A quantity within a window: its mean over time, its smallest and its largest sample."""
+    """A quantity within a window: its mean over time, and its largest sample."""
 
     mean: Amount
-    min: Amount
     max: Amount
 
 
@@ -37,7 +36,6 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     name: str | None = None
     memory_bytes: Count | None = None
     """Its memory."""
-    power_limit_w: Amount | None = None
     driver: str | None = None
     """Version of its driver."""
 
@@ -67,7 +65,6 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
     """Share of the time, 0 to 1, in which anything ran on it."""
     memory_bytes: Spread | None = None
     power_w: Spread | None = None
-    temperature_c: Spread | None = None
     throttled: Spread | None = None
     """1 while heat or the power supply slow it down, else 0: the mean is the share of the time."""
     energy_j: Amount | None = None
@@ -81,10 +78,9 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
     samples: Count
     cpus_busy: Spread | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
-    node_cpus_busy: Spread | None = None
-    """The same of all processes on the node, whoever's they are."""
     bound_cpus_busy: Spread | None = None
-    """The same on the CPUs that the ranks are bound to; on all, where they are bound to none."""
+    """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
+    all, where they are bound to none."""
     gpus: list[GpuWindow] = []
     """In the order of those in the `node` event."""
 
@@ -155,11 +151,12 @@ def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Sp
     spreads = {}
     for name in dict.fromkeys(name for _, values in found for name in values):
         own = [(length_s, values[name]) for length_s, values in found if name in values]
-        low, high = min(value for _, value in own), max(value for _, value in own)
+        values_of = [value for _, value in own]
+        low, high = min(values_of), max(values_of)
         whole_s = sum(length_s for length_s, _ in own)
         mean = sum(length_s * value for length_s, value in own) / whole_s if whole_s else low
         mean = min(high, max(low, mean))  # whatever the rounding
-        spreads[name] = Spread(mean=_short(mean), min=_short(low), max=_short(high))
+        spreads[name] = Spread(mean=_short(mean), max=_short(high))
     return spreads
 
 

@@ -17,8 +17,8 @@ _NEXT_TIMEOUT_S = 3.0
 class CommandFailedError(SchedulerError):
     """A command ended with an error; `said` is what it wrote."""
 
-    def __init__(self, message: str, *, said: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, said: str) -> None:
+        super().__init__(message, hint="if it lasts, try it by hand")
         self.said = said
 
 
@@ -157,5 +157,4 @@ def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
     return CommandFailedError(
         f"{shlex.join(done.args)} ended with exit code {done.returncode} and said: {lines}",
         said=said,
-        hint="if it lasts, try it by hand",
     )

@@ -214,9 +214,7 @@ class GpuUsage(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     """That it has."""
     power_w: float | None = None
-    max_power_w: float | None = None
     energy_j: float | None = None
-    max_temperature_c: float | None = None
     throttled: float | None = None
     """Share of the time in which heat or the power supply slowed it down."""
 
@@ -230,9 +228,6 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
     num_cpus: float | None = None
     """That they may use."""
     cpus_busy: float | None = None
-    max_cpus_busy: float | None = None
-    node_cpus_busy: float | None = None
-    """Busy CPUs over all processes of the node, whoever's they are."""
 
 
 class UsageSummary(Struct, frozen=True, kw_only=True):
@@ -242,8 +237,6 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Longest time that a node was sampled."""
     gpu_utilization: float | None = None
     """Mean over all GPUs and the time."""
-    max_gpu_utilization: float | None = None
-    """Mean of the GPU that was used most."""
     max_gpu_memory_bytes: int | None = None
     """Largest memory that a GPU held."""
     gpu_memory_bytes: int | None = None

@@ -136,13 +136,13 @@ def write_usage(run, *, node, clock_ahead_s, cpus_busy, utilization):
     begun_s = BEGUN_S + clock_ahead_s
 
     def even(value):
-        return {"mean": value, "min": value, "max": value}
+        return {"mean": value, "max": value}
 
     events = [{"event": "node", "time_s": begun_s, "begin_s": begun_s, "node": node}]
     for end_s, cpus, busy in zip((1.5, 3.5), cpus_busy, utilization, strict=True):
         gpu = {
             "utilization": even(busy),
-            "memory_bytes": {"mean": 2**30, "min": 0, "max": 2**31},
+            "memory_bytes": {"mean": 2**30, "max": 2**31},
             "power_w": even(100.0),
         }
         events.append(

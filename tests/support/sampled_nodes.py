@@ -13,7 +13,7 @@ from hpcdist.agent.usage import GpuFacts, NodeBegin, Sample, Windows, to_fields
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
-_OF_GPU = ("utilization", "memory_bytes", "power_w", "temperature_c", "throttled")
+_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
 
@@ -49,7 +49,6 @@ def _sample(draw: random.Random, num_gpus: int) -> Sample:
         length_s=draw.uniform(0.5, 3),
         node={
             "cpus_busy": busy,
-            "node_cpus_busy": busy + draw.random(),
         },
         gpus=[_gpu_sample(draw, has_power=index < num_gpus - 1) for index in range(num_gpus)],
     )
@@ -60,7 +59,6 @@ def _gpu_sample(draw: random.Random, *, has_power: bool) -> dict[str, float]:
     return {
         "utilization": draw.random(),
         "memory_bytes": draw.randrange(10**9, _GPU_BYTES),
-        "temperature_c": draw.randrange(30, 90),
         "throttled": draw.randrange(2),
         **(power if has_power else {}),
     }
@@ -111,7 +109,6 @@ def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
     return {
         "sampled_s": max(math.fsum(one.length_s for one in own) for own in of_node.values()),
         "gpu_utilization": _of_all(of_node, "utilization"),
-        "max_gpu_utilization": _largest(gpus, "utilization"),
         "max_gpu_memory_bytes": fullest,
         "gpu_memory_bytes": _GPU_BYTES if gpus else None,
         "gpu_power_w": _of_all(of_node, "power_w"),
@@ -130,8 +127,6 @@ def _node(node: int, samples: Sequence[Sample]) -> dict[str, Any]:
         "host": f"host{node}",
         "num_cpus": _NUM_CPUS,
         "cpus_busy": _mean(own, "cpus_busy"),
-        "max_cpus_busy": max(found["cpus_busy"] for _, found in own),
-        "node_cpus_busy": _mean(own, "node_cpus_busy"),
     }
 
 
@@ -150,9 +145,7 @@ def _gpu(node: int, index: int, samples: Sequence[Sample]) -> dict[str, Any]:
         "max_memory_bytes": most["memory_bytes"],
         "memory_bytes": _GPU_BYTES,
         "power_w": _mean(own, "power_w"),
-        "max_power_w": most["power_w"],
         "energy_j": math.fsum(energies_j) if energies_j else None,
-        "max_temperature_c": most["temperature_c"],
         "throttled": _mean(own, "throttled"),
     }
 

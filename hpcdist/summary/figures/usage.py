@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
 from hpcdist.base.statistics import mean
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.summary.figures.rank import RankFigures, largest
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
 
@@ -125,7 +125,6 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     return UsageSummary(
         sampled_s=max(totals.length_s for totals in merged),
         gpu_utilization=utilization.mean,
-        max_gpu_utilization=largest(gpu.totals["utilization"].mean for gpu in gpus),
         max_gpu_memory_bytes=fullest.totals["memory_bytes"].max_whole if fullest else None,
         gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
         gpu_power_w=power.mean,
@@ -160,8 +159,6 @@ def _node_usage(totals: NodeTotals) -> NodeUsage:
         host=begin.host if begin else None,
         num_cpus=begin.num_cpus if begin else None,
         cpus_busy=totals.totals["cpus_busy"].mean,
-        max_cpus_busy=totals.totals["cpus_busy"].max,
-        node_cpus_busy=totals.totals["node_cpus_busy"].mean,
     )
 
 
@@ -174,9 +171,7 @@ def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
         max_memory_bytes=gpu.totals["memory_bytes"].max_whole,
         memory_bytes=gpu.facts.memory_bytes,
         power_w=gpu.totals["power_w"].mean,
-        max_power_w=gpu.totals["power_w"].max,
         energy_j=gpu.energy_j,
-        max_temperature_c=gpu.totals["temperature_c"].max,
         throttled=gpu.totals["throttled"].mean,
     )
 

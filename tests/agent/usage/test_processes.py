@@ -117,4 +117,4 @@ def test_the_node_is_at_least_as_busy_as_a_rank_on_it(rank):
     tell("spin(1.0)")
     length_s = time.monotonic() - begin_s
     found = node.sample(length_s)
-    assert found["node_cpus_busy"] * length_s > 1.0 - ROUGHLY_S
+    assert found["bound_cpus_busy"] * length_s > 1.0 - ROUGHLY_S
