@@ -151,8 +151,7 @@ def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Sp
     spreads = {}
     for name in dict.fromkeys(name for _, values in found for name in values):
         own = [(length_s, values[name]) for length_s, values in found if name in values]
-        values_of = [value for _, value in own]
-        low, high = min(values_of), max(values_of)
+        low, high = min(value for _, value in own), max(value for _, value in own)
         whole_s = sum(length_s for length_s, _ in own)
         mean = sum(length_s * value for length_s, value in own) / whole_s if whole_s else low
         mean = min(high, max(low, mean))  # whatever the rounding
