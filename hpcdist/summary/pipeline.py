@@ -27,7 +27,6 @@ from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wante
 from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import Measurement, find_measurements
-from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.records import Fault
 from hpcdist.summary.read.search import leave_out_copies
@@ -47,9 +46,8 @@ def summarize(
     states: Mapping[str, State] | Ask[State],
     *,
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
-    cache: SummaryCache | None = None,
+    uses_kept: bool = False,
     num_workers: int | None = 1,
-    warn: Callable[[str], None] | None = None,
     goal: Goal | None = None,
     compares_disturbed: bool = False,
 ) -> Summary:
@@ -57,11 +55,12 @@ def summarize(
 
     `states` holds, by run id, what the scheduler says of runs that have no verdict, and
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
-    With a cache, only runs that changed are read.
-    `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
-    called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
-    None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
-    job came to. With `compares_disturbed` runs are compared though something else used their CPUs.
+    With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
+    those of the user's other runs are kept.
+    `num_workers` processes are forked where there is much to read; None is one per CPU. `goal` is
+    the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or else the
+    largest accuracy that all done runs of a job came to. With `compares_disturbed` runs are
+    compared though something else used their CPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -71,7 +70,7 @@ def summarize(
         skipped.append(sentence(copy, Fault(path=".", text=text)))
     # Before anything is read: what is asked may bring files of runs here.
     known = _ask_states(runs, states)
-    measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
+    measurements = find_measurements(runs, uses_kept=uses_kept, num_workers=num_workers)
     known, accounting = _ask(runs, measurements, states, accounting, known=known)
     for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]

@@ -380,19 +380,18 @@ def profile(folder: Path) -> list[Sample]:
 
 
 def cache(folder: Path) -> list[Sample]:
-    from hpcdist.summary.read.cache import Fingerprint, SummaryCache
+    from hpcdist.summary.read.cache import Fingerprint, read_kept, write_kept
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
-    fingerprint = Fingerprint(b"x" * 16, 10, 1.0, has_verdict=True)
+    fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
     measured = msgspec.msgpack.encode({"samples_per_s": 100.0, "steps": list(range(50))})
-    SummaryCache(folder / "cache").keep([(run, fingerprint, measured)])
-    (path,) = (folder / "cache").iterdir()
-    content = path.read_bytes()
+    write_kept(run, fingerprint, measured, version="1")
+    content = run.figures_file.read_bytes()
 
     def read(content: bytes) -> bool:
-        path.write_bytes(content)
-        found = SummaryCache(folder / "cache").find(run, fingerprint)
+        run.figures_file.write_bytes(content)
+        found = read_kept(run, fingerprint, version="1")
         assert found is None or bytes(found) == measured
         return found is not None
 
