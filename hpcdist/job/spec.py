@@ -223,7 +223,7 @@ class Record(Section, frozen=True, kw_only=True):
     window_s: Positive = 0.25
     """Shortest window of steps that one event covers, in seconds."""
     usage_s: PositiveOrZero = 5.0
-    """Seconds between samples of the use of GPUs, CPUs and memory; 0: never. In the first minute,
+    """Seconds between samples of the use of GPUs and CPUs; 0: never. In the first minute,
     samples are taken more often."""
     profile_steps: Annotated[int, Meta(ge=0, le=100)] = 0
     """Steps that torch's profiler looks at, at most 100, after the first three; 0: none. Each rank
