@@ -220,7 +220,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "stop", "place", "opened")
+OTHER_KINDS = ("model", "setup", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 
