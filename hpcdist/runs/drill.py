@@ -1,7 +1,7 @@
 """A drill: the disturbances that an agent brings upon its own run, and what it tells of them.
 
 Only `hpcdist drill` puts a plan into a run's spec.json. No key of a job file, no flag and no
-profile stands for one, the seal of a submission covers it, and a run that is resumed has none.
+profile stands for one, and a run that is resumed has none.
 """
 
 from __future__ import annotations

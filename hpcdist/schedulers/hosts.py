@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcdist.base import files
-from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
@@ -133,9 +133,11 @@ def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
 def _check_own(logs: Path) -> None:
     """End the job where somebody else has put another folder in the place of the run's: what is
     written there now is executed on all hosts."""
-    for folder in (logs.parent, logs):
-        if not is_own(folder):
-            sys.exit(f"hpcdist: {folder} belongs to {owner_of(folder)}: nothing of it was run")
+    try:
+        for folder in (logs.parent, logs):
+            check_own_folder(folder, with_content=False)
+    except NotOwnError as error:
+        sys.exit(f"hpcdist: {error.message}")
 
 
 class Job(NamedTuple):

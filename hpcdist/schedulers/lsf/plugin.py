@@ -226,7 +226,7 @@ class LsfExecutor(core.Executor):
             self.folder,
             job_class=LsfJob,
             num_tasks=_tasks_per_node(self.parameters) * int(self.parameters.get("nodes", 1)),
-            send=lambda _: self._send(script, executor.pickles),
+            send=lambda: self._send(script, executor.pickles),
             take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
             array_from=None if array_size is None else 1,
             has_own_names=True,

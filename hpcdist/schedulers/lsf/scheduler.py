@@ -14,7 +14,6 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
@@ -170,10 +169,9 @@ def _send(
 
     said: list[str] = []
 
-    def send(seal: str) -> str:
-        sealed = script.replace(PLACEHOLDER, seal)
-        files.write_whole(target.script_file, sealed)
-        job_id, lines = submit_script(sealed, target.name, environment=submission_environment())
+    def send() -> str:
+        files.write_whole(target.script_file, script)
+        job_id, lines = submit_script(script, target.name, environment=submission_environment())
         said.extend(lines)
         return job_id
 

@@ -49,4 +49,4 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.entry import main
 main()
-' "$logs" SEAL-OF-THIS-JOB
+' "$logs"
