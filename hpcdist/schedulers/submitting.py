@@ -16,7 +16,6 @@ import shlex
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,21 +52,16 @@ class ScriptExecutor(core.Executor):
         send: Callable[[], str],
         take_back: Callable[[Sequence[str]], object],
         array_from: int | None = None,
-        has_own_names: bool = False,
     ) -> None:
         """`send` gives the script to the scheduler and returns the job's id, of an array its own;
         `take_back` ends jobs by submitit's ids; `array_from` is the number of an array's first
-        element, None where there is no array. With `has_own_names`, others may submit to the same
-        folder at this moment."""
+        element, None where there is no array."""
         super().__init__(folder)
         self.job_class = job_class
         self._num_tasks = num_tasks
         self._send = send
         self._take_back = take_back
         self._array_from = array_from
-        self._prefix = f"{uuid.uuid4().hex}-" if has_own_names else ""
-        self.pickles: list[Path] = []
-        """As they are called by their places in the submission."""
 
     def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
         """Submit one callable, or those of an array; return submitit's ids of the jobs.
@@ -81,8 +75,8 @@ class ScriptExecutor(core.Executor):
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         first = self._array_from
         places = range(first or 0, (first or 0) + len(delayed_submissions))
-        self.pickles = [_unnamed_pickle(folder, place, self._prefix) for place in places]
-        for delayed, path in zip(delayed_submissions, self.pickles, strict=True):
+        pickles = [_unnamed_pickle(folder, place) for place in places]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
             delayed.dump(path)
             path.chmod(files.PRIVATE_FILE)  # jobs refuse what others can write
         job_id = self._send()
@@ -90,11 +84,8 @@ class ScriptExecutor(core.Executor):
         tasks = list(range(self._num_tasks))
         jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
         try:
-            for job, path in zip(jobs, self.pickles, strict=True):
-                if self._prefix:
-                    job.paths.move_temporary_file(path, "submitted_pickle")
-                else:
-                    _name_pickle(path, job.paths.submitted_pickle)
+            for job, path in zip(jobs, pickles, strict=True):
+                _name_pickle(path, job.paths.submitted_pickle)
         except OSError:  # a quota, say: the jobs would find nothing to do
             self._take_back(ids)
             raise
@@ -141,8 +132,8 @@ def start_local_controller(
 # Within a job.
 
 
-def _unnamed_pickle(folder: Path, place: int, prefix: str = "") -> Path:
-    return folder / f"{prefix}task-{place}.pkl"
+def _unnamed_pickle(folder: Path, place: int) -> Path:
+    return folder / f"task-{place}.pkl"
 
 
 def _adopt_pickle(folder: Path) -> None:

@@ -164,7 +164,8 @@ def _send(
     job: JobSpec, target: Target, tasks: Sequence[Task], script: str
 ) -> tuple[list[str], list[str]]:
     """Call bsub once; return the jobs' ids, and what LSF had to say."""
-    from hpcdist.schedulers.lsf.plugin import LsfJob
+    from submitit.local.local import LocalJob
+
     from hpcdist.schedulers.submitting import ScriptExecutor
 
     said: list[str] = []
@@ -177,7 +178,7 @@ def _send(
 
     executor = ScriptExecutor(
         target.submitit_folder,
-        job_class=LsfJob,
+        job_class=LocalJob,
         num_tasks=job.resources.nodes,
         send=send,
         take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
