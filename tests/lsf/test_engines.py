@@ -1,4 +1,4 @@
-"""An engine that knows less than IBM's, and an LSF that does not answer: what works, what is said."""
+"""An engine that knows less than IBM's, and an LSF that does not answer: what works then."""
 
 import json
 
