@@ -282,7 +282,7 @@ class RequestFile:
                 self._offset = max(self._offset, size - _MOST_BYTES_AT_ONCE)
                 file.seek(self._offset)
                 text = file.read(size - self._offset)
-        except OSError:  # of a run of an older version
+        except OSError:  # somebody has removed it
             return []
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_BYTES_AT_ONCE else 0)
         self._offset += end

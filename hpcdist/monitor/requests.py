@@ -51,10 +51,6 @@ def ask(
 def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], None]) -> Answer:
     try:
         send(run, request)
-    except FileNotFoundError:
-        raise UserError(
-            f"run {run.id} was submitted by an older hpcdist, which cannot be asked"
-        ) from None
     except OSError as error:
         raise HpcdistError(f"run {run.id} cannot be asked: {files.reason(error)}") from None
     begin_s = time.monotonic()

@@ -273,8 +273,7 @@ class Run:
         """Return the log of a rank in an attempt where there is one, without listing those of
         others."""
         path = self.log_file(rank, attempt)
-        older = self.logs_folder / path.name  # as versions had it that made no inner folders
-        return next((each for each in dict.fromkeys((path, older)) if each.exists()), None)
+        return path if path.exists() else None
 
     # Small files.
 

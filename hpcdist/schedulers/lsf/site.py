@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -314,7 +315,7 @@ def make_partitions(
     )
 
 
-def memory_is_per(parameters: str) -> str:
+def memory_is_per(parameters: str) -> Literal["slot", "host", "job"]:
     """Return what rusage[mem=...] is counted per, from `bparams -a`: per host, unless a site says
     that it is per task."""
     if not _PARAMETER.search(parameters):

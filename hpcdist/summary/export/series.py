@@ -144,8 +144,8 @@ def _points(attempt: Attempt) -> Iterator[tuple[str, Point]]:
 
 
 def _of_window(window: Window) -> Iterator[tuple[str, float]]:
-    if window.train_loss is not None:
-        yield "loss/train", window.train_loss
+    if window.mean_loss is not None:
+        yield "loss/train", window.mean_loss
     if window.learning_rate is not None:
         yield "learning_rate", window.learning_rate
     total_s = window.step_time_s.sum
