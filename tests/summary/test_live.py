@@ -37,7 +37,8 @@ def growing(make_run, events):
                 times_s=[0.1] * 10,
                 samples=100,
                 time_s=BEGUN_S + shift_s + number,
-                loss=1.0 / number + attempt,
+                number=number - 1,
+                mean_loss=1.0 / number + attempt,
             )
             for number in numbers
         ]
