@@ -38,7 +38,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     """None: none was due."""
     went_on: str = "-"
     """Where, in words."""
-    went_on_step: int | None = None
     loss: str = "-"
     """Against the undisturbed run, in words."""
     lost: str = "-"
@@ -214,7 +213,6 @@ def _started_again(evidence: Evidence, entry: JournalEntry, attempt: Attempt) ->
         verdict=None if verdict is None else verdict.kind,
         is_verdict_right=_is_right(entry, verdict),
         went_on=f"step {back.step}" if back.how == "step" else _WHERE[back.how],
-        went_on_step=back.step,
         loss=_compare(evidence, back.attempt, back.step or 0) if is_comparable else "-",
         lost=back.lost,
         lost_steps=back.lost_steps,

@@ -128,7 +128,6 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
     """Git's view of the directory that a run was submitted from."""
 
     commit: str | None = None
-    branch: str | None = None
     dirty: bool | None = None
     """Some tracked file has changes."""
 

@@ -95,7 +95,7 @@ class QuietRun:
             return
         self._have_own_ranks.add(node)
         if self.world_size > 1 and self._have_own_ranks >= set(members) and self._hang is None:
-            self._tell(SENTENCE, since_s=self.unix_now())
+            self._tell(SENTENCE)
 
     def on_time(self) -> None:
         if self.now() >= self.deadline:
@@ -138,18 +138,16 @@ class QuietRun:
         if self._hang is not None:
             return
         quiet_s = min(self._nodes.values())
-        now_s = self.unix_now()
-        clock = time.strftime("%H:%M:%S", time.localtime(now_s - quiet_s))
+        clock = time.strftime("%H:%M:%S", time.localtime(self.unix_now() - quiet_s))
         silence = f"no rank has worked since {clock}"
         found = describe_hang(reports, self.world_size, ends, silence=silence)
-        self._tell(found.sentence, rank=found.first.rank, since_s=now_s - quiet_s)
+        self._tell(found.sentence, rank=found.first.rank)
 
-    def _tell(self, sentence: str, *, rank: int | None = None, since_s: float) -> None:
+    def _tell(self, sentence: str, *, rank: int | None = None) -> None:
         self._hang = Hang(
             attempt=self.attempt,
             message=sentence,
             rank=rank,
-            since_s=since_s,
             time_s=self.unix_now(),
         )
         self.note(self._hang)
