@@ -224,7 +224,7 @@ def test_the_time_limit_of_the_job_ends_it(launch, write_script):
     [
         ("ValueError('half a pair \\udcff')", "ValueError", "half a pair \\udcff"),
         ("Odd()", "Odd", "(its message cannot be shown)"),
-        ("RuntimeError('x' * 1_000_000)", "RuntimeError", "990000 letters left out"),
+        ("RuntimeError('x' * 1_000_000)", "RuntimeError", "letters left out"),
     ],
     ids=["surrogate", "unprintable", "endless"],
 )
