@@ -4,6 +4,7 @@ import json
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,11 @@ def test_a_job_runs_as_it_was_submitted(user):
     user.done(run)
     assert log(run) == "as it was\n"
     assert os.path.exists(user.folder / "say.py")
+
+
+def test_hpcdist_detects_the_site_where_there_is_no_slurm(lsf, tmp_path):
+    assert lsf.run("sh", "-c", "command -v sinfo", check=False).returncode != 0
+    words = (sys.executable, "-m", "hpcdist", "cluster", "detect", "--scheduler=lsf")
+    found = lsf.run(*words, cwd=tmp_path).stdout
+    assert "gpuv100" in found
+    assert "closed" not in found
