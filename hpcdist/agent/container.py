@@ -46,7 +46,9 @@ from hpcdist.machine.containers import (
     first_missing_source,
     start_command,
 )
+from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, former_lives
 from hpcdist.schedulers.jobs import note_own_job
@@ -123,10 +125,19 @@ class _Outside:
             python_path=options.python_path,
             options=tuple(options.option),
         )
+        self._spec: RunSpec | None = None
+        """The run's spec, once it was checked: it has the channels by which the user is told."""
 
     def run_to_end(self) -> int:
-        """Start what is to be started and wait; return the run's exit code, as far as it is known
-        here."""
+        """Start what is to be started and wait; tell the user of the end; return the run's exit
+        code, as far as it is known here."""
+        was_over = self._run.verdict_file.exists()
+        code = self._run_agents()
+        if self._spec is not None and self._place.node_rank == 0 and not was_over:
+            tell_end(self._run, self._spec.outline.name or "", self._spec.cluster.profile.notify)
+        return code
+
+    def _run_agents(self) -> int:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -134,8 +145,9 @@ class _Outside:
             signal.signal(signum, self._note_signal)
         try:
             check_own_folder(self._run.path)
-        except NotOwnError as error:
-            return self._refuse(error.message)
+            *_, self._spec = self._run.read_launch()
+        except (NotOwnError, msgspec.ValidationError) as error:
+            return self._refuse(str(error))
         if self._requeuer is not None and self._place.node_rank == 0:
             note_own_job(self._run, self._requeuer.own_job_id())
         nodes = self._nodes()

@@ -12,6 +12,7 @@ import msgspec
 
 from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
+from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine import descriptors
 from hpcdist.machine.amd import why_not_used
@@ -72,6 +73,8 @@ class OwnNode:
     job: JobSpec
     plan: LaunchPlan
     place: JobPlace
+    notify: Sequence[str] = ()
+    """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
     open_files: int = field(default_factory=descriptors.soft_limit)
     """Soft limit that the agent was started with."""
 
@@ -101,7 +104,10 @@ class OwnNode:
         What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan
         chose GPUs.
         """
-        of_job = self.job.environment if isinstance(self.job, ScriptJob) else {}
+        of_job: dict[str, str] = {}
+        if isinstance(self.job, ScriptJob):
+            config = self.job.accelerate_config
+            of_job = (accelerate_variables(config) if config else {}) | self.job.environment
         wanted = {"OMP_NUM_THREADS": str(self.num_threads()), **self.plan.environment, **of_job}
         if self.plan.device != "cpu":
             # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA
@@ -240,7 +246,6 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     environment: dict[str, str]
     open_files: int | None = None
     """Soft limit that its user has; None: that of its forkserver."""
-    is_in_drill: bool = False
     """It tells which checkpoints it opens."""
 
 

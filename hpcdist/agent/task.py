@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdist.agent.agent import StartCompanions
     from hpcdist.runs.run import Run
 
 _led: tuple[Run, int] | None = None
 """The run that this process led to its end as the agent of its first node, and the exit code of
 the run, once submitit has stored the task's result."""
-
-
-_start_companions: StartCompanions | None = None
-"""Starts what is beside the agent of the first node: rooms above this one know what."""
 
 
 class AgentTask:
@@ -45,7 +40,7 @@ class AgentTask:
 
         path = Path(self.run_path)
         place = load_scheduler(self.scheduler).place()
-        code = run_agent(path, place, _start_companions)
+        code = run_agent(path, place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         if place.node_rank == 0:
@@ -60,13 +55,9 @@ def main_of_node() -> None:
     sys.exit(AgentTask(path, scheduler).of_node())
 
 
-def run_submitted(
-    start_companions: StartCompanions | None = None, *, adopts: bool = True
-) -> tuple[Run, int] | None:
+def run_submitted(*, adopts: bool = True) -> tuple[Run, int] | None:
     """Run submitit's main; return the run that this process led as its first node's agent, and the
     exit code of the run. `adopts` as for `run_pickle`."""
-    global _start_companions  # noqa: PLW0603 - submitit calls the task without arguments
-    _start_companions = start_companions
     from hpcdist.schedulers.submitting import run_pickle
 
     run_pickle(adopts=adopts)

@@ -101,10 +101,6 @@ class Benchmark(Generic[ResultT]):
         """List the quantities, with units, that a baseline is compared by; more is better."""
         raise NotImplementedError
 
-    def points(self, result: ResultT) -> Iterator[tuple[str, int, float]]:  # noqa: ARG002
-        """List what trackers get: series, the place that takes the step's, and value."""
-        return iter(())
-
     def pictures(
         self,
         job: str,  # noqa: ARG002

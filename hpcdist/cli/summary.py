@@ -133,10 +133,6 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
     help="Explain the words of the summary, and exit.",
 )
 @click.option(
-    "--tensorboard", "event_folder", metavar="DIR", help="Write event files for TensorBoard."
-)
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
-@click.option(
     "--with-disturbed",
     is_flag=True,
     help="Also compare runs during which something else used their CPUs or GPUs.",
@@ -167,8 +163,6 @@ def summary(
     plot_folder: str | None,
     target_accuracy: Goal | None,
     goal: Goal | None,
-    event_folder: str | None,
-    mlflow_uri: str | None,
     with_disturbed: bool,
     no_cache: bool,
     against: str | None,
@@ -197,14 +191,13 @@ def summary(
         "markdown": markdown_file,
         "html": html_file,
     }
-    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
     cache = None
     if not no_cache:
         with suppress(RuntimeError):  # a user without a home
             cache = SummaryCache(cache_folder())
     if against is not None:
         goals = {"target-accuracy": target_accuracy, "goal": goal}
-        others: dict[str, object] = {**files, "plot": plot_folder, **tracking, **goals}
+        others: dict[str, object] = {**files, "plot": plot_folder, **goals}
         if given := [f"--{name}" for name, value in others.items() if value is not None]:
             raise click.UsageError(
                 f"{given[0]} and --against contradict each other: --against has no other "
@@ -225,18 +218,13 @@ def summary(
     goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
     found = search_named(runs, run_names)
-    is_only_printed = not (run_names or found.foreign or any([*files.values(), *tracking.values()]))
+    is_only_printed = not (run_names or found.foreign or any(files.values()))
     printed = None
     if cache and is_only_printed and plot_folder is None and form_on_stdout is None:
         printed = PrintedSummary(cache, found.runs, repr((details, goal, with_disturbed)))
         if (text := printed.find()) is not None:
             sys.stdout.write(text)
             return None
-    from hpcdist.summary.export.series import need_package
-
-    for name, value in tracking.items():
-        if value is not None:  # before the runs are read, which may take long
-            need_package(name)
     result = _summarize(
         found,
         cache,
@@ -245,7 +233,6 @@ def summary(
         asks_accounting=True,
     )
     texts = _write(result, files, plot_folder)
-    _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if form_on_stdout is not None:
         note(*result.skipped)
         sys.stdout.write(texts[form_on_stdout]())
@@ -282,19 +269,6 @@ def _write_comparisons(result: Summary, found: Found) -> None:
         note(f"the picture cannot be written: {error.strerror}")
 
 
-def write_page(runs: Path, names: Sequence[str], path: Path) -> None:
-    """Write the page of some runs, from the cache where they have not changed."""
-    from hpcdist.summary.read.cache import SummaryCache, cache_folder
-    from hpcdist.summary.read.search import search_named
-
-    cache = None
-    with suppress(RuntimeError):
-        cache = SummaryCache(cache_folder())
-    found = search_named(runs, names)
-    result = _summarize(found, cache, asks_accounting=True)
-    _write(result, dict.fromkeys(_NAMES) | {"html": str(path)}, None)
-
-
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
     """Return what stands on stdout instead of the tables: json, a form of file, or None."""
     forms = [form for form, file in files.items() if file == "-"]
@@ -317,6 +291,8 @@ def _write(
     for form, file in files.items():
         if file is not None and file != "-":
             write_output(Path(file), texts[form](), what=_NAMES[form])
+            if form == "html":
+                note(f"the page is in {Path(file).absolute()}")
     return texts
 
 
@@ -380,20 +356,6 @@ def _texts(result: Summary, page: str | None) -> dict[str, Callable[[], str]]:
         "markdown": lambda: text.to_markdown(report.make_report(result)),
         "html": lambda: page or "",
     }
-
-
-def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
-    if event_folder is not None:
-        from hpcdist.base.text import number_of
-        from hpcdist.summary.export.tensorboard import write_event_files
-
-        written = number_of(len(write_event_files(result, Path(event_folder))), "run")
-        note(f"the event files of {written} are in {event_folder}; they replace earlier ones")
-    if mlflow_uri is not None:
-        from hpcdist.summary.export.mlflow import import_runs
-
-        counts = import_runs(result, mlflow_uri)
-        note(f"runs in MLflow: {', '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
 def _compare(

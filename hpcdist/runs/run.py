@@ -24,8 +24,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
-      tracking/               of each tracker what it says and how far it is; tensorboard/ its files
-      notify.log              who was told of the end, or why not
+      notify.log              who was told of the end or a hang, or why not
       figures.msgpack         what a summary makes of the events, where they are many
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.
@@ -118,6 +117,7 @@ class Run:
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
     figures_file = _Within("figures.msgpack")
+    notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")
@@ -440,7 +440,7 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
-def runs_folder(option: str | None = None) -> Path:
+def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
 
@@ -546,12 +546,12 @@ def _last_own(existing: Sequence[Run], runs: Path) -> Run:
     )
 
 
-def check_own(path: Path) -> None:
+def check_own(path: Path, verb: str) -> None:
     """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
     if not is_own(path):
         raise RunDirectoryError(
-            f"{path} belongs to {owner_of(path)}: a run is cancelled only by the user whose it is",
-            hint="its owner can cancel it; list the runs with: hpcdist runs",
+            f"{path} belongs to {owner_of(path)}, and hpcdist {verb} is for its owner alone",
+            hint="list the runs with: hpcdist runs",
         )
 
 

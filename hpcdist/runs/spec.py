@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -21,17 +21,6 @@ from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
 SPEC_VERSION = 1
-
-DisturbanceName = Literal[
-    "kill-rank",
-    "slow-rank",
-    "stop-rank",
-    "fill-disk",
-    "warning",
-    "kill-agent",
-    "damage",
-    "end",
-]
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -189,28 +178,6 @@ class JobOutline(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: OutlineCheckpoint = OutlineCheckpoint()
 
 
-class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that goes wrong; `end` is that nothing does any more, and the run is cancelled."""
-
-    name: DisturbanceName
-    hold_s: float = 0.0
-    """For how long it lasts at most; of `end`, the time that the ranks have before."""
-
-
-class DrillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The disturbances of one life of a run, one after the other."""
-
-    disturbances: list[Disturbance] = []
-    patience_s: float = 8.0
-    """How long each waits at most for the ranks to save a checkpoint."""
-    start_s: float | None = None
-    """How long it waits for their first step; None: they may record none."""
-    work_folder: str | None = None
-    """The copy of its working directory in which a script runs; None: the job is no script."""
-    folders: list[str] = []
-    """Other folders in which the job saves checkpoints. None there is damaged."""
-
-
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: all that was decided about a run, and what it was decided with."""
 
@@ -247,8 +214,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None: the run is by itself."""
     job_name: str | None = None
     """The scheduler's name for the job of a run that was resumed; None: as it was planned."""
-    drill: DrillPlan | None = None
-    """None: no drill, as for every run that `hpcdist drill` has not made."""
 
     @property
     def outline(self) -> JobOutline:
@@ -268,7 +233,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self) -> dict[str, Any]:
         """Return the content of spec.json."""
         value: dict[str, Any] = msgspec.to_builtins(self)
-        for key in ("sweep", "container", "job_name", "drill"):
+        for key in ("sweep", "container", "job_name"):
             if value[key] is None:
                 del value[key]
         return value

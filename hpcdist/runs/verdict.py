@@ -100,6 +100,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Advice against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
+    outlasted: bool = False
+    """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True):
@@ -157,6 +159,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A fault that did not fail the run."""
     try_elsewhere: bool = False
     """A host is to blame on which nothing could be started: the next start may do without it."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the state and the message; "cancelled (SIGINT)" is both already."""
+        has_state = self.message.startswith(self.state)
+        return self.message if has_state else f"{self.state}: {self.message}"
 
 
 def cancelled_verdict() -> Verdict:

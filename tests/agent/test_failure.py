@@ -165,7 +165,7 @@ def test_eight_ranks_end_with_the_one_that_failed(fail, layout, culprit, how):
 
 
 def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
-    launched, verdict, failed_s = fail("exception", [6, 1], nodes=2, grace_s=60)
+    launched, verdict, failed_s = fail("exception", [6, 1], nodes=2)
     check(launched, verdict, failed_s, culprit=6, gpus=4, world_size=8, also_failed=[1])
     assert "rank 1 failed too, later" in verdict.message
 

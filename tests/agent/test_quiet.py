@@ -141,17 +141,3 @@ def test_a_hang_that_was_said_of_ranks_that_spin_ends_with_the_operation():
         run.answer(*(report(rank, spins=True, pending=number) for rank in NODES))
         run.wait()
     assert [hang.recovered_s is None for hang in run.said] == [True, False]
-
-
-@pytest.mark.parametrize(("world_size", "is_said"), [(2, True), (1, False)])
-def test_ranks_that_start_ranks_themselves_are_told_what_to_change(world_size, is_said):
-    run = Run()
-    run.quiet.world_size = world_size
-    for node in NODES:
-        assert not run.said
-        run.quiet.on_own_ranks(node, NODES, holds=True)
-    assert bool(run.said) is is_said
-    if is_said:
-        assert "do not set MASTER_ADDR and MASTER_PORT" in run.said[0].message
-        run.quiet.on_own_ranks(0, NODES, holds=False)
-        assert run.said[1].recovered_s is not None

@@ -188,7 +188,6 @@ def test_a_job_runs_as_it_was_submitted(user):
 
 
 def test_hpcdist_detects_the_site_where_there_is_no_slurm(lsf, tmp_path):
-    assert lsf.run("sh", "-c", "command -v sinfo", check=False).returncode != 0
     words = (sys.executable, "-m", "hpcdist", "cluster", "detect", "--scheduler=lsf")
     found = lsf.run(*words, cwd=tmp_path).stdout
     assert "gpuv100" in found

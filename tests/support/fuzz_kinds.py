@@ -22,7 +22,6 @@ from hpcdist.agent.requests import (
     Answer,
     NodeProfiles,
     NodeStacks,
-    RankProfile,
     RankStacks,
     RequestFile,
     WantProfile,
@@ -34,8 +33,8 @@ from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
+from hpcdist.rank.inquiry import OperationTime, StepReport
 from hpcdist.rank.stacks import Frame, ThreadStack
-from hpcdist.rank.wishes import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -513,7 +512,7 @@ def message(_folder: Path) -> list[Sample]:
     where = RankStacks(
         rank=1,
         pid=2,
-        threads=[ThreadStack(is_main=True, frames=[Frame("train.py", 3, "step")])],
+        threads=[ThreadStack(frames=[Frame("train.py", 3, "step")])],
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
@@ -533,7 +532,7 @@ def message(_folder: Path) -> list[Sample]:
             messages.TO_AGENT,
             [
                 messages.Start(meeting=meeting),
-                messages.End(attempt=0, grace_s=1),
+                messages.End(attempt=0, signal=15, grace_s=1),
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),
@@ -574,15 +573,15 @@ def request(folder: Path) -> list[Sample]:
     run = Run(folder)
     run.launch_folder.mkdir()
     wanted = [
-        WantStacks(limit_s=4.0, ranks=[1], native=True),
-        WantProfile(limit_s=9.0, steps=5, wait_s=3.0, sample_s=2.0),
+        WantStacks(limit_s=4.0, ranks=[1]),
+        WantProfile(limit_s=9.0, steps=5, wait_s=3.0),
     ]
     report = StepReport(steps=2, operations=[OperationTime(name="mm", calls=2, self_s=0.1)])
     answer = Answer(
         attempt=0,
         time_s=1.0,
         world_size=2,
-        reports={0: NodeProfiles(ranks=[RankProfile(rank=0, report=report)])},
+        reports={0: NodeProfiles(ranks={0: report})},
         missing=[1],
     )
 

@@ -152,6 +152,13 @@ def test_programs_that_know_of_no_digest_read_a_checkpoint(tmp_path):
     [
         pytest.param(lambda parts: parts.pop("__1_0.distcp"), id="a part that is not listed"),
         pytest.param(lambda parts: parts.pop("training.pt"), id="the state is not listed"),
+        pytest.param(lambda parts: parts.pop(".metadata"), id="the list of tensors is not listed"),
+        pytest.param(
+            lambda parts: parts.update(
+                {f"../{checkpoint_files.file_name(1, '.dcp')}/__0_0.distcp": parts["__0_0.distcp"]}
+            ),
+            id="elsewhere",
+        ),
         pytest.param(lambda parts: parts.update({"__2_0.distcp": [3, 4]}), id="a part is gone"),
         pytest.param(lambda parts: parts["training.pt"].reverse(), id="another size"),
     ],

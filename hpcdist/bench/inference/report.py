@@ -78,11 +78,6 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
                 rate = rate_measure(cell.images_per_s, cell.time_s)
                 yield f"images/s, {cell.strategy}, batch {cell.batch_size}", rate
 
-    def points(self, result: InferenceSummary) -> Iterator[tuple[str, int, float]]:
-        for cell in result.cells:
-            if cell.images_per_s is not None:
-                yield f"inference/{cell.strategy}_images_per_s", cell.batch_size, cell.images_per_s
-
     def pictures(
         self, job: str, runs: Sequence[NumberedResult[InferenceSummary]]
     ) -> Iterator[Picture]:

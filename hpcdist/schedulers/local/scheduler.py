@@ -11,7 +11,7 @@ import shlex
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -138,8 +138,23 @@ class LocalScheduler(Scheduler):
 
         Raises SchedulerError where a run is on another host, or cannot be killed.
         """
+        self.end(runs, signal.SIGTERM, lambda: False)
+
+    def end(
+        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
+    ) -> None:
         for run in runs:
-            _cancel(run)
+            for process in _processes(run):
+                if is_alive(process) is None:
+                    raise SchedulerError(
+                        f"the run is on host {process.host}, and cannot be seen from here",
+                        hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+                    )
+        for run in runs:
+            for agent in _marked(run, _agents(run)):
+                send_signal(agent.pid, number)
+        for run in runs:
+            _wait_or_kill(run, is_urgent)
 
     def enter(
         self,
@@ -168,17 +183,12 @@ class LocalScheduler(Scheduler):
 scheduler = LocalScheduler()
 
 
-def _cancel(run: Run) -> None:
-    for process in _processes(run):
-        if is_alive(process) is None:
-            raise SchedulerError(
-                f"the run is on host {process.host}, and cannot be seen from here",
-                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
-            )
-    for agent in _marked(run, _agents(run)):
-        send_signal(agent.pid, signal.SIGTERM)
-    patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
-    poll(lambda: not _marked(run, _agents(run)) or None, interval_s=_POLL_S, limit_s=patience_s)
+def _wait_or_kill(run: Run, is_urgent: Callable[[], bool]) -> None:
+    poll(
+        lambda: is_urgent() or not _marked(run, _agents(run)) or None,
+        interval_s=_POLL_S,
+        limit_s=run.read_outline().launch.grace_s + _PATIENCE_S,
+    )
     poll(
         lambda: not _kill_all(_marked(run, _processes(run))) or None,
         interval_s=_POLL_S,

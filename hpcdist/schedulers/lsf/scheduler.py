@@ -58,12 +58,14 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     title = "LSF"
     version_command = ("bsub", "-V")
     has_queue = True
+    mails = True
     takes_containers = True
     line_meanings = LINE_MEANINGS
     can_requeue = True
     # At the run limit LSF leaves a job 10 minutes, where a site does not say otherwise; where it
     # ends a job sooner, the verdict on its last attempt is written.
     patience_s = 540.0
+    kill_wait_s = 10.0
 
     def plan(
         self,

@@ -57,10 +57,12 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     title = "PBS"
     version_command = ("qsub", "--version")
     has_queue = True
+    mails = True
     takes_containers = True
     line_meanings = LINE_MEANINGS
     allocation_variable = "PBS_JOBID"
     can_requeue = True
+    kill_wait_s = 10.0
 
     def plan(
         self,

@@ -139,8 +139,6 @@ class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
 class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
     """The memory of a model in one rank, and the peak so far."""
 
-    time_s: Seconds | None = None
-    step: Count | None = None
     parameter_bytes: Count
     gradient_bytes: Count
     optimizer_bytes: Count

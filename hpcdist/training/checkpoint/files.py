@@ -24,6 +24,8 @@ from hpcdist.base.files import load_json, open_regular
 
 TRAINING = "training.pt"
 """In a checkpoint in parts: what is no tensor of the model or the optimizer."""
+METADATA = ".metadata"
+"""In a checkpoint in parts: torch's list of the tensors."""
 COMPLETE = "complete.json"
 """In a checkpoint in parts: every file with its size and checksum."""
 
@@ -121,7 +123,8 @@ def is_intact(path: Path) -> bool:
 
 def _has_all_parts(folder: Path) -> bool:
     parts = load_json(folder / COMPLETE)["parts"]
-    if not {TRAINING, *(part.name for part in folder.glob("*.distcp"))} <= parts.keys():
+    found = {TRAINING, METADATA, *(part.name for part in folder.glob("*.distcp"))}
+    if not found <= parts.keys() or any("/" in name for name in parts):
         return False
     return all(describe(folder / name) == expected for name, expected in parts.items())
 
