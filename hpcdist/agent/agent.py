@@ -64,7 +64,6 @@ class Agent:
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
         try:
-            self._run.make_rank_folders([self._node.place.node_rank])
             if self._may_begin():
                 adopt_orphans()
                 os.environ.update(self._node.environment(os.environ))

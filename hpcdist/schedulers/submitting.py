@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +26,6 @@ from submitit.core.job_environment import JobEnvironment
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_own
-from hpcdist.machine.descriptors import soft_limit_without_room
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import end_unless_adopted
@@ -98,14 +96,9 @@ def start_local_controller(
     """Start submitit's local controller, which runs `command` as so many tasks.
 
     As submitit's own start_controller does, but in a new session, and where no file of the user's
-    can stand in for a module of the standard library. It holds a log of each task open, for which
-    it may need a higher limit than the user has; the tasks get the user's.
+    can stand in for a module of the standard library.
     """
     argv = [sys.executable, "-m", "submitit.local._local", str(folder)]
-    if (soft := soft_limit_without_room(num_tasks)) is not None:
-        argv = ["/bin/bash", "-c", 'ulimit -Sn "$(ulimit -Hn)"; exec "$@"', "bash", *argv]
-        lower = f'ulimit -Sn {soft}; exec "$@"'
-        command = shlex.join(["/bin/bash", "-c", lower, "bash", *shlex.split(command)])
     environment = os.environ | {
         "SUBMITIT_LOCAL_NTASKS": str(num_tasks),
         "SUBMITIT_LOCAL_COMMAND": command,

@@ -50,7 +50,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     root: str | None = None
     transform: str = "none"
     """In words: the name of a preset, or the transforms one after the other."""
-    device_transform: str | bool = "auto"
     decoder: str = "exact"
     reads: int | None = None
     cache: str | bool = "auto"

@@ -87,7 +87,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     failed_now: list[str] = []
     """Runs of now that did not end well: repeats of them may have, and count alone."""
     disturbed: list[str] = []
-    """Runs of both sides that are left out, as something else used their CPUs or GPUs."""
+    """Runs of both sides that are left out, as something else used their CPUs."""
 
 
 class _Pair(NamedTuple):
@@ -309,7 +309,7 @@ def check_comparison(
         )
     if not comparison.changes and comparison.disturbed:
         raise UserError(
-            f"there is nothing to compare with {name}: something else used the CPUs or GPUs of "
+            f"there is nothing to compare with {name}: something else used the CPUs of "
             f"{first_few(comparison.disturbed)}",
             hint="run them again with nothing else on the machine, or use --with-disturbed",
         )

@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION
-from hpcdist.runs.rank_files import is_event_file, list_places, place_in_run
+from hpcdist.runs.rank_files import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, SweepPlace
@@ -112,7 +112,7 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
             f"skipped, its schema is {schema}, and this hpcdist reads {SCHEMA_VERSION}": schema,
         }
         texts = [fault for fault, is_so in faults.items() if is_so]
-    return file.found, [Fault(path=place_in_run(path), text=text) for text in texts]
+    return file.found, [Fault(path=f"events/{path.name}", text=text) for text in texts]
 
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
@@ -132,7 +132,6 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         memories=events["memory"],
         notes=events["note"],
         flops=events["flops"],
-        digested=events["digested"],
         digests=events["digest"],
         communications=events["communication"],
         ends=events["end"],
@@ -210,11 +209,11 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
 
 def _foreign_event_files(run: Run) -> list[Fault]:
     try:
-        places = list_places(run.events_folder)
+        names = sorted(files.list_names(run.events_folder))
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
     return [
-        Fault(path=f"{run.events_folder.name}/{place}", text="skipped, not an event file")
-        for place in places
-        if not is_event_file(os.path.basename(place))
+        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
+        for name in names
+        if not is_event_file(name)
     ]

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
@@ -108,7 +107,6 @@ _NO_MATTER = {
     *("data.root", "data.workers", "data.download", "data.bad_files", "data.reads", "data.cache"),
     *("data.handover", "data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
-    "data.device_transform",  # what comes of it counts
     *("train.evaluate_every_epochs", "train.num_threads", "train.gradient_as_bucket_view"),
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
@@ -130,8 +128,6 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     flat = {key: value for key, value in flat.items() if key not in left_out}
     if job.data.decoder == "pil":  # its pixels are those of exact
         flat["data.decoder"] = "exact"
-    if is_on_device(job.data, context.device):
-        flat["data.device_transform"] = True
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()

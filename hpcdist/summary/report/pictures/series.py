@@ -143,8 +143,7 @@ GPU_BUSY = "GPU busy (%)"
 GPU_MEMORY = "GPU memory (GiB)"
 GPU_POWER = "power of a GPU (W)"
 CPUS_BUSY = "CPUs busy"
-MEMORY = "memory of ranks (GiB)"
-PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
+PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY)
 """Panels in the order in which they are drawn."""
 
 _GIB = 2**30
@@ -221,5 +220,3 @@ def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
             yield GPU_MEMORY, name, gpu.memory_bytes.max / _GIB
     if window.cpus_busy:
         yield CPUS_BUSY, node, window.cpus_busy.mean
-    if window.memory_bytes:
-        yield MEMORY, node, window.memory_bytes.max / _GIB
