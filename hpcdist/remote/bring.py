@@ -234,7 +234,6 @@ def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
 def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note) -> list[Run]:
     """Ask for runs, and write what comes into the folder of the runs here; return them."""
     connection.send(wire.message(request))
-    connection.round_trips += 1
     answer = connection.reply()
     if not isinstance(answer, wire.Brought):
         raise wire.WireError(f"{connection.host.name} sent another answer than runs")

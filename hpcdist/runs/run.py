@@ -37,7 +37,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
@@ -47,7 +47,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.ownership import is_own, owner_of, read_own
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
@@ -283,15 +283,14 @@ class Run:
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
 
-    def read_launch(
-        self, contents: Mapping[str, bytes] | None = None
-    ) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-        """Return what an agent starts its ranks by, secret arguments included; of the contents of
-        the two files, where they were read already. Raises msgspec.ValidationError."""
+    def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+        """Return what an agent starts its ranks by, secret arguments included.
+
+        Raises msgspec.ValidationError, and NotOwnError for files that others can have changed.
+        """
         paths = (self.spec_file, self.private_file)
-        if not contents:
-            return decode_launch(*map(files.read_json, paths))
-        return decode_launch(*(files.parse_json(contents.get(path.name, b"")) for path in paths))
+        found = (read_own(path) if os.path.lexists(path) else b"" for path in paths)
+        return decode_launch(*map(files.parse_json, found))
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""

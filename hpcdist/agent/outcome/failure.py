@@ -234,11 +234,9 @@ def verdict_on(
         exit_code=first.exit_code,
         signal=first.signal,
         exception=first.exception,
-        exception_message=first.message,
         traceback=first.traceback,
         step=first.step,
         victims=sorted(victims),
-        also_failed=sorted(also_failed),
         time_s=first.time_s,
     )
 
