@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,8 @@ def conduct(request: Request) -> tuple[list[Cost], list[str], list[Run]]:
             reference.wait_for_work(0)
             reference.wait(lambda: False, reference_s)
         undisturbed = read_course(reference.run, 0)
-        shows_work = undisturbed.first_step is not None or bool(reference.saved())
+        signs = {"steps"} if undisturbed.first_step is not None else set[str]()
+        signs |= {"checkpoints"} if reference.saved() and not signs else set()
     verdict = reference.verdict
     if verdict is not None and verdict.state == "failed":
         raise HpcdistError(
@@ -175,7 +177,7 @@ def conduct(request: Request) -> tuple[list[Cost], list[str], list[Run]]:
         )
     with _work_folder(request, "disturbed") as folders:
         run = _submit(request, request.plan(_settings(request.job, undisturbed)))
-        disturbed = _DisturbedRun(request, run, folders, shows_work=shows_work)
+        disturbed = _DisturbedRun(request, run, folders, signs=signs)
         with disturbed.ended():
             costs = [_try(request.job, disturbed, name, undisturbed) for name in request.names]
     runs = [reference.run, run]
@@ -215,16 +217,21 @@ class _DisturbedRun:
     """One run of a drill: waiting for what it does, and disturbing it."""
 
     def __init__(
-        self, request: Request, run: Run, folders: Sequence[Path], *, shows_work: bool = True
+        self,
+        request: Request,
+        run: Run,
+        folders: Sequence[Path],
+        *,
+        signs: AbstractSet[str] = frozenset({"steps", "checkpoints"}),
     ) -> None:
-        """`folders` are those that the drill has made; `shows_work`: the job records steps, or
-        saves checkpoints, by which one can see that it works."""
+        """`folders` are those that the drill has made; by `signs` one can see that the job works:
+        steps that it records, checkpoints that it saves, or neither."""
         self.run = run
         self.verdict: Verdict | None = None
         """Why the run ended; None while it goes on."""
         self._request = request
         self._own_folders = [run.path, *folders]
-        self._shows_work = shows_work
+        self._signs = signs
         self._scheduler = load_scheduler(str(run.read_scheduler()))
         self._watch = EndWatch([run])
         self._waited: str | None = None
@@ -265,15 +272,18 @@ class _DisturbedRun:
         """Wait until an attempt has recorded a step, or has saved a checkpoint; return whether it
         did. A job that shows neither works if it does not end."""
         self.wait(lambda: self.run.newest_attempt() >= attempt, None)
-        if not self._shows_work:
+        if not self._signs:
             self.wait(lambda: False, self.patience_s)
             return self.verdict is None and self.run.newest_attempt() == attempt
         before = self.saved()
-        limit_s = _CERTAIN_S if isinstance(self._request.job, TrainingJob) else self.patience_s
-        return self.wait(
-            lambda: read_course(self.run, attempt).first_step is not None or self.saved() != before,
-            max(limit_s, _LEAST_START_S),
-        )
+
+        def works() -> bool:
+            if "steps" in self._signs and read_course(self.run, attempt).first_step is not None:
+                return True
+            return "checkpoints" in self._signs and bool(self.saved().items() - before.items())
+
+        is_certain = isinstance(self._request.job, TrainingJob) or self._signs == {"steps"}
+        return self.wait(works, _CERTAIN_S if is_certain else max(self.patience_s, _LEAST_START_S))
 
     def saved(self) -> dict[Path, int]:
         """Return the files of checkpoints that the run has written, oldest first, each with the
