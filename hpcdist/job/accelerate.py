@@ -65,7 +65,8 @@ def accelerate_variables(text: str) -> dict[str, str]:
     for name, value in found.items():
         if "\0" in value:
             raise JobError(
-                f"accelerate's config file gives {name} a NUL character, and no variable can have one"
+                f"accelerate's config file gives {name} a NUL character, and no variable can have "
+                "one"
             )
     return {name: value for name, value in found.items() if name not in _OF_LAUNCHERS}
 
