@@ -83,8 +83,7 @@ def _destroy_program(kept: Mapping[str, ModuleType]) -> None:
     """Destroy the program's own modules; destructors find libraries and process groups whole."""
     threading.excepthook = lambda _: None  # daemon threads may lose what they work with
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    # Objects that have survived a collection are destroyed before what they refer to; others in the
-    # order in which they were made, files before those who write last words into them.
+    # What was never collected would be destroyed in the order of its making: files before users.
     gc.collect(0)
     own = []
     for name, module in list(sys.modules.items()):
