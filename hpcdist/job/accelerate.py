@@ -62,6 +62,12 @@ def accelerate_variables(text: str) -> dict[str, str]:
         said = done.stderr.strip().rpartition("\n")[2]
         raise JobError(f"accelerate makes nothing of its config file: {said}")
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    for name, value in found.items():
+        if "\0" in value:
+            raise JobError(
+                f"accelerate's config file gives {name} a NUL character, and no variable can have "
+                "one"
+            )
     return {name: value for name, value in found.items() if name not in _OF_LAUNCHERS}
 
 

@@ -83,6 +83,8 @@ def _destroy_program(kept: Mapping[str, ModuleType]) -> None:
     """Destroy the program's own modules; destructors find libraries and process groups whole."""
     threading.excepthook = lambda _: None  # daemon threads may lose what they work with
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    # What was never collected would be destroyed in the order of its making: files before users.
+    gc.collect(0)
     own = []
     for name, module in list(sys.modules.items()):
         file = type(module) is ModuleType and module.__dict__.get("__file__")

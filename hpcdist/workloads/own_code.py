@@ -38,13 +38,18 @@ _SIGNAL_BASE = 128
 
 
 _STARTS_RANKS = re.compile(
-    rb"^[^#'\"\n]*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",
+    rb"^(?:[^#'\"\n]|'[^'\n]*'|\"[^\"\n]*\")*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",
     re.MULTILINE,
 )
 _KNOWS_LAUNCHERS = re.compile(
     rb"""["'](LOCAL_RANK|RANK|WORLD_SIZE)["'](?!\]\s*=[^=])|is_torchelastic_launched"""
 )
 """Text by which a program reads what launchers set, or asks for one."""
+_CALLS_LIGHTNING = re.compile(
+    r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning|lightning_fabric)\b"
+    r".*^[^#\n]*\b(?:Trainer|Fabric)\(",
+    re.MULTILINE | re.DOTALL,
+)
 _IMPORTS_HYDRA = re.compile(r"^\s*(import|from)\s+hydra\b", re.MULTILINE)
 
 
@@ -85,10 +90,29 @@ def note_on_multirun(path: Path, arguments: Sequence[str], *, num_ranks: int) ->
     )
 
 
+def _note_on_lightning(path: Path, job: ScriptJob) -> str | None:
+    """Return a note on a program of several ranks that tells Lightning of fewer."""
+    if job.num_ranks == 1:
+        return None
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:  # it is read again where it runs
+        return None
+    wanted = ("devices", "num_nodes") if job.resources.nodes > 1 else ("devices",)
+    missing = [name for name in wanted if name not in text]
+    if not missing or _CALLS_LIGHTNING.search(text) is None:
+        return None
+    return (
+        f"{path.name} gives Lightning no {' and '.join(missing)}: as under torchrun, it then takes "
+        "the GPUs of one node, and on CPUs each rank trains for itself; give its Trainer or Fabric "
+        'devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
+    )
+
+
 def _notes_on(path: Path, job: ScriptJob) -> list[str]:
     multirun = note_on_multirun(path, job.args, num_ranks=job.num_ranks)
     default = None if job.accelerate else note_on_default_file(path)
-    return [note for note in (multirun, default) if note]
+    return [note for note in (multirun, _note_on_lightning(path, job), default) if note]
 
 
 class ScriptWorkload(Workload[ScriptJob]):

@@ -8,6 +8,7 @@ interpreter for each, hpcdist an agent that imports what they need.
 
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -38,6 +39,9 @@ def _become(order):
     for descriptor, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, descriptor)
     os.closerange(3, 256)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["is_executed"]:
         command = [sys.executable, "-m", _MODULES[order["command"]], *order["arguments"]]

@@ -261,6 +261,7 @@ _EITHER_PORTRAIT = {
     "dispositions.SIGUSR2": _SIGUSR2,
     "process.ignored": _SIGUSR2,
     "process.cpus": _SHARE,
+    "limits.RLIMIT_*OFILE": "a rank has connections to all others",
     **{
         f"environment.same.{name}": _OWN_VARIABLES
         for name in (

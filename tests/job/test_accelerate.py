@@ -133,6 +133,17 @@ def test_accelerate_itself_says_what_is_wrong_with_its_file():
     assert "unknown keys (['num_process'])" in error.value.message
 
 
+def test_a_value_that_no_variable_can_have_is_refused_with_the_variables_name():
+    pytest.importorskip("accelerate")
+    text = LAUNCHED["fsdp"].replace("fsdp_version: 2", 'fsdp_state_dict_type: "a\\0"')
+    with pytest.raises(JobError) as error:
+        accelerate_variables(text)
+    assert error.value.message == (
+        "accelerate's config file gives FSDP_STATE_DICT_TYPE a NUL character, and no variable can "
+        "have one"
+    )
+
+
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

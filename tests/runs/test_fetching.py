@@ -126,7 +126,7 @@ def test_every_file_that_hpcdist_reads_of_a_run_is_a_nodes_or_refused():
     places = {
         str(getattr(Run(Path()), name)) for name, at in vars(Run).items() if type(at) is _Within
     }
-    of_nodes = {"verdict.json", *FOLDERS}
+    of_nodes = {"verdict.json", "notify.log", *FOLDERS}
     assert {place for place in places if parcels.is_wanted(place)} == of_nodes
 
 

@@ -263,7 +263,7 @@ def process():
         "parent_is_python": "python" in os.readlink(f"/proc/{os.getppid()}/exe"),
         "siblings": len(open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()),
         "nice": os.nice(0),
-        "umask": f"{os.umask(os.umask(0o22)) and os.umask(os.umask(0o22)):03o}",
+        "umask": status_line("Umask"),
         "cwd": os.getcwd(),
         "uid": [os.getuid(), os.geteuid(), os.getgid(), os.getgroups()],
         "blocked": status_line("SigBlk"),

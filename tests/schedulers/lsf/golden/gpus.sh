@@ -41,7 +41,7 @@ export SUBMITIT_EXECUTOR=local SUBMITIT_LOCAL_JOB_ID="$job" SUBMITIT_LOCAL_LOCAL
 export SUBMITIT_LOCAL_NTASKS=2 SUBMITIT_LOCAL_JOB_NUM_NODES=2
 # The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
 # directly on the first one, by the launcher on the others, with this directory and environment written into what it
-# starts. The first one is told of LSF's signals; its exit code is the job's.
+# starts. LSF gives its signals to the first one; its exit code is the job's.
 exec '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
