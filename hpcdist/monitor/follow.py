@@ -146,13 +146,11 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
     why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
     why += " ".join(verdict.message.split())
-    is_left = verdict.kind in {"agent_lost", "launch"}
-    if verdict.state == "failed" and not is_left:
-        if verdict.restarts >= most_restarts:
-            return f"{why}; hpcdist resume has started it again"
-        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
-    if verdict.state == "cancelled":
+    if verdict.resumed:
         return f"{why}; hpcdist resume has started it again"
+    is_left = verdict.kind in {"agent_lost", "launch", "time_limit"}
+    if verdict.state == "failed" and not is_left:
+        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
     return f"{why}; starting again when the scheduler restarts the job"
 
 

@@ -224,8 +224,10 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
         run.write_reserve()
         run.requests_file.touch(files.PRIVATE_FILE)
         attempt = run.newest_attempt()
-        if attempt >= 0 and run.read_attempt_verdict(attempt) is None:
-            run.write_attempt_verdict(msgspec.structs.replace(verdict, attempt=attempt))
+        if attempt >= 0:
+            ended = run.read_attempt_verdict(attempt) or verdict
+            ended = msgspec.structs.replace(ended, attempt=attempt, resumed=True)
+            run.write_attempt_verdict(ended)
         for path in _ends(run):
             files.remove_once_written(path)
         yield

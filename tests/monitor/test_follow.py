@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hpcdist.base import files
 from hpcdist.cli.main import hpcdist
 from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.follow import end_sentence, follow
+from hpcdist.monitor.follow import again_sentence, end_sentence, follow
 from hpcdist.monitor.nodes import Beginning
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
@@ -261,6 +261,22 @@ def test_of_a_crash_the_frames_nearest_to_it_are_shown(tmp_path, capsys):
     assert shown[1:4] == ["Fatal Python error: Aborted", *(line.strip() for line in crashed)]
     assert not any("Extension modules" in line for line in shown)
     assert len(shown) < 20
+
+
+@pytest.mark.parametrize(
+    ("verdict", "who"),
+    [
+        ({"kind": "time_limit"}, "starting again when the scheduler restarts the job"),
+        ({"kind": "time_limit", "resumed": True}, "hpcdist resume has started it again"),
+        ({"kind": "cancelled", "resumed": True}, "hpcdist resume has started it again"),
+        ({"kind": "exit"}, "starting again (1 of 10)"),
+        ({"kind": "agent_lost"}, "starting again when the scheduler restarts the job"),
+    ],
+)
+def test_an_attempt_says_who_starts_the_next_one(verdict, who):
+    verdict = Verdict(state="failed", message="it ended", exit_code_of_run=1, **verdict)
+    said = again_sentence(verdict, most_restarts=10)
+    assert said == f"attempt 0 failed: it ended; {who}"
 
 
 def test_the_last_sentence_has_the_time_from_submission(run):
