@@ -125,8 +125,9 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
         return f"run {run.id} {verdict.sentence}{more}"
     spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
-    if verdict.time_s is not None and spec.created_s is not None:
-        said += f" in {verdict.time_s - spec.created_s:.1f} s"
+    with suppress(OSError):  # by one clock, that of the files: a node's may differ from this host's
+        files_s = [path.stat().st_mtime for path in (run.spec_file, run.verdict_file)]
+        said += f" in {files_s[1] - files_s[0]:.1f} s"
     remarks = (verdict.remark, _shared_cpus(spec.plan))
     return "; ".join([said, *(remark for remark in remarks if remark)])
 
