@@ -15,7 +15,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, SchedulerError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import Remote, is_remote, read_remote
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
@@ -188,5 +188,5 @@ def continuation(run: Run, verdict: Verdict) -> str | None:
         return None
     job = (run.read_spec() or RunSpec()).job
     if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
-        return f"hpcdist fetch {run.id} --checkpoints"
-    return f"hpcdist resume {run.id}"
+        return f"hpcdist fetch {name_to_type(run.path)} --checkpoints"
+    return f"hpcdist resume {name_to_type(run.path)}"

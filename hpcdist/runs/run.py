@@ -37,6 +37,7 @@ import operator
 import os
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
@@ -445,6 +447,13 @@ class Run:
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
+
+
+def name_to_type(path: Path) -> str:
+    """Return what names a run or a sweep in a command that the user types next: its id where the
+    command finds it by that, else its path. At a host, its id: the laptop knows where it is."""
+    is_usual = path.parent == runs_folder() or is_served()
+    return path.name if is_usual else shlex.quote(str(path))
 
 
 def all_runs(runs: Path) -> list[Run]:
