@@ -33,6 +33,7 @@ The directory is private to the user (mode 0700), and whole files are written as
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import os
 import re
@@ -88,6 +89,9 @@ _SPEC_KEYS = frozenset({"created_s", "job"})
 _SLUG_LENGTH = 40
 _FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
+SIGN_EVERY_S = 5.0
+"""Time between two signs of life of the first node's agent."""
+_SIGNS_MISSED = 4
 _REPORTS = ("_lsf.out", "_pbs.out")
 
 _Struct = TypeVar("_Struct", Beginning, Hang, Verdict)
@@ -230,6 +234,21 @@ class Run:
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
         return bool(self.agent_files())
+
+    def show_life(self) -> None:
+        """Show whoever looks at the run that the agent of its first node lives."""
+        with suppress(OSError):  # it is not written yet, or its disk fails
+            os.utime(self.agent_file(0))
+
+    def is_alive(self) -> bool:
+        """Return whether the agent of the first node has shown that it lives a moment ago."""
+        try:
+            # Opening makes a shared file system tell what another host has just done.
+            with files.open_regular(self.agent_file(0), most_bytes=math.inf) as file:
+                shown_s = os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return False
+        return files.now_by(self.launch_folder) - shown_s < _SIGNS_MISSED * SIGN_EVERY_S
 
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks.

@@ -267,7 +267,8 @@ class _Missed(msgspec.Struct, frozen=True, kw_only=True):
 
 def condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> Condition:
     """Return the condition of a run whose job the scheduler does not know, though it answers: lost
-    where it did not know the job some time ago either; unknown until then."""
+    where it did not know the job some time ago either; unknown until then; and running as long as
+    its agents show that they live."""
     lost = Condition(state="lost", reason=f"{scheduler} has forgotten its job")
     now_s, missed = time.time(), _read_missed(run)
     if missed is None or missed.job_id != submission.job_id:
@@ -275,7 +276,11 @@ def condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> 
         try:
             files.write_json(run.missed_file, msgspec.to_builtins(missed))
         except OSError:  # somebody else's run: who only looks does no harm
-            return lost
+            if not run.is_alive():
+                return lost
+    if run.is_alive():
+        reason = f"{scheduler} does not list its job {missed.job_id}, but its agents live"
+        return Condition(state="running", reason=reason)
     if abs(now_s - missed.time_s) >= _FORGOTTEN_S:
         return lost
     reason = (
