@@ -17,9 +17,9 @@ from hpcdist.cli.options import host_option, json_option, named_runs, run_argume
 from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
-from hpcdist.monitor.states import OPEN_STATES, run_conditions
+from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions
 from hpcdist.notify import read_last
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.monitor.progress import Progress
@@ -59,6 +59,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     for name, figures in progress.items():
         if figures is not None and conditions[name].is_suspended:
             progress[name] = at_rest(figures)
+    left = jobs_left(listed)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
@@ -84,6 +85,8 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             _print(part[0], progress[name])
             _print_line("hang", hang.message if (hang := hangs[name]) else None)
             _print_line("notify", read_last(by_id[name]))
+            if name in left and left[name].state == "pending":
+                _print_line("job left", _job_left(by_id[name], left[name]))
             _print_place(by_id[name], conditions[name])
         else:
             _print_sweep(part, progress)
@@ -94,6 +97,15 @@ def _hang(run: Run, condition: Condition) -> Hang | None:
     with suppress(OSError):  # the folder is damaged
         return run.read_hang(run.newest_attempt()) if condition.state == "running" else None
     return None
+
+
+def _job_left(run: Run, condition: Condition) -> str:
+    """Say of a job that it has outlived its run."""
+    from hpcdist.schedulers import load_scheduler
+
+    why = f" ({condition.reason})" if condition.reason else ""
+    title = load_scheduler(str(run.read_scheduler())).title
+    return f"{title} still has its job{why}: hpcdist cancel {name_to_type(run.path)} ends it"
 
 
 def _print_sweep(

@@ -408,6 +408,14 @@ class Run:
         """Return why an attempt ended; None where it goes on, or was the last."""
         return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
 
+    def age_of_attempt_verdict(self, attempt: int) -> float:
+        """Return the seconds since an attempt's verdict was written, by the clock of the files."""
+        try:
+            written_s = self._attempt_file(attempt, "verdict.json").stat().st_mtime
+        except OSError:
+            return math.inf
+        return files.now_by(self.launch_folder) - written_s
+
     def write_beginning(self, attempt: int, beginning: Beginning) -> None:
         path = self._attempt_file(attempt, "begin.json")
         files.write_json(path, msgspec.to_builtins(beginning))

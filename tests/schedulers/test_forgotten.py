@@ -64,6 +64,8 @@ def test_a_run_that_stopped_is_not_called_cancelled_for_one_answer(run):
     )
     assert state(run) == "unknown"
     age(run, 60)
+    assert state(run) == "lost"  # and open, as long as another life may follow
+    os.utime(run.attempts_folder / "00000" / "verdict.json", (0, 0))
     assert state(run) == "cancelled"
 
 
