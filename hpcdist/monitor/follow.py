@@ -16,7 +16,7 @@ from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.nodes import Beginning
-from hpcdist.monitor.progress import LiveProgress
+from hpcdist.monitor.progress import LiveProgress, Progress, at_rest
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.states import continuation
 from hpcdist.monitor.tail import LogTail
@@ -65,6 +65,11 @@ def follow(
 
     hangs = _HangSeen(run)
 
+    def pace() -> Progress | None:
+        now = progress.read() if progress is not None else None
+        waits = now is not None and end.conditions[run.id].state == "pending"
+        return at_rest(now) if now is not None and waits else now
+
     def show() -> None:
         check()
         before = logs.num_given
@@ -73,7 +78,7 @@ def follow(
         show_restarts()
         hangs.show(screen)
         if progress is not None:
-            screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
+            screen.draw(logs.open_lines() if screen.has_log else [], pace())
         if tell is not None and (screen.has_log or logs.num_given > before):
             tell(logs.given)
 
