@@ -118,8 +118,11 @@ def test_a_later_start_that_ends_before_an_agent_does_not_show_the_verdict_of_th
     user.write("hpcdist.yaml", SETUP)
     run = count(user)
     warn(user, run)
-    user.cluster.wait_for(lambda: user.status(run)["state"] == "failed")
+    user.cluster.wait_for(lambda: "Restarts=1" in shown(user, run))
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    os.utime(run.attempts_folder / "00000" / "verdict.json", (0, 0))  # else it may start again
     status = user.status(run)
+    assert status["state"] == "failed"
     assert status["exit_code"] == 1
     assert status["message"].startswith("the job ended before hpcdist started in it")
     assert "after attempt 0" in status["message"]
