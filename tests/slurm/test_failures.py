@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from cluster_user import User, agent_pid, job_id, log
@@ -99,6 +100,22 @@ def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
     assert (row["state"], len(row["attempts"])) == ("done", 2)
     user.cluster.revive_node(node)
+
+
+def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, working):
+    """srun then kills the healthy tasks, so that the other node's agent is the first to be gone."""
+    os.kill(parent(agent_pid(working, 0)), signal.SIGKILL)
+    verdict = user.verdict(working)
+    assert (verdict.kind, verdict.node) == ("agent_lost", 0), verdict.message
+    assert "srun said: " in verdict.message
+    assert "missing step" in verdict.message
+    assert "node 1" not in verdict.message
+    user.cluster.wait_for_end(job_id(working))
+
+
+def parent(pid):
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def shown(user, run):
