@@ -19,6 +19,7 @@ from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
@@ -60,6 +61,9 @@ class Agent:
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
         self._was_over = run.verdict_file.exists()
+        self._job_logs: dict[Path, int] = {}
+        with contextlib.suppress(OSError):
+            self._job_logs = {path: path.stat().st_size for path in run.job_logs()}
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -100,6 +104,8 @@ class Agent:
         if self.verdict is None:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
+        if self.verdict.kind == "agent_lost":
+            self.verdict = failure.after_srun(self.verdict, self._said_by_srun(), self._hosts())
         if self._is_inside:
             self._leave_to_outside()
         else:
@@ -112,6 +118,19 @@ class Agent:
                 has_a_say=self._attempts.has_a_say,
                 begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
             )
+
+    def _said_by_srun(self) -> list[str]:
+        """Return the errors that srun told since this agent began."""
+        said: list[str] = []
+        for path in self._run.job_logs():
+            with contextlib.suppress(OSError):  # a run must not end without a verdict
+                said += failure.srun_errors(path, begin=self._job_logs.get(path, 0))
+        return said
+
+    def _hosts(self) -> dict[int, str]:
+        """Return the hosts of the nodes whose agents have been there."""
+        found = map(files.read_json, self._run.agent_files())
+        return {one.get("node", -1): one.get("host", "") for one in found if isinstance(one, dict)}
 
     def _leave_to_outside(self) -> None:
         end = left.EndOfAgent(

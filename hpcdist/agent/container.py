@@ -316,7 +316,7 @@ class _Outside:
             job,
             self._requeuer,
             code=code,
-            said=launcher_end.errors_in(self._said.decode(errors="replace")),
+            said=failure.errors_in(self._said.decode(errors="replace")),
             sentence=sentence,
             pause=self._pause,
         )

@@ -18,7 +18,6 @@ from hpcdist.agent.outcome import failure, lives
 from hpcdist.agent.task import AgentTask
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.polling import poll
-from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -28,9 +27,6 @@ from hpcdist.schedulers.base import Scheduler
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
 _POLL_S = 0.5
-_MOST_BYTES = 65_536
-_LONGEST_WORDS = 500
-_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
 _NO_STEP = re.compile(
     r"unable to create (?:job )?step|step creation|unable to confirm allocation"
     r"|task launch .*failed|communication connection failure|unable to contact slurm controller"
@@ -53,22 +49,8 @@ def main() -> None:
     job, _, _ = run.read_launch()
     requeuer = load_requeuer(task.scheduler)
     if requeuer is not None:
-        said = srun_errors(Path("/dev/stderr"), begin=int(begin))
+        said = failure.srun_errors(Path("/dev/stderr"), begin=int(begin))
         conclude(run, job, requeuer, code=int(code), said=said)
-
-
-def srun_errors(log: Path, *, begin: int) -> list[str]:
-    """Return the errors that srun told in a log from this place on; none where it is no file."""
-    if not log.is_file():
-        return []
-    with log.open("rb") as file:
-        file.seek(begin)
-        return errors_in(file.read(_MOST_BYTES).decode(errors="replace"))
-
-
-def errors_in(text: str) -> list[str]:
-    """Return the errors that srun told in its output."""
-    return _ERROR.findall(text)
 
 
 def conclude(
@@ -127,12 +109,12 @@ def _is_concluded(run: Run, life: int, *, wait_s: float) -> bool:
 
 
 def _unstarted(code: int, said: list[str], sentence: str | None) -> Verdict:
-    sentence = sentence or f"no agent was started: srun {_ended(code)}{_quoted(said)}"
+    sentence = sentence or f"no agent was started: srun {_ended(code)}{failure.quoted(said)}"
     return failure.without_rank("launch", sentence, time_s=time.time())
 
 
 def _abandoned(code: int, said: list[str], attempt: int) -> Verdict:
-    sentence = f"srun, which had started the agents, {_ended(code)}{_quoted(said)}"
+    sentence = f"srun, which had started the agents, {_ended(code)}{failure.quoted(said)}"
     return failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
 
 
@@ -141,8 +123,3 @@ def _ended(code: int) -> str:
     if code in names:
         return f"or its tasks were killed by {names[code]}"
     return f"ended with exit code {code}"
-
-
-def _quoted(said: list[str]) -> str:
-    words = one_line("; ".join(dict.fromkeys(said)))[:_LONGEST_WORDS]
-    return f", and said: {words}" if words else ""

@@ -98,19 +98,22 @@ class Liveness:
         seen = self._seen.get(node)
         if seen is None or seen.beat.turns < 0:
             return ""
-        return f"; {_LAST}, {self._own_s - seen.heard_s:.0f} s before, {_state(seen.beat)}"
+        state = _state(seen.beat)
+        before = f"{self._own_s - seen.heard_s:.0f} s before"
+        return f"; {_LAST}, {before}, {state}" if state else f"; last heard of {before}"
 
     def _reason(self, seen: _Seen) -> str:
         """Tell an agent whose thread goes on from one of which nothing comes."""
-        was = f"{_LAST}, {_state(seen.beat)}"
+        state = _state(seen.beat)
+        was = f"; {_LAST}, {state}" if state else ""
         if self._own_s - seen.heard_s > 2 * beat_every_s(self._limit_s):
             return (
                 f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s (is the process "
-                f"stopped, its host frozen, or the network between cut?); {was}"
+                f"stopped, its host frozen, or the network between cut?){was}"
             )
         return (
             f"its process lives, but has done nothing for {self._own_s - seen.turned_s:.0f} s "
-            f"(does a file system not answer there?); {was}"
+            f"(does a file system not answer there?){was}"
         )
 
 
@@ -118,9 +121,12 @@ _LAST = "when last heard of"
 
 
 def _state(beat: Beat) -> str:
-    """Say what an agent did when it sent a beat."""
+    """Say what an agent did when it sent a beat; one from before its ranks tells nothing."""
     ranks = "1 living rank" if beat.num_ranks == 1 else f"{beat.num_ranks} living ranks"
-    return f"it had {ranks}" + (f" and was at {beat.where}" if beat.where is not None else "")
+    had = f"had {ranks}" if beat.num_ranks else ""
+    was = f"was at {beat.where}" if beat.where is not None else ""
+    said = " and ".join(filter(None, (had, was)))
+    return f"it {said}" if said else ""
 
 
 class Heart:

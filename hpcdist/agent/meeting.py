@@ -52,7 +52,7 @@ from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
 from hpcdist.schedulers.notes import Notes
@@ -293,7 +293,7 @@ class Leader:
         )
         self.answers = Answers(self.coordinator, send=self._send, finish=self._leave_answer)
         self._requests = RequestFile(run.requests_file, log)
-        self._looks_at_s = 0.0
+        self._looks_at_s = self._lives_at_s = 0.0
 
     def host_meeting(self, addresses: Sequence[str], selector: selectors.BaseSelector) -> None:
         """Let the others join. Raises NoFreePortError."""
@@ -325,8 +325,12 @@ class Leader:
             self.coordinator.on_message(node, message)
 
     def look(self) -> None:
-        """Take what commands want of the agents; call it now and then."""
+        """Take what commands want of the agents, and show them that this one lives; call it now and
+        then."""
         now_s = time.monotonic()
+        if now_s >= self._lives_at_s:
+            self._lives_at_s = now_s + SIGN_EVERY_S
+            self._run.show_life()
         if now_s >= self._looks_at_s:
             self._looks_at_s = now_s + _LOOK_AT_REQUESTS_S
             for request in self._requests.new():

@@ -10,6 +10,7 @@ import click
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, runs_option
 from hpcdist.cli.printing import note, print_json, say
+from hpcdist.cluster.schedulers import SCHEDULERS
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, check_own
 
@@ -22,7 +23,13 @@ from hpcdist.runs.run import Run, check_own
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """End runs, and wait until none of their processes is left. A sweep's id stands for all of its
     runs."""
-    from hpcdist.monitor.states import OPEN_STATES, run_states
+    from hpcdist.monitor.states import (
+        OPEN_STATES,
+        end_verdict,
+        jobs_left,
+        run_conditions,
+        run_states,
+    )
     from hpcdist.runs.sweep import Sweep, find_named
     from hpcdist.schedulers import load_scheduler
 
@@ -33,12 +40,18 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         check_own(path, "cancel")
     for sweep in sweeps:
         sweep.ask_to_cancel()
-    before = run_states(named_list)
+    conditions = run_conditions(named_list)
+    before = {name: condition.state for name, condition in conditions.items()}
+    left = jobs_left(named_list, warn=note)
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in named_list:
-        if before[run.id] in OPEN_STATES:
-            scheduler = run.read_scheduler()
-            assert scheduler is not None  # or it would be lost
+        scheduler = run.read_scheduler() or ""
+        is_open = before[run.id] in OPEN_STATES
+        if not is_open and run.read_verdict() is None and scheduler in SCHEDULERS:
+            # What its scheduler lists as ended may come back, and then finds that it is over.
+            is_open = load_scheduler(scheduler).has_queue
+            run.write_verdict(end_verdict(run, conditions[run.id]))
+        if is_open or run.id in left:
             by_scheduler[scheduler].append(run)
     for scheduler, theirs in by_scheduler.items():
         load_scheduler(scheduler).cancel(theirs)
@@ -54,4 +67,7 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     for run in named_list:
         had_ended = before[run.id] == after[run.id]
         words = f" had ended already: {before[run.id]}" if had_ended else f": {after[run.id]}"
+        if run.id in left:
+            title = load_scheduler(str(run.read_scheduler())).title
+            words += f"; its job, which {title} still had, is cancelled"
         say(f"run {run.id}{words}")

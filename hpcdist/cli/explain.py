@@ -206,6 +206,7 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
     from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
     from hpcdist.runs.meanings import KINDS as VERDICTS
     from hpcdist.runs.meanings import STATES, exit_code_in_words
+    from hpcdist.runs.run import name_to_type
     from hpcdist.runs.sweep import find_runs
 
     try:
@@ -231,7 +232,7 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
             facts["log"] = str(run.path / verdict.log)
         if command := continuation(run, verdict):
             facts["go on with"] = command
-        text = [verdict.message, *_advice(kind.advice, run.id)]
+        text = [verdict.message, *_advice(kind.advice, name_to_type(run.path))]
     return Explanation(kind="run", name=run.id, title="a run", text=text, facts=facts)
 
 

@@ -14,7 +14,7 @@ from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.runs.remote import Remote, read_remote
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 
 
 @click.command
@@ -95,6 +95,6 @@ def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:
         raise SchedulerError(f"run {run.id} was not downloaded", hint="run the command again")
     there = f"{remote.host}:{remote.runs or f'{remote.folder}/{remote.project}/runs'}/{run.id}"
     say(f"run {run.id} is at {remote.host}; what summaries need of it is here")
-    say(f"  hpcdist logs {run.id}")
+    say(f"  hpcdist logs {name_to_type(run.path)}")
     say(f"  rsync -a {shlex.quote(there)} .    # the whole directory, with its checkpoints")
     return {"run": run.id, "path": str(run.path), "source": there}

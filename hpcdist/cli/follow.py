@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import signal
 import sys
 import time
@@ -19,7 +18,7 @@ from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cli.runs import states_in_words
 from hpcdist.machine.process import handling
-from hpcdist.runs.run import Run, runs_folder
+from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
@@ -134,7 +133,8 @@ def follow_run(
                 verdict = run.read_verdict()
                 _tell_cancelled([run])
             else:
-                say(f"run {run.id} continues; end it with: hpcdist cancel {run.id}")
+                name = name_to_type(run.path)
+                say(f"run {run.id} continues; end it with: hpcdist cancel {name}")
         except BaseException:  # such as a closed pipe: the run has lost its reader
             if owned:
                 interrupts.end([run], signal.SIGTERM)
@@ -215,7 +215,8 @@ def wait_for_sweep(
             changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
         )
     except Interrupted:
-        say(f"sweep {name} continues; end it with: hpcdist cancel {name}")
+        typed = name_to_type(submitted.places.path)
+        say(f"sweep {name} continues; end it with: hpcdist cancel {typed}")
         return {}, EXIT_INTERRUPTED
     for run in runs:
         if verdicts[run.id].state != "done":
@@ -290,8 +291,8 @@ def _tell_cancelled(runs: Sequence[Run]) -> None:
 
 def _name_summary(path: Path) -> None:
     """Name the command that shows the figures of this run or sweep, the last one."""
-    is_usual = path.parent == runs_folder()
-    say(f"  hpcdist summary {'last' if is_usual else shlex.quote(str(path))}")
+    name = name_to_type(path)
+    say(f"  hpcdist summary {'last' if name == path.name else name}")
 
 
 def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from hpcdist.cli.options import flags_of, host_option, json_option, run_argument
 from hpcdist.cli.printing import note, print_json, say
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.run import Run, find_run
+from hpcdist.runs.run import Run, find_run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.job import Flag
@@ -94,7 +95,7 @@ def resume(
     else:
         print(run.id)
         for verb in ("status", "logs --follow", "cancel"):
-            say(f"  hpcdist {verb} {run.id}")
+            say(f"  hpcdist {verb} {name_to_type(run.path)}")
     return 0
 
 
@@ -108,11 +109,15 @@ def _go_on(
     """Start the next life of a run, in its directory."""
     from hpcdist.submission.resume import plan_resume, resume, sentence
 
-    planned = plan_resume(run, ended, flags, partition=partition)
-    note(*planned.notes)
-    planned.prepare()
-    interrupts.defer()
-    said = resume(run, ended, planned)
+    here = Path.cwd()
+    try:
+        planned = plan_resume(run, ended, flags, partition=partition)
+        note(*planned.notes)
+        planned.prepare()
+        interrupts.defer()
+        said = resume(run, ended, planned)
+    finally:
+        os.chdir(here)  # planning went to the run's: the commands that are printed are typed here
     say(sentence(run, ended))
     note(*said)
 

@@ -17,9 +17,9 @@ from hpcdist.cli.options import host_option, json_option, named_runs, run_argume
 from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
-from hpcdist.monitor.states import OPEN_STATES, run_conditions
+from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions, setup_problem
 from hpcdist.notify import read_last
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
     from hpcdist.monitor.progress import Progress
@@ -57,8 +57,11 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
     progress = {run.id: LiveProgress(run).read() for run in listed}
     for name, figures in progress.items():
-        if figures is not None and conditions[name].is_suspended:
+        if figures is not None and (
+            conditions[name].is_suspended or conditions[name].state == "pending"
+        ):
             progress[name] = at_rest(figures)
+    left = jobs_left(listed)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
@@ -69,7 +72,9 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
                     "hang": msgspec.to_builtins(hangs[run.id]),
                     "progress": msgspec.to_builtins(progress[run.id]),
                     "expected_start_s": conditions[run.id].expected_start_s,
-                    "hosts": msgspec.to_builtins(seen_nodes(run)),
+                    "hosts": []
+                    if conditions[run.id].state == "pending"
+                    else msgspec.to_builtins(seen_nodes(run)),
                 }
                 for run, values in zip(listed, described, strict=True)
             ]
@@ -84,6 +89,8 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             _print(part[0], progress[name])
             _print_line("hang", hang.message if (hang := hangs[name]) else None)
             _print_line("notify", read_last(by_id[name]))
+            if name in left and left[name].state == "pending":
+                _print_line("job left", _job_left(by_id[name], left[name]))
             _print_place(by_id[name], conditions[name])
         else:
             _print_sweep(part, progress)
@@ -94,6 +101,15 @@ def _hang(run: Run, condition: Condition) -> Hang | None:
     with suppress(OSError):  # the folder is damaged
         return run.read_hang(run.newest_attempt()) if condition.state == "running" else None
     return None
+
+
+def _job_left(run: Run, condition: Condition) -> str:
+    """Say of a job that it has outlived its run."""
+    from hpcdist.schedulers import load_scheduler
+
+    why = f" ({condition.reason})" if condition.reason else ""
+    title = load_scheduler(str(run.read_scheduler())).title
+    return f"{title} still has its job{why}: hpcdist cancel {name_to_type(run.path)} ends it"
 
 
 def _print_sweep(
@@ -158,6 +174,10 @@ def _print_place(run: Run, condition: Condition) -> None:
     _print_line("pending", waiting_sentence(condition))
     if condition.state not in OPEN_STATES and run.read_verdict() is None:
         _print_line("job's log", next((str(path) for path in run.job_logs()), None))
+    if condition.state == "pending":
+        return  # the nodes that are known are those of its life before
+    if condition.state == "running" and (problem := setup_problem(run)):
+        _print_line("setup", f"a line of the profile's setup failed: {problem}")
     nodes, num_nodes = seen_nodes(run, most=MOST_SHOWN), len(run.agent_files())
     lines = node_lines(nodes, num_nodes=num_nodes)
     for name, line in zip_longest(["nodes"], lines, fillvalue=""):

@@ -39,7 +39,7 @@ from hpcdist.cli.options import (
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.folder import group_note
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def _report_earlier(
                 f"run {unclear[0].id} was being submitted when this host stopped: its "
                 "scheduler may or may not have it"
             ),
-            hint=f"check with: hpcdist status {unclear[0].id}",
+            hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
         )
     _tell(submitted, runs)
     say("it was submitted before the connection broke")
@@ -377,7 +377,7 @@ def _report_run(run: Run, scheduler: str, *, as_json: bool) -> None:
     where = one_line(str(run.path))
     print(f"submitted to {scheduler}{job}; its directory is {where}", file=sys.stderr)
     for verb in ("status", "logs --follow", "cancel"):
-        print(f"  hpcdist {verb} {run.id}", file=sys.stderr)
+        print(f"  hpcdist {verb} {name_to_type(run.path)}", file=sys.stderr)
 
 
 def _report_sweep(
@@ -437,4 +437,4 @@ def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
         )
     _note_summary(submitted)
     for verb in ("status", "summary", "cancel"):
-        say(f"  hpcdist {verb} {submitted.id}")
+        say(f"  hpcdist {verb} {name_to_type(submitted.places.path)}")

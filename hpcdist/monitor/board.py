@@ -101,7 +101,7 @@ class Board:
         is_at_work = ranks is not None and ranks.num_alive and ranks.quiet_s < _RECENT_S
         if state == "pending" and is_at_work:
             state, why = "running", None  # it began after the scheduler was asked
-        if ranks is not None and condition.is_suspended:
+        if ranks is not None and (condition.is_suspended or state == "pending"):
             ranks = msgspec.structs.replace(ranks, progress=at_rest(ranks.progress))
         troubles = ranks.troubles if ranks is not None and state == "running" else []
         return RunView(

@@ -16,7 +16,7 @@ from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.monitor.nodes import Beginning
-from hpcdist.monitor.progress import LiveProgress
+from hpcdist.monitor.progress import LiveProgress, Progress, at_rest
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.states import continuation
 from hpcdist.monitor.tail import LogTail
@@ -65,6 +65,11 @@ def follow(
 
     hangs = _HangSeen(run)
 
+    def pace() -> Progress | None:
+        now = progress.read() if progress is not None else None
+        waits = now is not None and end.conditions[run.id].state == "pending"
+        return at_rest(now) if now is not None and waits else now
+
     def show() -> None:
         check()
         before = logs.num_given
@@ -73,7 +78,7 @@ def follow(
         show_restarts()
         hangs.show(screen)
         if progress is not None:
-            screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
+            screen.draw(logs.open_lines() if screen.has_log else [], pace())
         if tell is not None and (screen.has_log or logs.num_given > before):
             tell(logs.given)
 
@@ -125,8 +130,9 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
         return f"run {run.id} {verdict.sentence}{more}"
     spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
-    if verdict.time_s is not None and spec.created_s is not None:
-        said += f" in {verdict.time_s - spec.created_s:.1f} s"
+    with suppress(OSError):  # by one clock, that of the files: a node's may differ from this host's
+        files_s = [path.stat().st_mtime for path in (run.spec_file, run.verdict_file)]
+        said += f" in {files_s[1] - files_s[0]:.1f} s"
     remarks = (verdict.remark, _shared_cpus(spec.plan))
     return "; ".join([said, *(remark for remark in remarks if remark)])
 
@@ -146,13 +152,11 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     """Say how an attempt ended after which there is another, or is to be."""
     why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
     why += " ".join(verdict.message.split())
-    is_left = verdict.kind in {"agent_lost", "launch"}
-    if verdict.state == "failed" and not is_left:
-        if verdict.restarts >= most_restarts:
-            return f"{why}; hpcdist resume has started it again"
-        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
-    if verdict.state == "cancelled":
+    if verdict.resumed:
         return f"{why}; hpcdist resume has started it again"
+    is_left = verdict.kind in {"agent_lost", "launch", "time_limit"}
+    if verdict.state == "failed" and not is_left:
+        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
     return f"{why}; starting again when the scheduler restarts the job"
 
 

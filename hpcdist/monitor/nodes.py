@@ -10,6 +10,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.monitor.screen import Screen
+from hpcdist.monitor.states import setup_problem
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import runs_here
 from hpcdist.schedulers.base import Condition
@@ -73,7 +74,7 @@ def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:
 
 
 class Beginning:
-    """Says each reason to wait once, and then once where the run is."""
+    """Says of each life of a run each reason to wait once, and then once where the run is."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -81,20 +82,35 @@ class Beginning:
         self._last_reason: str | None = None
         self._reached: dict[Path, NodeSeen] = {}
         """The nodes that have reached node 0."""
-        self._is_over = runs_here(run.read_scheduler())  # its nodes are this machine
+        self._is_here = runs_here(run.read_scheduler())  # its nodes are this machine
+        self._attempt = -1
+        self._life = 0
+        self._is_over = False
 
     def show(self, screen: Screen, condition: Condition) -> None:
         """Say what has become known since the last call."""
-        if self._is_over:
+        if self._is_here:
             return
-        if self._have_all_reached():
-            self._is_over = True
+        self._look_for_life()
+        if not self._is_over and self._have_all_reached():
+            self._is_over, self._last_reason = True, None
             nodes = sorted(self._reached.values(), key=lambda seen: seen.node)
             listed = "; ".join(node_lines(nodes, num_nodes=len(nodes)))
             screen.say(f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}")
+            if problem := setup_problem(self._run):
+                screen.say(f"a line of the profile's setup failed: {problem}")
         elif (waiting := waiting_sentence(condition)) not in {None, self._last_reason}:
             self._last_reason = waiting
             screen.say(f"pending: {waiting}")
+
+    def _look_for_life(self) -> None:
+        """Begin anew with another life of the run: it may be on other nodes."""
+        attempt = self._run.newest_attempt()
+        if attempt == self._attempt or (begun := self._run.read_beginning(attempt)) is None:
+            return
+        self._attempt = attempt
+        if begun.life != self._life:
+            self._life, self._is_over, self._reached = begun.life, False, {}
 
     def _have_all_reached(self) -> bool:
         """Read what agents have written that were not there yet, up to the first that still is not:

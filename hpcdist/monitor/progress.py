@@ -23,6 +23,8 @@ from hpcdist.runs.run import Run
 _WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to show a change
 _QUIET_S = 60.0
 _QUIET_WINDOWS = 3
+_PACE_S = 15.0
+"""Time without an event after which the pace is not that of now any more."""
 _SLOW = 1.5
 _SHOWN_RANKS = 3
 _MOST_RANKS = 512
@@ -48,7 +50,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_rest(progress: Progress) -> Progress:
-    """Return the progress of a run whose processes are stopped: it has no speed, and no end in
+    """Return the progress of a run whose ranks do nothing now: it has no speed, and no end in
     sight."""
     return msgspec.structs.replace(progress, samples_per_s=None, remaining_s=None)
 
@@ -204,7 +206,10 @@ class LiveProgress:
             return None
         own = self._rank.samples_per_s()
         whole = None if own is None else own * (self._rank.world_size or 1)
-        return self._rank.progress(self._attempt, samples_per_s=whole)
+        progress = self._rank.progress(self._attempt, samples_per_s=whole)
+        quiet_s = time.monotonic() - self._rank.heard_s
+        is_quiet = quiet_s > max(_PACE_S, _QUIET_WINDOWS * self._rank.window_s())
+        return at_rest(progress) if is_quiet and self._rank.end_status is None else progress
 
 
 class RunningRun:

@@ -15,19 +15,23 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, SchedulerError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import Remote, is_remote, read_remote
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.schedulers.jobs import is_between_lives
 from hpcdist.training.checkpoint.files import list_checkpoints
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
 
+_LISTED = ("pending", "running")
+
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
 _NEVER_STARTED = "the job ended before hpcdist started in it"
 _LOG_HAS_IT = "its log has the reason"
+_BETWEEN_LIVES = "its last life has ended, and it is to be started again"
 SETUP_MARK = "hpcdist: setup: "
 """Begin of the lines by which a job's script tells of failed lines of the profile's setup."""
 _MOST_BYTES = 65_536
@@ -75,8 +79,32 @@ def run_conditions(
                 run.look_anew()
                 verdict = run.read_verdict()
                 condition = condition if verdict is None else Condition(state=verdict.state)
+                has_ended = verdict is None and condition.state not in (*OPEN_STATES, "cancelled")
+                if has_ended and load_scheduler(scheduler).has_queue and is_between_lives(run):
+                    condition = Condition(state="pending", reason=_BETWEEN_LIVES)
             conditions[run.id] = condition
     return conditions
+
+
+def jobs_left(
+    runs: Sequence[Run], *, warn: Callable[[str], None] = lambda _: None
+) -> dict[str, Condition]:
+    """Return the conditions of jobs that have outlived their runs, by run id: Slurm queues a job
+    again whose nodes are set down after its end."""
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        name = run.read_scheduler()
+        if name in SCHEDULERS and not is_remote(run) and run.read_verdict() is not None:
+            by_scheduler[name].append(run)
+    left: dict[str, Condition] = {}
+    for name, theirs in by_scheduler.items():
+        if not (load_scheduler(name).has_queue and load_scheduler(name).shares_files):
+            continue  # Azure starts no job again that has ended
+        try:
+            left |= load_scheduler(name).conditions(theirs)
+        except SchedulerError as error:
+            warn(f"whether jobs of ended runs are left is not known: {error.message}")
+    return {run: condition for run, condition in left.items() if condition.state in _LISTED}
 
 
 def _last_known(remote: Remote) -> Condition:
@@ -188,5 +216,5 @@ def continuation(run: Run, verdict: Verdict) -> str | None:
         return None
     job = (run.read_spec() or RunSpec()).job
     if "checkpoint" not in job and not load_scheduler(name).shares_files:  # code of the user's own
-        return f"hpcdist fetch {run.id} --checkpoints"
-    return f"hpcdist resume {run.id}"
+        return f"hpcdist fetch {name_to_type(run.path)} --checkpoints"
+    return f"hpcdist resume {name_to_type(run.path)}"

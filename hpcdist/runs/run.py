@@ -32,10 +32,12 @@ The directory is private to the user (mode 0700), and whole files are written as
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import os
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,6 +50,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import is_own, owner_of, read_own
+from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
@@ -84,6 +87,9 @@ _SPEC_KEYS = frozenset({"created_s", "job"})
 _SLUG_LENGTH = 40
 _FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
+SIGN_EVERY_S = 5.0
+"""Time between two signs of life of the first node's agent."""
+_SIGNS_MISSED = 4
 _REPORTS = ("_lsf.out", "_pbs.out")
 
 _Struct = TypeVar("_Struct", Beginning, Hang, Verdict)
@@ -217,6 +223,21 @@ class Run:
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
         return bool(self.agent_files())
+
+    def show_life(self) -> None:
+        """Show whoever looks at the run that the agent of its first node lives."""
+        with suppress(OSError):  # it is not written yet, or its disk fails
+            os.utime(self.agent_file(0))
+
+    def is_alive(self) -> bool:
+        """Return whether the agent of the first node has shown that it lives a moment ago."""
+        try:
+            # Opening makes a shared file system tell what another host has just done.
+            with files.open_regular(self.agent_file(0), most_bytes=math.inf) as file:
+                shown_s = os.fstat(file.fileno()).st_mtime
+        except OSError:
+            return False
+        return files.now_by(self.launch_folder) - shown_s < _SIGNS_MISSED * SIGN_EVERY_S
 
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks.
@@ -374,6 +395,14 @@ class Run:
         """Return why an attempt ended; None where it goes on, or was the last."""
         return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
 
+    def age_of_attempt_verdict(self, attempt: int) -> float:
+        """Return the seconds since an attempt's verdict was written, by the clock of the files."""
+        try:
+            written_s = self._attempt_file(attempt, "verdict.json").stat().st_mtime
+        except OSError:
+            return math.inf
+        return files.now_by(self.launch_folder) - written_s
+
     def write_beginning(self, attempt: int, beginning: Beginning) -> None:
         path = self._attempt_file(attempt, "begin.json")
         files.write_json(path, msgspec.to_builtins(beginning))
@@ -432,6 +461,13 @@ class Run:
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
+
+
+def name_to_type(path: Path) -> str:
+    """Return what names a run or a sweep in a command that the user types next: its id where the
+    command finds it by that, else its path. At a host, its id: the laptop knows where it is."""
+    is_usual = path.parent == runs_folder() or is_served()
+    return path.name if is_usual else shlex.quote(str(path))
 
 
 def all_runs(runs: Path) -> list[Run]:

@@ -159,6 +159,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A fault that did not fail the run."""
     try_elsewhere: bool = False
     """A host is to blame on which nothing could be started: the next start may do without it."""
+    resumed: bool = False
+    """`hpcdist resume` started the next attempt."""
 
     @property
     def sentence(self) -> str:

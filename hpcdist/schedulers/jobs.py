@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError, SubmissionUnclearError
 from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
@@ -31,6 +31,9 @@ _STARTING_S = 120.0
 _FORGOTTEN_S = 20.0
 """Time for which a scheduler must go on not to know a job: one that is restarted may have no jobs
 for a while, and a command may fail without saying so."""
+_SEQUEL_S = 120.0
+"""Time for which a scheduler may list a job as ended that it is about to start again: LSF and Slurm
+took 4 to 60 s."""
 _SETTLE_S = 5.0
 """A scheduler that answers again may have the request before it still."""
 _POLL_S = 0.5
@@ -131,9 +134,20 @@ def was_killed(run: Run, exit_code: int | None) -> bool:
     return (
         attempt is not None
         and attempt.kind == "preempted"
+        and not is_between_lives(run)
         # 1 where an LSF queue would start a job again for the run's own code.
         and exit_code in {None, attempt.exit_code_of_run, 1}
     )
+
+
+def is_between_lives(run: Run) -> bool:
+    """Return whether the run's last attempt ended a moment ago with a verdict that expects another
+    life of its job: until that begins, a scheduler may list the job as ended."""
+    number = run.newest_attempt()
+    verdict = run.read_attempt_verdict(number)
+    if verdict is None or verdict.resumed or verdict.exit_code_of_run == EXIT_INTERRUPTED:
+        return False
+    return run.age_of_attempt_verdict(number) < _SEQUEL_S
 
 
 def _is_copied(run: Run, submission: Submission) -> bool:
@@ -267,7 +281,8 @@ class _Missed(msgspec.Struct, frozen=True, kw_only=True):
 
 def condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> Condition:
     """Return the condition of a run whose job the scheduler does not know, though it answers: lost
-    where it did not know the job some time ago either; unknown until then."""
+    where it did not know the job some time ago either; unknown until then; and running as long as
+    its agents show that they live."""
     lost = Condition(state="lost", reason=f"{scheduler} has forgotten its job")
     now_s, missed = time.time(), _read_missed(run)
     if missed is None or missed.job_id != submission.job_id:
@@ -275,7 +290,11 @@ def condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> 
         try:
             files.write_json(run.missed_file, msgspec.to_builtins(missed))
         except OSError:  # somebody else's run: who only looks does no harm
-            return lost
+            if not run.is_alive():
+                return lost
+    if run.read_verdict() is None and run.is_alive():
+        reason = f"{scheduler} does not list its job {missed.job_id}, but its agents live"
+        return Condition(state="running", reason=reason)
     if abs(now_s - missed.time_s) >= _FORGOTTEN_S:
         return lost
     reason = (
@@ -314,10 +333,11 @@ def cancel_jobs(
     kill: Callable[[Sequence[str]], None],
     hint: str,
 ) -> None:
-    """Find the active jobs of runs, by their names too, and end them: see `end_jobs`."""
+    """Find the jobs of runs, by their names too, and end them: see `end_jobs`. A job that is listed
+    as ended may be about to be started again."""
     known = JobIndex(ask(()))  # nothing may be half done where the scheduler does not answer
     found = [job for run in runs for job in known.find_all(run, run.read_submission())]
-    job_ids = sorted({job.job_id for job in found if job.is_active})
+    job_ids = sorted({job.job_id for job in found})
     end_jobs(
         runs,
         job_ids,

@@ -30,7 +30,7 @@ from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.ends import wait_until_free
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
-from hpcdist.runs.run import Run, check_own
+from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import claim_file
@@ -69,12 +69,14 @@ def look_at(run: Run) -> Ended:
     if condition.state == "unknown":
         raise SchedulerError(
             f"it is not known whether run {run.id} has ended: {condition.reason}",
-            hint=f"see hpcdist status {run.id}; two jobs of one run would be in each other's way",
+            hint=f"see hpcdist status {name_to_type(run.path)}; two jobs of one run would be in "
+            "each other's way",
         )
     if condition.state in OPEN_STATES:
         raise UserError(
             f"run {run.id} is {condition.state}: there is nothing to resume",
-            hint=f"follow it with hpcdist logs --follow {run.id}, or end it with hpcdist cancel",
+            hint=f"follow it with hpcdist logs --follow {name_to_type(run.path)}, or end it with "
+            "hpcdist cancel",
         )
     try:
         job, _, spec = run.read_launch()
@@ -183,7 +185,8 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
     if not wait_until_free(run):
         raise SchedulerError(
             f"run {run.id} has ended, but {planned.scheduler.title} still has its job",
-            hint=f"try again when it is gone, or end it with hpcdist cancel {run.id}",
+            hint="try again when it is gone, or end it with hpcdist cancel "
+            f"{name_to_type(run.path)}",
         )
     begun = [run.read_beginning(number) for number in run.attempts()]
     lives = 1 + max((one.life for one in begun if one is not None), default=-1)
@@ -224,8 +227,10 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
         run.write_reserve()
         run.requests_file.touch(files.PRIVATE_FILE)
         attempt = run.newest_attempt()
-        if attempt >= 0 and run.read_attempt_verdict(attempt) is None:
-            run.write_attempt_verdict(msgspec.structs.replace(verdict, attempt=attempt))
+        if attempt >= 0:
+            ended = run.read_attempt_verdict(attempt) or verdict
+            ended = msgspec.structs.replace(ended, attempt=attempt, resumed=True)
+            run.write_attempt_verdict(ended)
         for path in _ends(run):
             files.remove_once_written(path)
         yield
@@ -263,8 +268,8 @@ def submit_from(
         raise UserError(
             f"run {run.id} ran code of your own, which {planned.scheduler.title} starts on new "
             "disks: hpcdist cannot bring there what it saved",
-            hint=f"hpcdist fetch {run.id} --checkpoints brings it here; then submit a job that "
-            "finds it in a datastore or in the git work tree",
+            hint=f"hpcdist fetch {name_to_type(run.path)} --checkpoints brings it here; then "
+            "submit a job that finds it in a datastore or in the git work tree",
         )
     return submit(PlannedSubmission.of_run(planned), runs=run.path.parent, command=command)
 

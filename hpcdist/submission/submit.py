@@ -21,7 +21,14 @@ from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
+from hpcdist.runs.run import (
+    Run,
+    cannot_write,
+    delete_folder,
+    make_unique_folder,
+    name_to_type,
+    slug,
+)
 from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import (
     GitState,
@@ -205,13 +212,14 @@ class Submission:
         """Return the error that says what the scheduler has, or may have; None: nothing."""
         if not isinstance(error, HpcdistError):
             return None
+        name = name_to_type(self.places.path)
         if self._are_runs_submitted:
             what = "run" if self.places.sweep is None else "sweep"
             perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
             return SchedulerError(
                 f"{what} {self.id} was submitted, but {perhaps}not the job for its summary: "
                 f"{error.message}",
-                hint=f"it continues; summarize it later with: hpcdist summary {self.id}",
+                hint=f"it continues; summarize it later with: hpcdist summary {name}",
             )
         if self.places.sweep is None or not (self.jobs or self._unclear):
             return None
@@ -221,7 +229,7 @@ class Submission:
         return kind(
             f"{number} of the {len(self.planned.points)} runs of sweep {self.id} were submitted,"
             f"{unknown} the others were not: {error.message}",
-            hint=f"hpcdist status {self.id} shows what runs, hpcdist cancel {self.id} ends them",
+            hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
 
 

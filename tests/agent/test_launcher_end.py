@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.agent import launcher_end
-from hpcdist.agent.outcome import lives
+from hpcdist.agent.outcome import failure, lives
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -96,5 +96,5 @@ def test_the_errors_of_this_life_alone_are_read(tmp_path):
     log = tmp_path / "log"
     before = "srun: error: of a former life\n"
     log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {NO_STEP}\n")
-    assert launcher_end.srun_errors(log, begin=len(before)) == [NO_STEP]
-    assert launcher_end.srun_errors(tmp_path, begin=0) == []
+    assert failure.srun_errors(log, begin=len(before)) == [NO_STEP]
+    assert failure.srun_errors(tmp_path, begin=0) == []

@@ -25,6 +25,7 @@ def test_a_failed_run_goes_on_where_its_program_stopped_and_is_one_run(hpcdist):
     assert "from 7" in again.stdout
     assert "from the start" not in again.stdout  # it was shown before
     assert "attempt 0 failed" in again.stderr
+    assert "hpcdist resume has started it again" in again.stderr
     hpcdist.write("mended", "")
     done = hpcdist("resume", failed.id, "--wait", "--json")
     assert done.returncode == 0, done.stderr

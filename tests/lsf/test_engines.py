@@ -126,7 +126,7 @@ def test_while_lsf_is_silent_nothing_is_claimed(user, impatient):
     assert f"{kept[0]}: cancelled" in user("status", kept[0]).stdout
 
 
-def test_a_bjobs_that_fails_ends_nothing_and_one_that_forgets_must_say_so_twice(user):
+def test_a_bjobs_that_fails_or_forgets_ends_nothing_while_the_agents_live(user):
     run = count(user)
     following = user.start("logs", "--follow", run.id)
     with user.cluster.cut_off("bjobs"):
@@ -138,10 +138,12 @@ def test_a_bjobs_that_fails_ends_nothing_and_one_that_forgets_must_say_so_twice(
         assert not run.cancel_file.exists()
     user.cluster.forget(job_id(run))
     shown = user("status", run.id).stdout
-    assert f"{run.id}: unknown" in shown
+    assert f"{run.id}: running" in shown
     assert f"does not list its job {job_id(run)}" in " ".join(shown.split())
     missed = json.loads(run.missed_file.read_text())
     run.missed_file.write_text(json.dumps(missed | {"time_s": missed["time_s"] - 60}))
+    assert f"{run.id}: running" in user("status", run.id).stdout
+    run.agent_file(0).unlink()
     assert f"{run.id}: lost" in user("status", run.id).stdout
     user.cluster.remember(job_id(run))
     assert f"{run.id}: running" in user("status", run.id).stdout

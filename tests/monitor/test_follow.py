@@ -11,14 +11,15 @@ from click.testing import CliRunner
 from hpcdist.base import files
 from hpcdist.cli.main import hpcdist
 from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.follow import end_sentence, follow
+from hpcdist.monitor.follow import again_sentence, end_sentence, follow
 from hpcdist.monitor.nodes import Beginning
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
-from hpcdist.monitor.states import run_states
+from hpcdist.monitor.states import SETUP_MARK, run_states
 from hpcdist.monitor.tail import OVERDUE_S, LogTail, whole_log
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Beginning as Begun
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Condition
 
@@ -263,8 +264,28 @@ def test_of_a_crash_the_frames_nearest_to_it_are_shown(tmp_path, capsys):
     assert len(shown) < 20
 
 
-def test_the_last_sentence_has_the_time_from_submission(run):
-    verdict = Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=112.34)
+@pytest.mark.parametrize(
+    ("verdict", "who"),
+    [
+        ({"kind": "time_limit"}, "starting again when the scheduler restarts the job"),
+        ({"kind": "time_limit", "resumed": True}, "hpcdist resume has started it again"),
+        ({"kind": "cancelled", "resumed": True}, "hpcdist resume has started it again"),
+        ({"kind": "exit"}, "starting again (1 of 10)"),
+        ({"kind": "agent_lost"}, "starting again when the scheduler restarts the job"),
+    ],
+)
+def test_an_attempt_says_who_starts_the_next_one(verdict, who):
+    verdict = Verdict(state="failed", message="it ended", exit_code_of_run=1, **verdict)
+    said = again_sentence(verdict, most_restarts=10)
+    assert said == f"attempt 0 failed: it ended; {who}"
+
+
+def test_the_last_sentence_has_the_time_from_submission_by_the_clock_of_the_files(run):
+    """The clock of node 0, which the verdict has, may be 20 minutes off."""
+    verdict = msgspec.structs.replace(DONE, time_s=1300.0)
+    run.write_verdict(verdict)
+    os.utime(run.spec_file, (100.0, 100.0))
+    os.utime(run.verdict_file, (112.34, 112.34))
     assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
 
 
@@ -281,6 +302,43 @@ def test_the_end_says_that_ranks_shared_cpus(tmp_path, shares, remark):
     plan = {"nodes": nodes, "device": "cpu", "backend": "gloo"}
     run = make_run(tmp_path, nodes=2, gpus=2, plan=plan)
     assert end_sentence(run, DONE) == f"run {run.id}: done{remark}"
+
+
+def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run, capsys):
+    run.submission_file.write_text('{"scheduler": "slurm", "job_id": "7"}')
+    beginning, screen = Beginning(run), Screen()
+    running = Condition(state="running")
+    waits = Condition(state="pending", reason="it was requeued")
+    for life, host in enumerate(("n1", "n2")):
+        run.write_beginning(run.claim_attempt(), Begun(life=life))
+        seen = {"node": 0, "host": host, "master_addr": "10.0.0.1"}
+        run.agent_file(0).write_text(json.dumps(seen))
+        for condition in (running, running, waits, waits):
+            beginning.show(screen, condition)
+        (run.submitit_folder / "7_0_log.out").write_text(f"{SETUP_MARK}ml cuda (exit code 1)\n")
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(";")[0] for line in said] == [
+        "started on node 0: n1",
+        "pending: it was requeued",
+        "started on node 0: n2",
+        "a line of the profile's setup failed: ml cuda (exit code 1)",
+        "pending: it was requeued",
+    ]
+
+
+def test_a_pace_of_long_ago_is_not_told_as_that_of_now(run):
+    live = LiveProgress(run)
+    events = write_attempt(run)
+    write_steps(events, step=10)
+    assert live.read().samples_per_s is not None
+    live._rank.heard_s -= 45
+    assert (live.read().step, live.read().samples_per_s, live.read().remaining_s) == (
+        10,
+        None,
+        None,
+    )
+    write_steps(events, step=20)
+    assert live.read().samples_per_s is not None
 
 
 @pytest.mark.parametrize("job", [None, [], 5, {"launch": [], "resources": 5}])

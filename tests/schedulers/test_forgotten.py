@@ -1,6 +1,7 @@
 """A scheduler that answers and does not know a job: nothing is concluded from one answer."""
 
 import json
+import os
 
 import pytest
 
@@ -39,6 +40,17 @@ def test_a_job_is_forgotten_only_when_it_was_not_known_some_time_ago_either(run)
     assert state(run) == "lost"
 
 
+def test_a_run_whose_agents_show_that_they_live_is_not_forgotten(run):
+    run.agent_file(0).touch()
+    first = condition_of(run, SUBMISSION, None, "PBS")
+    assert first.state == "running"
+    assert first.reason == "PBS does not list its job 12, but its agents live"
+    age(run, 60)
+    assert state(run) == "running"
+    os.utime(run.agent_file(0), (0, 0))
+    assert state(run) == "lost"
+
+
 def test_a_run_that_stopped_is_not_called_cancelled_for_one_answer(run):
     (run.attempts_folder / "00000").mkdir()
     run.write_attempt_verdict(
@@ -52,6 +64,8 @@ def test_a_run_that_stopped_is_not_called_cancelled_for_one_answer(run):
     )
     assert state(run) == "unknown"
     age(run, 60)
+    assert state(run) == "lost"  # and open, as long as another life may follow
+    os.utime(run.attempts_folder / "00000" / "verdict.json", (0, 0))
     assert state(run) == "cancelled"
 
 

@@ -176,9 +176,13 @@ def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_n
     assert submission["cluster"] == cluster_name(user.cluster)
 
     run.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
-    assert state(user, run) == "unknown"  # until Slurm has said so twice
+    os.utime(run.agent_file(0), (0, 0))
+    user.cluster.wait_for(lambda: run.agent_file(0).stat().st_mtime > 0)
+    assert state(user, run) == "running"  # its agents live, whatever Slurm has forgotten
     missed = json.loads(run.missed_file.read_text())
     run.missed_file.write_text(json.dumps(missed | {"time_s": missed["time_s"] - 60}))
+    assert state(user, run) == "running"
+    run.agent_file(0).unlink()
     with user.cluster.failing("sacct"):
         assert state(user, run) == "unknown"  # the books may know it
     assert state(user, run) == "lost"

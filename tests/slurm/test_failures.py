@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from cluster_user import User, agent_pid, job_id, log
@@ -101,6 +102,22 @@ def test_a_job_that_slurm_started_on_a_lost_node_first_is_started_again_where_it
     user.cluster.revive_node(node)
 
 
+def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, working):
+    """srun then kills the healthy tasks, so that the other node's agent is the first to be gone."""
+    os.kill(parent(agent_pid(working, 0)), signal.SIGKILL)
+    verdict = user.verdict(working)
+    assert (verdict.kind, verdict.node) == ("agent_lost", 0), verdict.message
+    assert "srun said: " in verdict.message
+    assert "missing step" in verdict.message
+    assert "node 1" not in verdict.message
+    user.cluster.wait_for_end(job_id(working))
+
+
+def parent(pid):
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def shown(user, run):
     return user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
 
@@ -118,8 +135,11 @@ def test_a_later_start_that_ends_before_an_agent_does_not_show_the_verdict_of_th
     user.write("hpcdist.yaml", SETUP)
     run = count(user)
     warn(user, run)
-    user.cluster.wait_for(lambda: user.status(run)["state"] == "failed")
+    user.cluster.wait_for(lambda: "Restarts=1" in shown(user, run))
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    os.utime(run.attempts_folder / "00000" / "verdict.json", (0, 0))  # else it may start again
     status = user.status(run)
+    assert status["state"] == "failed"
     assert status["exit_code"] == 1
     assert status["message"].startswith("the job ended before hpcdist started in it")
     assert "after attempt 0" in status["message"]

@@ -1,7 +1,9 @@
 """Preempted, requeued by an administrator, warned, or without some of its nodes: a run goes on."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,59 @@ def test_without_requeue_a_warned_run_ends_with_75(user):
     assert run.read_beginning(1).life == 1
     assert run.read_job_id() != first
     assert run.read_spec().job["resources"]["time_limit_min"] == 10
+
+
+@pytest.fixture
+def squeue_lags(user, tmp_path):
+    """Environment in which squeue still says that jobs have failed which Slurm has requeued."""
+    before = user.cluster.environment
+    (tmp_path / "bin").mkdir()
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.write_text(
+        f'#!/bin/bash\n{shutil.which("squeue", path=before["PATH"])} "$@" |'
+        " sed -E 's/\\|(PENDING|RUNNING|COMPLETING)\\|/|FAILED|/'\n"
+    )
+    squeue.chmod(0o755)
+    return before | {"PATH": f"{squeue.parent}{os.pathsep}{before['PATH']}"}
+
+
+def test_between_a_lifes_end_and_its_requeue_a_run_is_open_and_cancel_ends_its_job(
+    user, squeue_lags
+):
+    run = count(user)
+    user.cluster.run("scontrol", "requeuehold", job_id(run))
+    user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
+    user.cluster.wait_for_state(job_id(run), "PENDING")
+    (status,) = json.loads(user("status", run.id, "--json", env=squeue_lags).stdout)
+    assert status["state"] == "pending"
+    assert "is to be started again" in status["reason"]
+    ended = run.attempts_folder / "00000" / "verdict.json"
+    os.utime(ended, (now := ended.stat().st_mtime - 150, now))
+    (status,) = json.loads(user("status", run.id, "--json", env=squeue_lags).stdout)
+    assert status["state"] == "failed"
+    os.utime(ended)
+    cancelled = user("cancel", run.id, env=squeue_lags)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert run.cancel_file.exists()
+    assert run.read_verdict().state == "cancelled"
+    assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
+
+
+def test_cancel_ends_a_job_that_slurm_requeued_after_the_run_had_ended(user):
+    user.write("gate", "")
+    run = user.done(user.submit(user.write("count.py", COUNT), *CPU, *TWO))
+    user.cluster.run("scontrol", "requeuehold", job_id(run))
+    user.cluster.wait_for_state(job_id(run), "PENDING")
+    shown = user("status", run.id).stdout
+    assert f"{run.id}: done" in shown
+    assert "Slurm still has its job" in shown
+    cancelled = user("cancel", run.id)
+    assert cancelled.returncode == 0
+    assert "had ended already: done; its job, which Slurm still had, is cancelled" in (
+        cancelled.stderr + cancelled.stdout
+    )
+    assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
+    assert run.read_verdict().state == "done"
 
 
 ONE_STEP = """\
