@@ -323,6 +323,24 @@ class Parting(Struct, frozen=True, kw_only=True):
     """The ranks that most are, which have one set of parameters."""
 
 
+class RanWith(Struct, frozen=True, kw_only=True):
+    """All that must be equal beside the settings for runs to be repeats or sizes of each other;
+    what is not known of a run is None."""
+
+    code: str | None = None
+    """Digest of the user's files that ran."""
+    device: str | None = None
+    """cpu or cuda."""
+    device_model: str | None = None
+    """Names of its GPUs, or else of its CPUs."""
+    cluster: str | None = None
+    scheduler: str | None = None
+    backend: str | None = None
+    torch: str | None = None
+    image: str | None = None
+    """What tells the container's image from others."""
+
+
 class RunFigures(Struct, frozen=True, kw_only=True):
     """The figures of one run by itself."""
 
@@ -340,6 +358,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Id of the comparison that it is a part of."""
     variant: str | None = None
     """Name of its variant there."""
+    ran_with: RanWith = RanWith()
     state: State | None = None
     nodes: int
     gpus_per_node: int
@@ -446,8 +465,8 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
     measure the same."""
     settings: str | None = None
-    """Digest of the same without the device that it ran on: where the two are equal, the run never
-    began, and its device is not known."""
+    """Digest of the same without the device and cluster that it ran on: where the two are equal,
+    the run never began, and its device is not known."""
 
     differs_in: dict[str, str] = {}
     """Settings in which runs of its job differ, so that they are not compared, by dotted key."""
@@ -499,6 +518,7 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     nodes: int
     world_size: int
     num_cpus: int | None = None
+    ran_with: RanWith = RanWith()
     samples_per_s: Measure | None = None
     """Over the runs; of a single one the mean alone."""
     interval: Interval | None = None

@@ -139,7 +139,12 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
         on = ""
     elif _is_larger(variant):
         on = f" on {number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"
-    sentences = [f"{name}: {times} times as fast as {shown(baseline.name)}{on}."]
+    first = shown(baseline.name)
+    sentences = [f"{name}: {times} times as fast as {first}{on}."]
+    for key in ("device_model", "cluster"):
+        mine, theirs = (getattr(each.ran_with, key) for each in (variant, baseline))
+        if mine and theirs and mine != theirs:
+            sentences.append(f"{name} ran on {shown(mine)}, and {first} on {shown(theirs)}.")
     if variant.speedup.over != "runs":
         sentences.append(_ONCE)
     if differs(variant.speedup) is False:

@@ -27,7 +27,8 @@ def compare_places(runs: Sequence[RunSummary]) -> list[PlaceComparison]:
     alike: dict[tuple[object, ...], list[RunSummary]] = defaultdict(list)
     for run in runs:
         if run.state == "done" and run.samples_per_s and run.samples_per_s.mean > 0:
-            key = (run.job, run.settings, run.comparison, run.nodes, run.gpus_per_node)
+            code = run.ran_with.code
+            key = (run.job, run.settings, code, run.comparison, run.nodes, run.gpus_per_node)
             alike[key].append(run)
     compared = ((same[0], _summaries(same)) for same in alike.values())
     return [

@@ -47,6 +47,7 @@ from hpcdist.summary.values import (
     ModelStates,
     Parting,
     RankPace,
+    RanWith,
     RunFigures,
     VerdictSummary,
 )
@@ -133,6 +134,7 @@ def measure_run(
     throughput = timing.throughput(complete)
     rate = throughput.mean if throughput else None
     loads = sorted(find_other_loads(nodes), key=lambda load: -load.others_busy)
+    ran_with = _ran_with(record, ranks, nodes)
     summary = RunFigures(
         run=record.id,
         job=record.facts.name,
@@ -141,6 +143,7 @@ def measure_run(
         image=record.container.described if record.container else None,
         comparison=record.comparison,
         variant=record.variant,
+        ran_with=ran_with,
         state=verdict.state if verdict else None,
         nodes=num_nodes,
         gpus_per_node=gpus,
@@ -217,7 +220,7 @@ def measure_run(
         missing = f"only {num_stepped} of {world_size} ranks recorded steps"
     return MeasuredRun(
         figures=summary,
-        conditions=_conditions(record, ranks),
+        conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
@@ -395,20 +398,27 @@ def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
     )
 
 
-def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
-    """Return the job by dotted key, and what it really ran on: devices of one kind compare."""
+def _ran_with(
+    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals]
+) -> RanWith:
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     if _lacks_gpus(record, ranks):  # the number of its GPUs decides what it computes, not how fast
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
-    return {
-        **flatten(record.job),
-        "scheduler": record.scheduler,
-        "device": ", ".join(sorted(devices)),
-        "backend": ", ".join(sorted(backends)),
-        "torch": record.torch_version,
-        "image": record.container.identity if record.container else None,
-    }
+    if any(device.startswith("cuda") for device in devices):
+        models = {gpu.facts.name for node in nodes for gpu in node.gpus}
+    else:
+        models = {node.begin.cpu_model for node in nodes if node.begin}
+    return RanWith(
+        code=_newest_of_lowest_rank(ranks, lambda figures: figures.code),
+        device=", ".join(sorted(devices)) or None,
+        device_model=", ".join(sorted(filter(None, models))) or None,
+        cluster=record.cluster,
+        scheduler=record.scheduler,
+        backend=", ".join(sorted(backends)) or None,
+        torch=record.torch_version,
+        image=record.container.identity if record.container else None,
+    )
 
 
 DATA_PARALLEL = "data_parallel"

@@ -24,6 +24,7 @@ from hpcdist.summary.values import SCHEMA, Summary, to_json
 
 _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler", "cluster", "image"),
+    *("ran_with.code", "ran_with.device_model", "ran_with.torch"),
     *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
     *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),
