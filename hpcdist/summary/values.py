@@ -412,7 +412,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     lost_steps: int = 0
     """Steps that were done again after restarts."""
     lost_time_s: float | None = None
-    """Between attempts, and for steps done again; None with one attempt."""
+    """Between attempts, and for steps done again, while the job held its resources; None with one
+    attempt."""
+    waited_s: float | None = None
+    """Between its lives, in the queue; None with one life."""
     attempts: list[AttemptSummary] = []
     epochs: int | None = None
     """Finished epochs."""

@@ -25,6 +25,7 @@ from hpcdist.summary.figures.attempts import (
     list_spans,
     lost_steps,
     lost_time_s,
+    waited_s,
     with_accounting,
 )
 from hpcdist.summary.figures.disturbance import find_other_loads
@@ -111,7 +112,8 @@ def measure_run(
     step_time_s = timing.step_time(totals)
     num_lost = lost_steps(attempts)
     again_s = num_lost * (step_time_s.mean if step_time_s else 0.0)
-    between_s = lost_time_s(attempts, again_s)
+    spans = list_spans(record, attempts)
+    lost_s = lost_time_s(spans, again_s)
     evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
     lowest = min((figures.rank for figures in ranks if figures.totals.steps), default=None)
     paces = _paces(ranks) if world_size > 1 else []
@@ -127,7 +129,7 @@ def measure_run(
             attempts,
             rotating_s=rotating_s,
             num_lost=num_lost,
-            lost_s=between_s or 0.0,
+            lost_s=lost_s or 0.0,
             are_apart=is_apart,
         )
     usage = summarize_usage(nodes)
@@ -187,7 +189,8 @@ def measure_run(
         restarts=max([0, record.newest_attempt, verdict.restarts if verdict else 0, *attempts]),
         steps=largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
-        lost_time_s=between_s,
+        lost_time_s=lost_s,
+        waited_s=waited_s(spans),
         attempts=list_attempts(record, attempts),
         epochs=largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
@@ -207,8 +210,8 @@ def measure_run(
         ],
         usage=usage,
         cost=cost_by_events(
-            list_spans(record, attempts),
-            again_s=again_s,
+            spans,
+            lost_s=lost_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=num_cpus_of(nodes) or num_cpus,
             price_per_hour=record.price_per_hour and record.price_per_hour * num_nodes,

@@ -46,7 +46,7 @@ _AFTER_PHASES = (
     ),
     *("time_to_accuracy.step", "time_to_accuracy.epoch", "time_to_accuracy.samples"),
     *("peak_rss_bytes", "peak_cuda_bytes", "model_states.total_bytes"),
-    *("restarts", "lost_steps", "lost_time_s"),
+    *("restarts", "lost_steps", "lost_time_s", "waited_s"),
     *("slowest_rank.rank", "slowest_rank.host", "slowest_rank.own_time_s"),
     *("fastest_rank.rank", "fastest_rank.host", "fastest_rank.own_time_s"),
     *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),

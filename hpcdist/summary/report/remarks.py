@@ -243,6 +243,8 @@ def _restart_remarks(run: RunSummary) -> Iterator[str]:
         restarted += f", {number_of(run.lost_steps, 'step')} done again"
     if run.lost_time_s:
         restarted += f", {run.lost_time_s:,.1f} s lost"
+    if run.waited_s:
+        restarted += f"; {run.waited_s:,.1f} s in the queue between, which count as no time of it"
     yield restarted
     for attempt in run.attempts[:-1]:
         if attempt.message:
