@@ -572,7 +572,6 @@ class PlaceSummary(Struct, frozen=True, kw_only=True):
     samples_per_s: Measure
     price: float | None = None
     """Mean of the runs; None where one has none."""
-    price_per_s: float | None = None
     speedup: Ratio | None = None
     """Against the first place; None for that."""
 
