@@ -522,6 +522,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     ran_with: RanWith = RanWith()
+    disturbed: str | None = None
+    """Other work on the CPUs of a run that counts, in words."""
     samples_per_s: Measure | None = None
     """Over the runs; of a single one the mean alone."""
     interval: Interval | None = None

@@ -7,7 +7,7 @@ A change is a regression where the mean fell by more than the threshold, and the
 (`base.statistics`; all changes are one family): over the repeats of both sides; where only one side
 was repeated, as if the other spread alike; over blocks of windows of steps where there is one run
 of each. The last does not know how runs differ from one to the next. Runs that something else
-disturbed are left out, as everywhere.
+disturbed are left out: a gate must not fail by chance.
 """
 
 from __future__ import annotations

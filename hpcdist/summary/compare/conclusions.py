@@ -62,7 +62,20 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str | None:
-    """Name the fastest variant, or those that it may be; None where there is nothing to compare."""
+    """Name the fastest variant, or those that it may be, and say where other programs disturbed
+    them; None where there is nothing to compare."""
+    text = _fastest(comparison)
+    loads = [variant.disturbed for variant in comparison.variants]
+    return text and text + uncertainty(loads)
+
+
+def uncertainty(loads: Sequence[str | None]) -> str:
+    """Return the sentence that ends a comparison of which these runs were disturbed."""
+    load = next(filter(None, loads), None)
+    return f" This is uncertain: {shown(load)}." if load else ""
+
+
+def _fastest(comparison: Comparison) -> str | None:
     baseline = comparison.variants[0]
     others = [
         variant

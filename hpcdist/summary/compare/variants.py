@@ -93,6 +93,7 @@ def _summarize(
         world_size=first.world_size,
         num_cpus=first.num_cpus,
         ran_with=first.ran_with,
+        disturbed=next((run.figures.disturbed for run in counted if run.figures.disturbed), None),
         samples_per_s=rate,
         interval=rate.interval if rate else None,
         parts_s=mean_parts_s(counted) if counted else None,

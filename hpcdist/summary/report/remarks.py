@@ -17,7 +17,7 @@ from hpcdist.base.text import (
     shown,
     spread_text,
 )
-from hpcdist.summary.compare.conclusions import times_hardware
+from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
@@ -53,7 +53,9 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     if best.differs_in:
         job = f"{job} with {shown(best.settings_text)}"
     if best.speedup is not None:
-        return f"{job}: {_scaling_sentence(best, runs)}"
+        compared = [run for run in runs if run.compared_with == best.compared_with]
+        loads = [run.disturbed for run in (best, *compared)]
+        return f"{job}: {_scaling_sentence(best, runs)}{uncertainty(loads)}"
     if is_benchmark(best):
         answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
         text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
@@ -106,7 +108,9 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
     if benchmarked := [run for run in done if is_benchmark(run)]:
         return max(benchmarked[::-1], key=lambda run: run.world_size)
     kinds = _kinds(done)
-    return max(kinds[0], key=_rate) if len(kinds) == 1 else None
+    if len(kinds) != 1:
+        return None
+    return max(kinds[0], key=lambda run: (run.disturbed is None, _rate(run)))
 
 
 def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
