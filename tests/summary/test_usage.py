@@ -264,8 +264,8 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
     dashes, full = sorted(rows, key=lambda row: row[1] != "-")
     assert set(dashes[1:]) == {"-"}
     assert full[1:] == [
-        *("5.0", "12.0", "0.400", "50", "1.00", "100", "2.00"),
-        *("1.0", "of", "2", "3.00"),
+        *("5.0", "12.0", "0.400", "50", "1,024", "100", "2.00"),
+        *("1.0", "of", "2", "3,072"),
     ]
     assert "restarts" not in table
     assert "Wh" in table
