@@ -168,11 +168,14 @@ class Straggler(Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """None where all ranks of the node are slower than all others."""
     node: int | None = None
+    """None where it is another one in each repeat, on the same host."""
     host: str | None = None
+    others: list[int] = []
+    """Further ranks, or nodes without `rank`, that are slow throughout, too."""
     longer_s: float
     """Seconds per step that it needs more than the typical rank, for its own part."""
     slowest_in: int
-    """Stretches of steps in which it was the slowest."""
+    """Stretches of steps in which it was the slowest; of several, in which each was slow."""
     stretches: int
     """Stretches that were compared."""
 

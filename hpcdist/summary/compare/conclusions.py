@@ -200,7 +200,8 @@ def _losses(loser: Losses | VariantSummary) -> str:
     if straggler is None or lost[part.STRAGGLERS] < WORTH_SAYING:
         return text
     share = format_percent(straggler.slowest_in / straggler.stretches)
-    return f"{text} The slowest is {straggler_named(straggler)}, in {share} % of the run."
+    verb = "are" if straggler.others else "is"
+    return f"{text} The slowest {verb} {straggler_named(straggler)}, in {share} % of the run."
 
 
 def _told(
