@@ -67,6 +67,27 @@ def expected_figures(history: History) -> dict[str, Any]:
 
 
 def _notes(history: History) -> list[str]:
+    return [*_notes_on_windows(history), *_notes_on_steps(history.attempts[-1])]
+
+
+def _notes_on_steps(attempt: Attempt) -> list[str]:
+    """A torn file has neither its last window nor its end."""
+    last = {
+        rank.rank: attempt.first_step
+        + len(rank.steps)
+        - (rank.windows[-1] if rank.tears_last_window else 0)
+        for rank in attempt.ranks
+        if rank.steps
+    }
+    most = max(last.values(), default=0)
+    return [
+        f"rank {rank} recorded no step after step {step}, and others went on to step {most}"
+        for rank, step in last.items()
+        if step < most
+    ]
+
+
+def _notes_on_windows(history: History) -> list[str]:
     """Windows that are lost before another that is there are noticed by their numbers."""
     missing = {}
     for rank in itertools.chain.from_iterable(attempt.ranks for attempt in history.attempts):

@@ -206,6 +206,7 @@ def measure_run(
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
             *_notes_on_disorder(ranks),
             *_notes_on_profiles(ranks, world_size),
+            *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *([together.why] if together.why and not is_apart else []),
         ],
         usage=usage,
@@ -367,6 +368,18 @@ def _notes_on_disorder(ranks: Sequence[RankFigures]) -> list[str]:
     whose = listed(sorted({figures.rank for figures in changed}))
     note = f"the events of {whose} are not as they were written (windows of steps: {told})"
     return [f"{note}; each window counts once, in its order"]
+
+
+def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a note where some ranks of a finished attempt stopped before the others."""
+    last = {own.rank: own.last_step for own in ranks if own.spans and own.last_step is not None}
+    most = max(last.values(), default=0)
+    early = {step for step in last.values() if step < most}
+    return [
+        f"{listed([rank for rank in last if last[rank] == step])} recorded no step after step "
+        f"{step:,}, and others went on to step {most:,}"
+        for step in sorted(early)[:1]
+    ]
 
 
 def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:

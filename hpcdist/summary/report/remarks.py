@@ -33,6 +33,11 @@ _MOST_EFFICIENCY = 1.1
 _MORE_RUNS = " More repeats, or longer runs, would make that clear."
 _ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
 
+_MISCOUNTED = 1.5
+_COUNTS_ALL = (
+    " That cannot be: record.step(samples=...) must count the samples of its own rank alone, or "
+    "something else slowed the smaller run down."
+)
 _TOO_GOOD = " More than ideal is seldom real: something else may have slowed the smaller run down."
 
 
@@ -180,6 +185,8 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
             f"ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
         )
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    if efficiency > _MISCOUNTED:
+        doubt = _COUNTS_ALL
     of_ideal = f"{format_percent(efficiency)} % of the ideal speed-up{scaling}"
     return (
         f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{doubt}"
