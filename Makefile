@@ -18,7 +18,7 @@ SSH_PACKAGES := openssh-server openssh-client
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test docs foreign lint package fuzz constraints clean slurm browser container ssh
+.PHONY: demo test quick docs foreign lint package release fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -28,14 +28,18 @@ demo: $(VENV)/installed
 test: $(VENV)/test-installed slurm browser container ssh
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+# What needs no cluster, browser or container.
+QUICK := base bench/dataload bench/inference cluster data doctor drill job machine monitor runs submission summary workloads
+quick: $(VENV)/test-installed
+	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(QUICK:%=tests/%) \
+		--ignore=tests/summary/test_browser.py $(PYTEST_ARGS)
+
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
 foreign: $(VENV)/foreign-installed
 	$(PYTEST) -m "foreign or not foreign" tests/foreign $(PYTEST_ARGS)
 
 lint: $(VENV)/dev-installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/pre-commit run --all-files
 
 # The documentation as a site, build/site/index.html. Broken links, and pages that no menu names, fail it.
 docs: $(VENV)/docs-installed
@@ -46,6 +50,13 @@ package: $(VENV)/test-installed
 	$(PYTEST) tests/test_packaging.py
 	$(BIN)/python -m pip check
 
+# The wheel and the sdist of the version that hpcdist/base/version.py names, checked, and a tag for the commit.
+release: $(VENV)/dev-installed package
+	rm -rf build/release
+	$(BIN)/python -m build --outdir build/release
+	$(BIN)/python -m twine check --strict build/release/*
+	git tag "v$$($(BIN)/python -c 'import hpcdist; print(hpcdist.__version__)')"
+
 # Damaged inputs of every kind: prints how many were read and refused, and the seed; those that failed are in fuzz-failures.
 FUZZ_NUMBER ?= 10000
 fuzz: $(VENV)/test-installed
@@ -55,7 +66,7 @@ fuzz: $(VENV)/test-installed
 constraints: $(VENV)/test-installed
 	$(BIN)/python .ci/constraints.py > constraints.txt
 
-# Never fail: without Slurm, a browser or a container runtime their tests are skipped, with a reason. ssh
+# Never fail: without Slurm, a browser or a container runtime their tests are skipped, with a reason.
 slurm:
 	@./tests/install-packages "a real Slurm" $(SLURM_PACKAGES)
 

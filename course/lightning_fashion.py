@@ -38,7 +38,7 @@ def main() -> None:
     pl.seed_everything(0)
     train_data, _ = load_data()
     trainer = pl.Trainer(
-        accelerator="cpu",  # TODO: change these two, to train on all devices that there are
+        accelerator="cpu",  # TODO: change these two and add num_nodes, to train on all ranks
         devices=1,
         max_epochs=args.epochs,
         logger=False,

@@ -1,4 +1,4 @@
-"""Exercise 9, solved: a training with Lightning, on several devices by two arguments.
+"""Exercise 9, solved: a training with Lightning, on several devices by three arguments.
 
 python lightning_fashion_solved.py
 hpcdist submit lightning_fashion_solved.py --gpus 2 --local
@@ -7,6 +7,7 @@ hpcdist submit lightning_fashion_solved.py --gpus 2 --local
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 import pytorch_lightning as pl
@@ -37,7 +38,8 @@ def main() -> None:
     train_data, _ = load_data()
     trainer = pl.Trainer(
         accelerator="auto",  # GPUs if there are any
-        devices="auto",  # all of this node, or the ranks that torchrun or hpcdist started
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # set by torchrun and hpcdist
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         max_epochs=args.epochs,
         logger=False,
         enable_checkpointing=False,

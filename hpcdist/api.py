@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hpcdist.schedulers.base import Dependency, Scheduler
     from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.local import LocalSweep
-    from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+    from hpcdist.submission.plan import PlannedRun
     from hpcdist.submission.points import Point
     from hpcdist.summary import RunSummary
 
@@ -137,7 +137,7 @@ class SubmittedRun:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
 
-        check_own(self.path)
+        check_own(self.path, "cancel")
         scheduler = self._run.read_scheduler()
         if self.verdict is None and scheduler is not None:
             load_scheduler(scheduler).cancel([self._run])
@@ -199,7 +199,7 @@ def submit(
         partition: partition or queue; as the profile says if None.
         account: account or project that is charged; as the profile says if None.
         qos: quality of service; as the profile says if None.
-        notify: channels by which you are told of the end, such as "slack:env:SLACK_URL"; as the
+        notify: channels by which you are told of the end, such as "apprise:env:SLACK_URL"; as the
             profile says if there are none.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
@@ -227,12 +227,13 @@ def submit(
     loaded, call = _load(job, args, kwargs, _flags(short, set or {}), kind=kind)
     of_profile = {"partition": partition, "account": account, "qos": qos}
     chosen, profile = _cluster(scheduler, cluster, of_profile, notify)
-    folder = _folder(runs)
+    folder = runs_folder(runs)
     request = SnapshotRequest(wanted=snapshot, runs=folder)
     run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
     planned = PlannedSubmission.of_run(replace(run, call=call))
-    dependencies = _dependencies(after, planned.scheduler, folder)
+    dependencies: list[Dependency] = []
     if after:
+        dependencies = _dependencies(after, planned.scheduler, folder)
         planned = planned.now()
     planned.prepare()
     submitted = submit_runs(
@@ -286,6 +287,7 @@ def sweep(
 
     """
     from hpcdist.job import load_job
+    from hpcdist.submission.local import LocalSweep
     from hpcdist.submission.plan import plan_points, plan_run
     from hpcdist.submission.points import (
         CLUSTER,
@@ -301,7 +303,7 @@ def sweep(
             "a function cannot be swept",
             hint="submit it once for each value: [hpcdist.submit(function, (v,)) for v in values]",
         )
-    folder = _folder(runs)
+    folder = runs_folder(runs)
     kind = _kind(is_module=is_module, is_program=is_program)
     axes = axes_from_values(over)
     flags = _flags({}, set or {})
@@ -329,7 +331,13 @@ def sweep(
     planned.prepare()
     command = ["hpcdist.sweep", os.fspath(job)]
     if not planned.has_queue:
-        return _sweep_here(planned, folder, command, summary_after=summary_after)
+        from hpcdist.summary.writing import write_summary
+
+        local = LocalSweep.begin(planned, folder, command)
+        _run_points(local)
+        if summary_after:
+            write_summary(local.started, local.places.path)
+        return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]
     task: MakeTask | None = None
     if summary_after:
         from hpcdist.summary.task import SummaryTask  # with the whole summary
@@ -345,15 +353,13 @@ def sweep(
         summary_task=task,
     )
     if planned.points_here():
-        from hpcdist.submission.local import LocalSweep
-
         _run_points(LocalSweep(submitted))
     return [SubmittedRun(run) for run in submitted.runs]
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
     """Return a run that was submitted: by its id, the beginning of one, its path, or `last`."""
-    return SubmittedRun(find_run(_folder(runs), os.fspath(run)))
+    return SubmittedRun(find_run(runs_folder(runs), os.fspath(run)))
 
 
 def _load(
@@ -392,10 +398,6 @@ def _kind(*, is_module: bool, is_program: bool) -> NameKind:
     return "program" if is_program else "job"
 
 
-def _folder(runs: str | os.PathLike[str] | None) -> Path:
-    return runs_folder(None if runs is None else os.fspath(runs))
-
-
 def _flags(short: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Flag]:
     from hpcdist.job import Flag
 
@@ -430,8 +432,6 @@ def _cluster(
 
 
 def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:
-    if not after:
-        return []
     from hpcdist.submission.dependencies import find_afters, settle
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
@@ -447,16 +447,3 @@ def _run_points(local: LocalSweep) -> None:
         if end.error is not None:
             label = local.planned.points[end.index].label
             raise HpcdistError(f"the run for {label} could not be started: {end.error}")
-
-
-def _sweep_here(
-    planned: PlannedSubmission, folder: Path, command: list[str], *, summary_after: bool
-) -> list[SubmittedRun]:
-    from hpcdist.submission.local import LocalSweep
-    from hpcdist.summary.writing import write_summary
-
-    local = LocalSweep.begin(planned, folder, command)
-    _run_points(local)
-    if summary_after:
-        write_summary(local.started, local.places.path)
-    return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parent.parent
 SHIPPED = ("hpcdist", "course", "examples", "jobs", "templates")
-IN_SDIST = ("setup.cfg", "pyproject.toml", "README.md", "CHANGELOG.md", "MANIFEST.in")
+IN_SDIST = ("setup.cfg", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "MANIFEST.in")
 
 
 @pytest.fixture(scope="module")

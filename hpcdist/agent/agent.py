@@ -10,9 +10,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -20,35 +19,18 @@ from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.disk import full_disk
-from hpcdist.base.errors import EXIT_FAILED
-from hpcdist.base.ownership import is_own
+from hpcdist.base.errors import EXIT_FAILED, SchedulerError
+from hpcdist.base.files import close_umask
+from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
+from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
-from hpcdist.runs.spec import DrillPlan, LaunchPlan
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
-from hpcdist.schedulers import load_requeuer
+from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, Scheduler
 from hpcdist.schedulers.jobs import note_own_job
-
-
-class Companions(Protocol):
-    """Processes beside the agent of the first node, which outlive the ranks, and not the agent."""
-
-    @property
-    def pids(self) -> Collection[int]:
-        """Their ids."""
-
-    def note_hang(self) -> None:
-        """Take that the run seems to hang; returns at once."""
-
-    def end(self, verdict: Verdict | None, *, is_over: bool) -> None:
-        """End them, once they know how this life ended, and whether the run is over."""
-
-
-StartCompanions: TypeAlias = Callable[[Run, JobSpec, Callable[[str], None]], Companions]
-"""Starts them for a run; the last is told what becomes of them."""
 
 
 class Agent:
@@ -63,23 +45,21 @@ class Agent:
         requeuer: Scheduler | None = None,
         *,
         is_inside: bool = False,
-        drill: DrillPlan | None = None,
-        start_companions: StartCompanions | None = None,
+        notify: Sequence[str] = (),
     ) -> None:
-        """`is_inside` where the agent is in an image, and another process concludes for it."""
+        """`is_inside` where the agent is in an image, and another process concludes for it, and
+        tells of the end."""
         self.verdict: Verdict | None = None
         self._run = run
         self._job = job
-        self._node = OwnNode(job=job, plan=plan, place=place)
+        self._node = OwnNode(job=job, plan=plan, place=place, notify=() if is_inside else notify)
         self._requeuer = requeuer
         self._is_inside = is_inside
-        self._drill = drill
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
-        self._start_companions = start_companions if place.node_rank == 0 else None
-        self._companions: Companions | None = None
+        self._was_over = run.verdict_file.exists()
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -93,11 +73,7 @@ class Agent:
                     self._attempts,
                     begin_s=self._begin_s,
                     log=self._log,
-                    on_hang=self._on_hang,
-                    drill=self._drill,
                 )
-                if self._start_companions is not None:
-                    self._companions = self._start_companions(self._run, self._job, self._log)
                 if self._is_inside:
                     heard = left.EndOfAgent(hears_signals=True)
                     left.leave(self._run, self._node.place.node_rank, heard)
@@ -111,21 +87,17 @@ class Agent:
             sentence = f"the agent of {self._node.name} failed: {why}"
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
-            kill_descendants(self._companions.pids if self._companions else ())
+            kill_descendants()
             if self._member is not None:
                 self._member.end()
-        self._conclude()
-        if self._companions is not None:
-            is_over = self._run.verdict_file.exists()
-            self._companions.end(self.verdict, is_over=is_over or self._is_inside)
-
-    def _on_hang(self) -> None:
-        if self._companions is not None and not self._is_inside:
-            self._companions.note_hang()
+        # Last of all: whoever sees a verdict may count on it that the ranks are gone.
+        if self._attempts.has_a_say():
+            self._conclude()
+            if self._node.place.node_rank == 0 and not self._was_over:
+                tell_end(self._run, self._job.name, self._node.notify)
 
     def _conclude(self) -> None:
-        # Last of all: whoever sees a verdict may count on it that the ranks are gone.
-        if self.verdict is None or not self._attempts.has_a_say():
+        if self.verdict is None:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self._is_inside:
@@ -153,7 +125,7 @@ class Agent:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
         from before a restart of the job; was cancelled in the meantime; or came no further when the
         job was started before."""
-        if self._run.verdict_file.exists():
+        if self._was_over:
             return False
         if self._run.cancel_file.exists():
             self.verdict = failure.cancelled("SIGTERM", time_s=time.time())
@@ -191,24 +163,21 @@ class Agent:
 def run_agent(
     run_path: Path,
     place: JobPlace,
-    digests: Mapping[str, str] | None = None,
-    start_companions: StartCompanions | None = None,
 ) -> int:
-    """Be the agent of one node; returns the exit code of the run, as far as this node knows it.
-
-    `digests` are those of the run's files at its submission; None where there was none.
-    """
+    """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
+    close_umask()
     run = Run(run_path)
     try:
-        contents = None if digests is None else read_run(run, digests)
-        job, plan, spec = run.read_launch(contents)
-        if digests is not None and spec.snapshot and spec.snapshot.folder:
+        check_own_folder(run.path)
+        job, plan, spec = run.read_launch()
+        is_shared = spec.scheduler is not None and load_scheduler(spec.scheduler).shares_files
+        if is_shared and spec.snapshot and spec.snapshot.folder:
             snapshot = Path(spec.snapshot.folder)
-            check_folder(snapshot.parent, with_content=False)
-            check_folder(snapshot, with_content=False)
-    except BrokenSealError as error:
+            check_own_folder(snapshot.parent, with_content=False)
+            check_own_folder(snapshot, with_content=False)
+    except NotOwnError as error:
         return _refuse(run, place, error.message)
-    except (KeyError, msgspec.ValidationError) as error:
+    except (KeyError, SchedulerError, msgspec.ValidationError) as error:
         return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
     is_inside = left.take_note()
     if is_inside:
@@ -225,8 +194,7 @@ def run_agent(
         place,
         requeuer,
         is_inside=is_inside,
-        drill=spec.drill,
-        start_companions=start_companions,
+        notify=spec.cluster.profile.notify,
     )
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hpcdist.machine.command import python_command
 from hpcdist.machine.process import works_in
 
 _OF_STEP = (
@@ -27,13 +28,13 @@ _NO_SUCH_COMMAND = 127
 
 
 def command_of(
-    python: str, run: Path, pid: int, environment: Mapping[str, str], command: Sequence[str]
+    run: Path, pid: int, environment: Mapping[str, object], command: Sequence[str]
 ) -> list[str]:
     """Return what starts a command, or a shell where that is empty, beside the rank with this pid
     on its node."""
     variables = [f"--set={name}={value}" for name, value in environment.items()]
-    own = [python, "-m", "hpcdist.agent.beside", f"--run={run}", f"--pid={pid}"]
-    return [*own, *variables, "--", *command]
+    start = "from hpcdist.agent.beside import main; main()"
+    return python_command(start, f"--run={run}", f"--pid={pid}", *variables, "--", *command)
 
 
 def main() -> NoReturn:
@@ -85,7 +86,3 @@ def _entering(pid: int) -> list[str]:
 
 def _namespace(pid: int, kind: str) -> str:
     return os.readlink(f"/proc/{pid}/ns/{kind}")
-
-
-if __name__ == "__main__":
-    main()

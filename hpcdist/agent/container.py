@@ -36,6 +36,7 @@ from hpcdist.base import files
 from hpcdist.base.carried import note_use
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.needs import OLDEST
+from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.secrets import Stars
 from hpcdist.machine.containers import (
     InContainer,
@@ -45,8 +46,9 @@ from hpcdist.machine.containers import (
     first_missing_source,
     start_command,
 )
+from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, read_run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, former_lives
 from hpcdist.schedulers.jobs import note_own_job
@@ -74,10 +76,10 @@ _MARK = re.compile(r"^\S*(?:FATAL|ERROR|error)\S*\s*")
 def main() -> None:
     """Start the agents of this node in the image, and end with their exit code; the scheduler's
     script calls this."""
-    from hpcdist.schedulers.submitting import load_sealed_task
+    from hpcdist.schedulers.submitting import load_task
 
     options = _parse(sys.argv[1:])
-    task = load_sealed_task(Path(options.folder), options.seal)
+    task = load_task(Path(options.folder))
     assert isinstance(task, AgentTask)
     code = _Outside(task, options).run_to_end()
     # submitit's controller, of the local scheduler, would end the others for an error of the first.
@@ -87,7 +89,6 @@ def main() -> None:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hpcdist.agent.container")
     parser.add_argument("folder")
-    parser.add_argument("seal")
     for name in ("runtime", "image", "python", "python-path"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("mount", "option"):
@@ -124,19 +125,29 @@ class _Outside:
             python_path=options.python_path,
             options=tuple(options.option),
         )
+        self._spec: RunSpec | None = None
+        """The run's spec, once it was checked: it has the channels by which the user is told."""
 
     def run_to_end(self) -> int:
-        """Start what is to be started and wait; return the run's exit code, as far as it is known
-        here."""
+        """Start what is to be started and wait; tell the user of the end; return the run's exit
+        code, as far as it is known here."""
+        was_over = self._run.verdict_file.exists()
+        code = self._run_agents()
+        if self._spec is not None and self._place.node_rank == 0 and not was_over:
+            tell_end(self._run, self._spec.outline.name or "", self._spec.cluster.profile.notify)
+        return code
+
+    def _run_agents(self) -> int:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for signum in _SIGNALS:
             signal.signal(signum, self._note_signal)
         try:
-            read_run(self._run, self._task.digests)
-        except BrokenSealError as error:
-            return self._refuse(error.message)
+            check_own_folder(self._run.path)
+            *_, self._spec = self._run.read_launch()
+        except (NotOwnError, msgspec.ValidationError) as error:
+            return self._refuse(str(error))
         if self._requeuer is not None and self._place.node_rank == 0:
             note_own_job(self._run, self._requeuer.own_job_id())
         nodes = self._nodes()
@@ -181,7 +192,7 @@ class _Outside:
         container = container._replace(mounts=(*mounts, *self._temporary(mounts)))
         environment = environment_inside(container, os.environ)
         environment[INSIDE_VARIABLE] = container.runtime
-        agent = [container.python, "-u", "-c", _INSIDE, self._options.folder, self._options.seal]
+        agent = [container.python, "-u", "-c", _INSIDE, self._options.folder]
         note_use(Path(container.python_path))
         command = [
             *self._starter,

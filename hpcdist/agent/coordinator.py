@@ -75,8 +75,6 @@ class _Attempt:
     """By rank."""
     gone: set[int] = field(default_factory=set)
     """Nodes on which nothing of it is left."""
-    debugged: set[int] = field(default_factory=set)
-    """Nodes with a rank that a debugger holds."""
     hang_reports: dict[int, HangReport] = field(default_factory=dict)
     """By rank."""
     dumped: set[int] = field(default_factory=set)
@@ -101,6 +99,9 @@ class Coordinator:
     ranks_per_node: int
     max_restarts: int
     grace_s: float
+    """Time that ranks have to end which handle the signal that asks them to."""
+    most_grace_s: float
+    """The same where the scheduler ends the job."""
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
@@ -137,6 +138,8 @@ class Coordinator:
     _resumed_s: float = -math.inf
     note_hang: Callable[[Hang], None] = lambda _: None
     """Take what is said of an attempt that seems to hang, or that it does no more."""
+    _end: messages.End | None = None
+    """The last order to end ranks."""
     _quiet: QuietRun = field(init=False)
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
@@ -273,8 +276,6 @@ class Coordinator:
     def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
         """Take a message about the attempt that there is; what comes too late says nothing."""
         told = self._told
-        if self._means_nothing(node, message):
-            return
         match message:
             case messages.Checked() if self.stage is Stage.RUNNING:
                 if (sentence := told.checks.add(message.check)) is not None:
@@ -290,9 +291,7 @@ class Coordinator:
                 self.stage = Stage.DUMPING
                 self.deadline = self.now() + _DUMP_S
                 self._broadcast(messages.Dump(attempt=self.attempt))
-            case messages.Quiet() | messages.OwnRanks() | messages.Stacks() if (
-                self.stage is Stage.RUNNING
-            ):
+            case messages.Quiet() | messages.Stacks() if self.stage is Stage.RUNNING:
                 self._quiet.on_message(node, message, self.members(), told.ends)
             case messages.Stacks() if self.stage is Stage.DUMPING:
                 told.hang_reports |= {report.end.rank: report for report in message.reports}
@@ -303,18 +302,6 @@ class Coordinator:
                 self._reached[node] = message.boundary
                 if self._reached.keys() >= self.members():
                     self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
-
-    def _means_nothing(self, node: int, message: messages.OfAttempt) -> bool:
-        """Take what a debugger holds; return True for what means nothing meanwhile."""
-        debugged = self._told.debugged
-        if not isinstance(message, messages.Debugged):
-            return bool(debugged) and isinstance(message, messages.Silent | messages.Quiet)
-        if message.holds:
-            debugged.add(node)
-        elif node in debugged:
-            debugged.remove(node)
-            self.on_standstill()
-        return True
 
     def _on_ended(self, end: RankEnd) -> None:
         self._told.ends[end.rank] = end
@@ -391,8 +378,16 @@ class Coordinator:
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
-        self.deadline = self.now() + self.grace_s + _GONE_S
-        self._broadcast(messages.End(attempt=self.attempt, grace_s=self.grace_s))
+        number, grace_s = signal.SIGTERM, self.grace_s
+        decided, notice = self._told.decided, self._notice
+        is_cancelled = decided is not None and decided.kind == "cancelled"
+        if is_cancelled or (notice and (notice.is_over or notice.signal == "SIGTERM")):
+            grace_s = min(grace_s, self.most_grace_s)
+        if decided is not None and is_cancelled:
+            number = next((one for one in CANCEL_SIGNALS if one.name == decided.signal), number)
+        self._end = messages.End(attempt=self.attempt, signal=number, grace_s=grace_s)
+        self.deadline = self.now() + grace_s + _GONE_S
+        self._broadcast(self._end)
         self._check_gone()
 
     def _decide(self, verdict: Verdict) -> None:
@@ -428,6 +423,7 @@ class Coordinator:
                 restarts=self.restarts,
             )
         )
+        verdict = self._with_killed(verdict)
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
@@ -435,7 +431,7 @@ class Coordinator:
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all.
-            verdict = self._cancelled
+            verdict = self._with_killed(self._cancelled)
         elif self._may_restart(verdict):
             if self._notice is not None:
                 sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
@@ -451,6 +447,18 @@ class Coordinator:
         self.deadline = None
         self._broadcast(messages.Close())
         self.finish(verdict)
+
+    def _with_killed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that names the ranks that had time to end, and did not."""
+        assert self._end is not None
+        killed = sorted(end.rank for end in self._told.ends.values() if end.outlasted)
+        if not killed:
+            return verdict
+        sentence = (
+            f"{listed(killed)} had not ended {self._end.grace_s:g} s after "
+            f"{signal.Signals(self._end.signal).name}, and had to be killed"
+        )
+        return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
 
     def _numbered(self, verdict: Verdict) -> Verdict:
         return failure.numbered(

@@ -32,7 +32,6 @@ from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.hydra_folders import keep_folders_apart
-from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import ErrorReport, Verdict
@@ -82,7 +81,6 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    fill_in_defaults()
     keep_folders_apart()
     serve_store(listener)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))

@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcdist.agent import messages
@@ -36,7 +37,6 @@ from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
 from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
 from hpcdist.agent.stacks import Stacks
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
@@ -45,7 +45,7 @@ from hpcdist.machine.process import (
     children,
     die_with_parent,
     kill_descendants,
-    let_read,
+    let_trace,
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
@@ -55,8 +55,10 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
 _LEAVING_GRACE_S = 3.0
-"""Time that a rank which is leaving by itself has at least to end in order, where others are being
-ended: shorter than what the coordinator allows."""
+"""Time that a rank which is leaving by itself has to end in order, where others are being ended:
+shorter than what the coordinator allows."""
+_DEAF_GRACE_S = 0.5
+"""Time after a signal that a rank ignores: it may be writing why it ends by itself."""
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
@@ -67,7 +69,7 @@ _BUSY_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], Preload]
+    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], list[str]]
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -111,8 +113,9 @@ class Forkserver:
         self._channel = channel
         self._ranks: dict[int, int] = {}  # pid -> local rank
         self._store_pid: int | None = None
-        self._kill_at = math.inf  # when SIGTERM was not enough
-        self._leave_by = math.inf  # when ranks that leave by themselves are killed, too
+        # Pids of ranks that are being ended -> when they are killed, by the monotonic clock.
+        self._kill_at: dict[int, float] = {}
+        self._handling: set[int] = set()  # those of them that have a handler for the signal
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
         # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
@@ -122,7 +125,7 @@ class Forkserver:
         os.set_blocking(self._reading, False)
         self._said = b""
 
-    def serve(self, preload: Callable[[], Preload]) -> NoReturn:
+    def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
         wake_up = wake_up_on([signal.SIGCHLD])
         channel = self._channel.fileno()
@@ -140,7 +143,7 @@ class Forkserver:
                 self._hear_ranks()
             self._reap()
             for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= min(deadline_s, self._leave_by):
+                if time.monotonic() >= min(deadline_s, self._kill_at.get(pid, math.inf)):
                     send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
@@ -148,25 +151,22 @@ class Forkserver:
             if self._ending is not None:
                 self._go_on_ending(self._ending)
 
-    def _import(self, preload: Callable[[], Preload]) -> None:
-        not_imported: list[str] = []
+    def _import(self, preload: Callable[[], list[str]]) -> None:
         gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
-        try:
-            found = preload()
-            not_imported += found.notes()
-            for module in found.in_turn():
-                try:
-                    importlib.import_module(module)
-                except BaseException as error:  # noqa: BLE001 - also what a module raises to exit
-                    not_imported.append(f"{module}: {type(error).__name__}: {error}")
-        except (OSError, ValueError, SyntaxError) as error:  # the script has changed meanwhile
-            not_imported.append(str(error))
+        modules: list[str] = []
+        with suppress(Exception):  # the script is in a zip file, or has changed meanwhile
+            modules = preload()
+        for module in modules:
+            with suppress(
+                BaseException
+            ):  # also what a module raises to exit: the ranks will say it
+                importlib.import_module(module)
         # Objects that the collector never visits again stay in pages that the ranks share. To look
         # for garbage first takes 0.3 s after torch, and frees only holes in those pages.
         gc.freeze()
         gc.enable()
         threads = len(os.listdir("/proc/self/task"))
-        self._channel.send(messages.Ready(threads=threads, not_imported=not_imported))
+        self._channel.send(messages.Ready(threads=threads))
 
     def _obey(self, message: ToForkserver) -> None:
         try:
@@ -203,11 +203,11 @@ class Forkserver:
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
-        parent, agent = os.getpid(), os.getppid()
+        parent = os.getpid()
 
         def child() -> NoReturn:
             os.close(self._reading)
-            let_read(agent)  # it is the parent's parent, and starts py-spy where it is asked to
+            let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
             stacks = self._stacks.only(order.local_rank)
             become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
 
@@ -268,29 +268,36 @@ class Forkserver:
                     time_s=now_s,
                     max_rss_bytes=usage.ru_maxrss * 1024,
                     teardown=teardown,
+                    outlasted=pid in self._handling
+                    and time.monotonic() >= self._kill_at[pid]
+                    and (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL),
                 )
                 self._channel.send(exited)
 
     def _begin_ending(self, wanted: messages.End) -> None:
         self._ending = wanted.attempt
         now = time.monotonic()
-        self._kill_at = now + wanted.grace_s
         self._strays_at = None
-        self._leave_by = now + max(wanted.grace_s, _LEAVING_GRACE_S)
         self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
             if pid in self._leaving:
+                self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
+            # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.
+            handled = [one for one in (wanted.signal, signal.SIGTERM) if catches(pid, one)]
+            if handled:
+                self._handling.add(pid)
             deaf = self._board.read(local_rank).ignores_sigterm
-            send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
+            self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
+            send_signal(pid, [*handled, signal.SIGKILL if deaf else wanted.signal][0])
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:
         now = time.monotonic()
         if self._ranks:
             for pid in self._ranks:
-                if now >= self._kill_at and pid not in self._leaving:
+                if now >= self._kill_at[pid]:
                     send_signal(pid, signal.SIGKILL)
             return
         self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
@@ -299,7 +306,8 @@ class Forkserver:
         kill_descendants()
         self._store_pid = None
         self._ending = None
-        self._leave_by = math.inf
+        self._kill_at.clear()
+        self._handling.clear()
         self._channel.send(messages.Gone(attempt=attempt))
 
 

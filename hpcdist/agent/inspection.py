@@ -1,44 +1,57 @@
-"""Requests of commands as a node's agent answers them.
+"""Requests of commands as a node's agent answers them: where its living ranks are, what their
+processes do, and what takes the time in their next steps.
 
 It takes a thread for each: neither a rank that does not answer nor a driver that hangs may keep the
-agent from its ranks.
+agent from its ranks. A rank is asked through its own thread, which is safe whatever it does. Only
+one whose thread does not answer gets the signal at which faulthandler writes its stacks: then no
+other thread of it runs Python, whose stack could change meanwhile.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.agent import messages
-from hpcdist.agent.profiles import report_profiles
+from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import (
     AnyRequest,
-    NodeDebuggers,
+    GpuUse,
+    NodeProfiles,
     NodeReport,
+    NodeStacks,
     NodeTrouble,
-    RankDebugger,
-    WantDebugger,
+    RankStacks,
     WantProfile,
     WantStacks,
+    merge_stacks,
 )
+from hpcdist.agent.sampler import GpuReader
+from hpcdist.agent.stacks import Stacks, parse
 from hpcdist.agent.watch import LivingRank, RankWatch
-from hpcdist.agent.whereabouts import ask_all, report_stacks
-from hpcdist.rank.debugging import Debugger
-from hpcdist.rank.inquiry import SLOW, Desk
-from hpcdist.rank.questions import Debug
+from hpcdist.base.polling import poll
+from hpcdist.machine import process
+from hpcdist.machine.process import ProcessUse, process_use, send_signal
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.inquiry import Account, StepReport
+from hpcdist.rank.stacks import ThreadStack
 
 _WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""
-_DEBUGGER_S = 30.0
-"""debugpy starts a process of its own, after an import of a second or two."""
+_ANSWER_S = 1.0
+"""A rank that does not answer for so long lets none of its threads run, on a machine that is not
+overloaded."""
+_DUMP_S = 0.5
+_CPU_S = 0.3
+"""Over which CPU time is measured."""
+_GPU_S = 1.0
+_POLL_S = 0.01
+_STEPS_POLL_S = 0.1
+_STOPPED = ("T", "t")
 
 
 class Inspection:
@@ -88,41 +101,149 @@ class Inspection:
     def _report(self, request: AnyRequest, ranks: list[LivingRank]) -> NodeReport:
         match request:
             case WantStacks():
-                return report_stacks(request, ranks, self._watch.board, self._watch.stacks)
+                return _report_stacks(ranks, self._watch.board, self._watch.stacks)
             case WantProfile():
-                return report_profiles(request, ranks, self._watch)
-            case WantDebugger():
-                return _report_debuggers(request, ranks, self._watch)
+                return _report_profiles(request, ranks, self._watch)
 
 
-# Debuggers: each rank is told to wait for one, and says where it listens.
-
-
-def _report_debuggers(
-    request: WantDebugger, ranks: Sequence[LivingRank], watch: RankWatch
-) -> NodeDebuggers:
-    """Have these ranks wait for debuggers; return where they listen."""
-    desks = {rank: watch.board.desk(rank.order.local_rank) for rank in ranks}
-    question = msgspec.json.encode(Debug(request.wait_s))
-    ask_all(desks.values(), question, limit_s=_DEBUGGER_S, line=SLOW)
-    return NodeDebuggers(ranks=[_report_debugger(rank, desk) for rank, desk in desks.items()])
-
-
-def _report_debugger(rank: LivingRank, desk: Desk) -> RankDebugger:
-    folder = ""
-    with contextlib.suppress(OSError):  # it has just ended
-        folder = os.readlink(f"/proc/{rank.pid}/cwd")
-    return RankDebugger(
-        rank=rank.order.rank, host=rank.order.host, folder=folder, debugger=_debugger(desk)
-    )
-
-
-def _debugger(desk: Desk) -> Debugger:
-    if not desk.is_attended:
-        return Debugger(error="it has not made a process group yet: try again when it has")
-    try:
-        return msgspec.json.decode(desk.answer(SLOW) or b"", type=Debugger)
-    except (msgspec.MsgspecError, UnicodeError):
-        return Debugger(
-            error="it does not answer: C code holds Python's lock (the GIL), or it is stopped"
+def _report_stacks(ranks: Sequence[LivingRank], board: ProgressBoard, stacks: Stacks) -> NodeStacks:
+    """Return where these ranks are, and what their processes do."""
+    begin_s = time.monotonic()
+    before = {rank.pid: process_use(rank.pid) for rank in ranks}
+    gpus = _look_at_gpus([rank.order.gpu for rank in ranks if rank.order.gpu])
+    accounts = _ask(ranks, board)
+    dumps = _dump([rank for rank in ranks if rank not in accounts], stacks)
+    time.sleep(max(0.0, begin_s + _CPU_S - time.monotonic()))
+    length_s = time.monotonic() - begin_s
+    found = []
+    for rank in ranks:
+        account, now, then = accounts.get(rank), process_use(rank.pid), before[rank.pid]
+        if now is None or then is None:  # it has just ended
+            continue
+        threads = account.threads if account else dumps.get(rank, [])
+        note = _why_mute(rank, now, board, has_stacks=bool(threads)) if account is None else None
+        found.append(
+            RankStacks(
+                rank=rank.order.rank,
+                pid=rank.pid,
+                step=board.read(rank.order.local_rank).step,
+                state=now.state,
+                cpu_share=(now.cpu_s - then.cpu_s) / length_s,
+                rss_bytes=now.rss_bytes,
+                gpu=gpus.get(rank.order.gpu or ""),
+                threads=threads,
+                note=note,
+                collectives=account.collectives if account else None,
+            )
         )
+    return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=merge_stacks(found))
+
+
+def _ask(ranks: Sequence[LivingRank], board: ProgressBoard) -> Mapping[LivingRank, Account]:
+    """Return the accounts of themselves that ranks give which have a thread that answers."""
+    desks = {rank: board.desk(rank.order.local_rank) for rank in ranks}
+    asked = {rank: desk for rank, desk in desks.items() if desk.is_attended}
+    for desk in asked.values():
+        desk.ask()
+    poll(
+        lambda: all(desk.answer() is not None for desk in asked.values()) or None,
+        interval_s=_POLL_S,
+        limit_s=_ANSWER_S,
+    )
+    accounts = {rank: desk.account() for rank, desk in asked.items()}
+    return {rank: account for rank, account in accounts.items() if account is not None}
+
+
+def _dump(ranks: Sequence[LivingRank], stacks: Stacks) -> Mapping[LivingRank, list[ThreadStack]]:
+    """Return what faulthandler writes of ranks that do not answer. What has no handler for the
+    signal would be ended by it: a program that is not Python's."""
+    asked = [rank for rank in ranks if process.catches(rank.pid, STACKS_SIGNAL)]
+    asked = [rank for rank in asked if not _is_stopped(process_use(rank.pid))]
+    for rank in asked:
+        stacks.hold(rank.order.local_rank)
+        send_signal(rank.pid, STACKS_SIGNAL)
+    before: dict[LivingRank, str] = {}
+
+    def is_whole() -> bool | None:
+        """Return True where no rank writes any more."""
+        now = {rank: stacks.held(rank.order.local_rank) for rank in asked}
+        is_same = all(now.values()) and now == before
+        before.update(now)
+        return is_same or None
+
+    poll(is_whole, interval_s=_POLL_S, limit_s=_DUMP_S if asked else 0.0)
+    for rank in asked:
+        stacks.release(rank.order.local_rank)
+    return {rank: parse(text) for rank, text in before.items()}
+
+
+def _is_stopped(use: ProcessUse | None) -> bool:
+    return use is None or use.state in _STOPPED
+
+
+def _why_mute(
+    rank: LivingRank, use: ProcessUse, board: ProgressBoard, *, has_stacks: bool
+) -> str | None:
+    """Return why a rank has given no account of itself."""
+    if _is_stopped(use):
+        return "it is stopped (SIGSTOP?), or a debugger holds it"
+    if board.desk(rank.order.local_rank).is_attended:
+        return "C code holds Python's lock (the GIL), so that no thread can answer"
+    if has_stacks:
+        return None  # it has no process group yet, and tells all the same
+    if not process.catches(rank.pid, STACKS_SIGNAL):
+        return "it is not a Python program, or it handles SIGQUIT itself"
+    return "it does not answer"
+
+
+def _look_at_gpus(uuids: Sequence[str]) -> Mapping[str, GpuUse]:
+    """Return what GPUs do now. A thread asks, since a driver may keep it."""
+    found: dict[str, GpuUse] = {}
+
+    def look() -> None:
+        for uuid in dict.fromkeys(uuids):
+            reader = GpuReader([uuid])
+            for sample in reader.sample(0.0):
+                found[uuid] = GpuUse(
+                    utilization=sample.get("utilization"), memory_bytes=sample.get("memory_bytes")
+                )
+            reader.close()
+
+    if uuids:
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(_GPU_S)
+    return found
+
+
+def _report_profiles(
+    request: WantProfile, ranks: Sequence[LivingRank], watch: RankWatch
+) -> NodeProfiles:
+    """Wish for a profile of each rank's next steps, and wait for the reports."""
+    board = watch.board
+    desks = {rank: board.desk(rank.order.local_rank) for rank in ranks}
+    before = {rank: board.read(rank.order.local_rank).step or 0 for rank in ranks}
+    wishes = {rank: desk.wish_for(request.steps) for rank, desk in desks.items()}
+
+    def reports() -> dict[LivingRank, StepReport]:
+        found = {rank: desk.report_on(wishes[rank]) for rank, desk in desks.items()}
+        return {rank: report for rank, report in found.items() if report is not None}
+
+    def is_over() -> bool | None:
+        done, living = reports(), list(watch.pids.values())
+        return all(rank in done or rank.pid not in living for rank in ranks) or None
+
+    poll(is_over, interval_s=_STEPS_POLL_S, limit_s=request.wait_s)
+    found = reports()
+    for rank in ranks:
+        if rank not in found:
+            desks[rank].wish_for(0)
+            step = board.read(rank.order.local_rank).step
+            if rank.pid not in list(watch.pids.values()):
+                why = "it has ended"
+            elif step is None:
+                why = f"its loop has told no step within {request.wait_s:g} s, as record.step does"
+            else:
+                why = f"it made {step - before[rank]} steps within {request.wait_s:g} s (--wait)"
+            found[rank] = StepReport(error=why)
+    return NodeProfiles(ranks={rank.order.rank: found[rank] for rank in ranks})

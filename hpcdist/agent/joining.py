@@ -51,7 +51,6 @@ class Joining:
         notes: Notes,
         open_store: Callable[[messages.OpenStore], None],
         finish: Callable[[Verdict], None],
-        on_hang: Callable[[], None],
     ) -> Leader:
         """Let the others join, and tell the coordinator of this node. Raises NoFreePortError or
         NoSuchInterfaceError."""
@@ -63,7 +62,6 @@ class Joining:
             notes=notes,
             open_store=open_store,
             finish=finish,
-            on_hang=on_hang,
             log=self._log,
         )
         addresses = self._node.own_addresses()

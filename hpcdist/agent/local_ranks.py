@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import selectors
 import signal
 import time
@@ -22,7 +23,6 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.own_ranks import OwnRanks
 from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
@@ -31,7 +31,6 @@ from hpcdist.base import files
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
-from hpcdist.rank.questions import WHERE
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
@@ -75,7 +74,6 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
-        self._own_ranks = OwnRanks(self._board)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
@@ -83,7 +81,7 @@ class LocalRanks:
         self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = self._has_debugger = False
+        self._was_silent = self._is_quiet = False
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
@@ -101,9 +99,8 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = self._has_debugger = False
+        self._was_silent = self._is_quiet = False
         self._watch.begin(orders)
-        self._own_ranks.begin()
         self._send(messages.Fork(orders=orders))
 
     def open_store(self, wanted: messages.OpenStore) -> None:
@@ -131,7 +128,7 @@ class LocalRanks:
             case messages.Dump() if self._dumped_at == math.inf:  # else the answer is on its way
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 for local_rank in self._watch.pids:
-                    self._board.desk(local_rank).ask(WHERE)
+                    self._board.desk(local_rank).ask()
                 self._asked_at = time.monotonic()
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
             case messages.Pause():
@@ -146,6 +143,15 @@ class LocalRanks:
             case messages.Forgive():
                 self._watch.forgive()
                 self._was_silent = False
+
+    def end_rest(self, grace_s: float) -> None:
+        """Have the ranks end that there are still: their leader is lost, and orders nothing."""
+        if self._watch.pids and self._ending_attempt is None:
+            self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
+        limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
+        while self._watch.pids and self._channel is not None and time.monotonic() < limit_s:
+            if select.select([self._channel], [], [], _STACKS_WAIT_S)[0]:
+                self._receive()
 
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
@@ -181,16 +187,10 @@ class LocalRanks:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
-        has_debugger = self._watch.has_debugger()
-        if has_debugger is not self._has_debugger:
-            self._has_debugger = has_debugger
-            self._tell(messages.Debugged(attempt=self._attempt, holds=has_debugger))
         silent = self._watch.most_silent()
         if silent is not None and not self._was_silent:
             self._was_silent = True
             self._tell(messages.Silent(attempt=self._attempt, rank=silent))
-        if (holds := self._own_ranks.look(self._watch.pids)) is not None:
-            self._tell(messages.OwnRanks(attempt=self._attempt, holds=holds))
         if self._watch.signs.look(self._watch.pids):
             quiet_s = self._watch.signs.quiet_s()
             is_quiet = quiet_s >= self._watch.signs.notice_s
@@ -233,8 +233,6 @@ class LocalRanks:
                 self._is_ready = True
                 if (num_more := message.threads - 1) > 0:
                     self._log(f"{num_more} threads were started by imports, before the fork")
-                for what in message.not_imported:
-                    self._log(f"left to the ranks to import: {what}")
             case messages.StoreOpened():
                 self._on_store(message.port, message.error)
             case messages.StoreLost():
@@ -277,6 +275,7 @@ class LocalRanks:
             stopped_s=self._ending_s,
             out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
             teardown=exited.teardown,
+            outlasted=exited.outlasted,
             unwritten=self._unwritten.pop(exited.local_rank, None),
         )
         try:

@@ -51,6 +51,7 @@ from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
+from hpcdist.notify import tell_hang
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
@@ -256,7 +257,6 @@ class Leader:
         notes: Notes,
         open_store: Callable[[messages.OpenStore], None],
         finish: Callable[[Verdict], None],
-        on_hang: Callable[[], None],
         log: Callable[[str], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
@@ -268,7 +268,6 @@ class Leader:
         self._orders = orders
         self._notes = notes
         self._open_store = open_store
-        self._on_hang = on_hang
         self._log = log
         self._turned_s = time.monotonic()
         self._meeting: HostedMeeting | None = None
@@ -278,6 +277,7 @@ class Leader:
             ranks_per_node=node.job.ranks_per_node,
             max_restarts=launch.max_restarts,
             grace_s=launch.grace_s,
+            most_grace_s=attempts.most_grace_s,
             join_timeout_s=launch.join_timeout_s,
             backend=node.plan.backend,
             send=self._send,
@@ -361,12 +361,11 @@ class Leader:
         if self._meeting is not None:
             self._meeting.beat(beat)
 
-    def _leave_answer(self, request: str, answer: Answer) -> bool:
+    def _leave_answer(self, request: str, answer: Answer) -> None:
         try:
-            return leave_answer(self._run, request, answer)
+            leave_answer(self._run, request, answer)
         except OSError as error:
             self._log(f"a request was not answered: {files.reason(error)}")
-            return False
 
     def _note_hang(self, hang: Hang) -> None:
         if hang.recovered_s is None:
@@ -378,7 +377,7 @@ class Leader:
         except OSError as error:
             self._log(f"hang.json could not be written: {files.reason(error)}")
         if hang.recovered_s is None:
-            self._on_hang()
+            tell_hang(self._run, self._node.job.name, hang, self._node.notify)
 
     def _ask_for_store(self, address: str, bind_to: str) -> None:
         port_range = self._node.job.launch.port_range

@@ -8,7 +8,6 @@ other threads of an agent send its heartbeats (agent/liveness.py), and sample wh
 from __future__ import annotations
 
 import selectors
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.drill import Drill
 from hpcdist.agent.follower import Follower, NotReachedError, OvertakenError
 from hpcdist.agent.joining import Joining
 from hpcdist.agent.liveness import Heart
@@ -49,7 +47,6 @@ from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import DrillPlan
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
@@ -73,8 +70,6 @@ class Member:
         *,
         begin_s: float,
         log: Callable[[str], None],
-        on_hang: Callable[[], None] = lambda: None,
-        drill: DrillPlan | None = None,
     ) -> None:
         """Fork the forkserver, and watch the signals of this process.
 
@@ -84,7 +79,6 @@ class Member:
         self._node = node
         self._attempts = attempts
         self._log = log
-        self._on_hang = on_hang
         self._notes = Notes()
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
@@ -123,10 +117,6 @@ class Member:
             every_s=node.job.record.usage_s,
             log=self._log,
         )
-        self._drill: Drill | None = None
-        if drill is not None:
-            warning = node.plan.warning_signals[0]
-            self._drill = Drill(run, node.job, drill, self._ranks, signal.Signals[warning], log)
 
     def take_part(self) -> Verdict | None:
         """Stay until the run is over; returns what this node makes of it, if that is known here.
@@ -149,13 +139,12 @@ class Member:
         while not self._is_closing:
             self._turn()
         self._heart.stop()
+        self._ranks.end_rest(min(self._node.job.launch.grace_s, self._attempts.most_grace_s))
         return self._verdict
 
     def end(self) -> None:
         """Have its threads end: no rank is left."""
         self._usage.end()
-        if self._drill is not None:
-            self._drill.end()
 
     # How it becomes one of the run's agents.
 
@@ -164,7 +153,6 @@ class Member:
             notes=self._notes,
             open_store=self._ranks.open_store,
             finish=self._finish,
-            on_hang=self._on_hang,
         )
 
     def _join(self) -> None:
@@ -319,9 +307,6 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
-        if self._drill is not None:
-            orders = [msgspec.structs.replace(order, is_in_drill=True) for order in orders]
-            self._drill.begin(orders)
         self._ranks.start(orders)
         share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
         self._usage.begin(meeting.attempt, share)

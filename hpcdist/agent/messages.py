@@ -168,21 +168,6 @@ class Quiet(Message, tag="quiet"):
     quiet_s: float
 
 
-class OwnRanks(Message, tag="own_ranks"):
-    """All ranks of the node wait for ranks that they have started themselves, or do so no more."""
-
-    attempt: int
-    holds: bool
-
-
-class Debugged(Message, tag="debugged"):
-    """A debugger holds a rank of the node, or none does any more: the silence of all ranks means
-    nothing meanwhile."""
-
-    attempt: int
-    holds: bool
-
-
 class Stacks(Message, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
     and End follows, or it is decided whether a quiet run hangs."""
@@ -259,10 +244,12 @@ class Start(Message, tag="start"):
 
 class End(Message, tag="end"):
     """The rest of an attempt is to end; Gone is the answer. Its agent passes it on to the
-    forkserver, which sends SIGTERM, and after the grace SIGKILL."""
+    forkserver, which sends the signal, and SIGKILL to ranks that have not ended in time."""
 
     attempt: int
+    signal: int
     grace_s: float
+    """Time that ranks have which handle the signal; the others are ended at once."""
 
 
 class Dump(Message, tag="dump"):
@@ -318,8 +305,6 @@ class Ready(Message, tag="ready"):
 
     threads: int
     """Number of the forkserver's threads, its main thread included."""
-    not_imported: list[str]
-    """Modules that are left to the ranks to import, with the reason."""
 
 
 class StoreOpened(Message, tag="store_opened"):
@@ -352,6 +337,8 @@ class Exited(Message, tag="exited"):
     max_rss_bytes: int | None = None
     teardown: str | None = None
     """Signal that ended the rank after its workload."""
+    outlasted: bool = False
+    """It handled the signal that asked it to end, and was killed after the grace."""
 
 
 # From a rank to its forkserver.
@@ -374,7 +361,7 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | OwnRanks | Debugged | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

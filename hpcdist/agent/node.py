@@ -11,6 +11,7 @@ import msgspec
 
 from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
+from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
@@ -70,6 +71,8 @@ class OwnNode:
     job: JobSpec
     plan: LaunchPlan
     place: JobPlace
+    notify: Sequence[str] = ()
+    """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
 
     @property
     def name(self) -> str:
@@ -97,7 +100,10 @@ class OwnNode:
         What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan
         chose GPUs.
         """
-        of_job = self.job.environment if isinstance(self.job, ScriptJob) else {}
+        of_job: dict[str, str] = {}
+        if isinstance(self.job, ScriptJob):
+            config = self.job.accelerate_config
+            of_job = (accelerate_variables(config) if config else {}) | self.job.environment
         wanted = {"OMP_NUM_THREADS": str(self.num_threads()), **self.plan.environment, **of_job}
         if self.plan.device != "cpu":
             # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA
@@ -220,8 +226,6 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     gpu: str | None = None
     """UUID of its GPU, or of its first."""
     environment: dict[str, str]
-    is_in_drill: bool = False
-    """It tells which checkpoints it opens."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ The child begins as a copy of the forkserver. It gives itself what a fresh proce
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import hashlib
@@ -55,9 +56,6 @@ from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.rank.import_state import renew_import_state
-from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.rank.questions import answer_questions
-from hpcdist.runs.drill import is_checkpoint_name
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -72,7 +70,6 @@ _FRAMES_OF_WORKLOAD = 10
 count."""
 MOST_MESSAGE_LETTERS = 10_000
 _MOST_CODE_BYTES = 16e6
-_MOST_OPENED = 100
 MOST_TRACEBACK_LETTERS = 100_000
 
 
@@ -112,17 +109,14 @@ def become_rank(
     check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
-    fill_in_defaults()
     keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    answer_questions(slot.desk, slot.note_debugger)
+    slot.desk.attend_with_groups()
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
     context = make_context(order, run, job, slot)
-    if order.is_in_drill:
-        _tell_of_checkpoints(context)
 
     def be_no_rank() -> None:
         """Make a process that the rank's code forks record nothing in the rank's name."""
@@ -141,23 +135,7 @@ def become_rank(
         if os.getpid() == pid:
             _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
-    leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
-
-
-def _tell_of_checkpoints(context: RankContext) -> None:
-    """Record which checkpoints the program opens to read."""
-    told: set[str] = set()
-
-    def look(event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(args[0], str | bytes) or len(told) > _MOST_OPENED:
-            return
-        path, mode = os.path.abspath(os.fsdecode(args[0])), args[1]
-        is_read = mode.startswith("r") if isinstance(mode, str) else not args[2] & os.O_ACCMODE
-        if is_read and path not in told and is_checkpoint_name(os.path.basename(path)):
-            told.add(path)
-            context.events.write("opened", path=path)
-
-    sys.addaudithook(look)
+    leave(code, kept=modules, tell=tell)
 
 
 def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:
@@ -211,11 +189,9 @@ def run_workload(
     place["code"] = _digests({} if context.rank else _main_files(context.job))
     context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
     report = None
-    slot = context.progress
-    if slot is not None:
-        slot.alive()
-        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-            slot.ignore_sigterm()
+    context.progress.alive()
+    if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        context.progress.ignore_sigterm()
     rank.set_current(context)
     kills = kernel_kills()
     try:
@@ -245,8 +221,8 @@ def run_workload(
             tell(msgspec.structs.replace(report, full_disk=where))
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
-    if slot is not None and code == 0 and is_rank:
-        slot.finish()
+    if code == 0 and is_rank:
+        context.progress.finish()
     context.events.close()
     return code
 
@@ -314,6 +290,12 @@ def _describe(
         text = str(error)
         if isinstance(error, HpcdistError) and error.hint:
             text = f"{error.message}; {error.hint}"
+        first: Any = error
+        group: Any = getattr(builtins, "BaseExceptionGroup", ())  # there is none in Python 3.10
+        while isinstance(first, group):
+            first = first.exceptions[0]
+        if first is not error:
+            text += f"; the first: {_exception_name(first)}: {first}"
         text = clean(text, MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
@@ -401,7 +383,7 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
         signal=None,
         exception=report.exception if report else None,
         message=report.text if report else None,
-        step=context.progress.last_step if context.progress else None,
+        step=context.progress.last_step,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=max_cuda_bytes,
         by="rank",

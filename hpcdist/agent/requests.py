@@ -23,10 +23,10 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.debugging import Debugger
+from hpcdist.rank.inquiry import StepReport
 from hpcdist.rank.stacks import ThreadStack
-from hpcdist.rank.wishes import StepReport
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import UnixTime
 
 _MOST_BYTES_AT_ONCE = 1 << 16
 """Bytes of requests that an agent reads at a look."""
@@ -58,9 +58,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
 class WantStacks(Request, frozen=True, kw_only=True, tag="stacks"):
     """The command wants to know where ranks are; NodeStacks are the reports."""
 
-    native: bool = False
-    """With the frames of C code, by py-spy."""
-
 
 class WantProfile(Request, frozen=True, kw_only=True, tag="profile"):
     """The command wants to know what takes the time; NodeProfiles are the reports."""
@@ -68,18 +65,9 @@ class WantProfile(Request, frozen=True, kw_only=True, tag="profile"):
     steps: Annotated[int, msgspec.Meta(ge=1, le=1000)]
     wait_s: _Limit
     """Ranks that have not made these steps by then are left alone."""
-    sample_s: _Limit
-    """Seconds for which py-spy samples ranks that tell no steps."""
 
 
-class WantDebugger(Request, frozen=True, kw_only=True, tag="debugger"):
-    """The command wants ranks to wait for a debugger; NodeDebuggers are the reports."""
-
-    wait_s: _Limit
-    """They go on after so long without one."""
-
-
-AnyRequest = WantStacks | WantProfile | WantDebugger
+AnyRequest = WantStacks | WantProfile
 
 
 # Reports.
@@ -142,38 +130,10 @@ def merge_stacks(ranks: Sequence[RankStacks]) -> list[RankStacks]:
     return merged
 
 
-class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What took the time in one rank."""
-
-    rank: int
-    report: StepReport
-    is_sampled: bool = False
-    """By py-spy: its operations are functions, and there are no steps."""
-    files: list[str] = []
-    """Those that were written, relative to the run directory."""
-
-
 class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
     """One agent's answer to WantProfile."""
 
-    ranks: list[RankProfile]
-
-
-class RankDebugger(msgspec.Struct, frozen=True, kw_only=True):
-    """The debugger of one rank."""
-
-    rank: int
-    host: str
-    """The scheduler's name of its node."""
-    folder: str
-    """Its working directory."""
-    debugger: Debugger
-
-
-class NodeDebuggers(msgspec.Struct, frozen=True, kw_only=True, tag="debuggers"):
-    """One agent's answer to WantDebugger."""
-
-    ranks: list[RankDebugger]
+    ranks: dict[int, StepReport]
 
 
 class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
@@ -182,14 +142,14 @@ class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
     sentence: str
 
 
-NodeReport = NodeStacks | NodeProfiles | NodeDebuggers | NodeTrouble
+NodeReport = NodeStacks | NodeProfiles | NodeTrouble
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The agents' answer to one request."""
 
     attempt: int
-    time_s: float
+    time_s: UnixTime
     """Node 0's clock."""
     world_size: int
     reports: dict[int, NodeReport] = {}
@@ -218,8 +178,7 @@ _ANSWER = msgspec.json.Decoder(Answer)
 
 
 def send(run: Run, request: AnyRequest) -> None:
-    """Tell the agents of a request, which must be withdrawn in the end. Raises OSError:
-    FileNotFoundError where the run is of a version that took none."""
+    """Tell the agents of a request, which must be withdrawn in the end. Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(run.requests_file, flags)
     try:
@@ -254,12 +213,10 @@ def is_wanted(run: Run, request: str) -> bool:
     return files.is_there(run.wanted_file(request))
 
 
-def leave_answer(run: Run, request: str, answer: Answer) -> bool:
-    """Write the answer to a request; False where nobody waits for it. Raises OSError."""
-    if not is_wanted(run, request):
-        return False
-    files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
-    return True
+def leave_answer(run: Run, request: str, answer: Answer) -> None:
+    """Write the answer to a request, if somebody waits for it. Raises OSError."""
+    if is_wanted(run, request):
+        files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
 
 
 class RequestFile:
@@ -282,7 +239,7 @@ class RequestFile:
                 self._offset = max(self._offset, size - _MOST_BYTES_AT_ONCE)
                 file.seek(self._offset)
                 text = file.read(size - self._offset)
-        except OSError:  # of a run of an older version
+        except OSError:  # it was removed, or its file system fails: nobody can ask
             return []
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_BYTES_AT_ONCE else 0)
         self._offset += end

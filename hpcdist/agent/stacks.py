@@ -107,10 +107,7 @@ def parse(dump: str) -> list[ThreadStack]:
         elif (match := _FRAME.match(line)) and threads:
             frame = Frame(match["file"], int(match["line"]), match["function"])
             threads[-1][1].append(frame)
-    return [
-        ThreadStack(name=name, is_main=index == 0, frames=frames)
-        for index, (name, frames) in enumerate(reversed(threads))
-    ]
+    return [ThreadStack(name=name, frames=frames) for name, frames in reversed(threads)]
 
 
 def main_frames(text: str) -> list[Frame]:
@@ -118,15 +115,12 @@ def main_frames(text: str) -> list[Frame]:
     return next((thread.frames for thread in parse(text)), [])
 
 
-def num_own(files: Sequence[str]) -> int:
-    """Return how many calls of a stack are the program's: not those of how its rank was started.
-    `files` are those of the calls, innermost first."""
-    end = next((index for index, file in enumerate(files) if file.endswith(_LAUNCHER)), None)
-    if end is None:
-        return len(files)
-    while end and any(starter in files[end - 1] for starter in _STARTERS):
+def own_frames(frames: list[Frame]) -> list[Frame]:
+    """Return a stack's calls without those of how its rank was started; all where no other is."""
+    end = next((i for i, one in enumerate(frames) if one.file.endswith(_LAUNCHER)), 0)
+    while end and _is_in(frames[end - 1].file, _STARTERS):
         end -= 1
-    return end
+    return frames[:end] or frames
 
 
 def digest(frames: Sequence[Frame]) -> str | None:

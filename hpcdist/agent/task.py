@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdist.agent.agent import StartCompanions
     from hpcdist.runs.run import Run
 
 _led: tuple[Run, int] | None = None
@@ -16,24 +14,15 @@ _led: tuple[Run, int] | None = None
 the run, once submitit has stored the task's result."""
 
 
-_start_companions: StartCompanions | None = None
-"""Starts what is beside the agent of the first node: rooms above this one know what."""
-
-
 class AgentTask:
     """submitit's callable: be the agent of this node."""
 
-    def __init__(
-        self, run_path: str, scheduler: str, digests: Mapping[str, str] | None = None
-    ) -> None:
-        """`digests` are those of the run's files: `hpcdist.runs.seal`."""
+    def __init__(self, run_path: str, scheduler: str) -> None:
         self.run_path = run_path
         self.scheduler = scheduler
-        self.digests = dict(digests or {})
 
     def of_node(self) -> int:
-        """Be the agent of a node whose run directory is its own: what it holds was checked when it
-        was made."""
+        """Be the agent of a node whose run directory is its own."""
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
@@ -50,11 +39,8 @@ class AgentTask:
         from hpcdist.schedulers import load_scheduler
 
         path = Path(self.run_path)
-        # A job that waited while hpcdist was replaced may have a pickle without them.
-        digests = getattr(self, "digests", {})
-        scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
-        place = load_scheduler(str(scheduler)).place()
-        code = run_agent(path, place, digests, _start_companions)
+        place = load_scheduler(self.scheduler).place()
+        code = run_agent(path, place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         if place.node_rank == 0:
@@ -69,21 +55,10 @@ def main_of_node() -> None:
     sys.exit(AgentTask(path, scheduler).of_node())
 
 
-def run_submitted(
-    start_companions: StartCompanions | None = None, *, adopts: bool = True
-) -> tuple[Run, int] | None:
+def run_submitted(*, adopts: bool = True) -> tuple[Run, int] | None:
     """Run submitit's main; return the run that this process led as its first node's agent, and the
     exit code of the run. `adopts` as for `run_pickle`."""
-    global _start_companions  # noqa: PLW0603 - submitit calls the task without arguments
-    _start_companions = start_companions
     from hpcdist.schedulers.submitting import run_pickle
 
     run_pickle(adopts=adopts)
     return _led
-
-
-def main() -> None:
-    """Be the agent of this node, and end with the run's exit code. Scripts of jobs that wait since
-    before an upgrade call this."""
-    led = run_submitted()
-    sys.exit(led[1] if led else 0)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
 
+from hpcdist.runs.events import SCHEMA_VERSION
+
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
 _GROWTH = 0.1
@@ -46,7 +48,7 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
 
     begin_s: Amount
     """Unix time at which the ranks were started."""
-    schema: int = 1
+    schema: int = SCHEMA_VERSION
     node: Count | None = None
     host: str | None = None
     cpus: list[int] | None = None

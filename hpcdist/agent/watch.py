@@ -20,7 +20,7 @@ from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.questions import Account, read_account
+from hpcdist.rank.inquiry import Account
 from hpcdist.runs.run import Run
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
@@ -110,10 +110,6 @@ class RankWatch:
         longest = max(silent, key=lambda local_rank: silent[local_rank])
         return self.orders[longest].rank if silent[longest] >= timeout_s else None
 
-    def has_debugger(self) -> bool:
-        """Return True where a debugger holds a rank, or one is waited for."""
-        return any(self.board.read(local_rank).has_debugger for local_rank in self.pids)
-
     def _timeout_s(self) -> float:
         """Return the silence that is too long; 0 where none is."""
         if self.job.launch.hang_timeout_s is not None:
@@ -193,7 +189,7 @@ class RankWatch:
         order = self.orders[local_rank]
         frames = main_frames(self.stacks.read(local_rank))
         where, calls, is_waiting = place_of(frames)
-        account = read_account(self.board.desk(local_rank).answer())
+        account = self.board.desk(local_rank).account()
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),

@@ -8,6 +8,7 @@
     ├── RunDirectoryError        2   the directory for the runs cannot be written
     ├── RunFailedError           1   a run's result was asked for, and it has failed
     └── SchedulerError           3   the scheduler refused, or cannot be reached
+        ├── NoSchedulerError         3   this machine has none
         └── SubmissionUnclearError   3   it may have the job, or not: the run is kept
 
 A command that ends without an error ends with 0, with the run's own code where it waited for a
@@ -109,6 +110,10 @@ class SchedulerError(HpcdistError):
     """The scheduler refused the job, or does not answer."""
 
     exit_code = EXIT_SCHEDULER
+
+
+class NoSchedulerError(SchedulerError):
+    """No scheduler answers on this machine."""
 
 
 class SubmissionUnclearError(SchedulerError):

@@ -59,6 +59,12 @@ def find_full(error: BaseException | None) -> OSError | None:
     return next(found, None)
 
 
+def close_umask() -> None:
+    """Let nobody but the user and their group write what this process, and those it starts, make
+    from now on, where the umask would."""
+    os.umask(os.umask(0o077) | stat.S_IWOTH)
+
+
 def print_line(line: object, to: TextIO | None = None) -> None:
     """Print a line, on stdout if nothing else is given: into a log, as a rule, which may be on a
     full disk, and must not end the program for that."""

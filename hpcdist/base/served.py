@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from typing import Any
+
+from hpcdist.base.files import parse_json
 
 _BEGIN, _END = "\x1b_hpcdist:", "\x1b\\"
 
@@ -60,10 +61,9 @@ class Told:
                     parts.append(printed)
                     self._rest = self._rest[len(printed) :]
                 return parts
-            with suppress(ValueError):
-                value = json.loads(text)
-                parts += [printed] if printed else []
-                parts += [value] if isinstance(value, dict) else []
+            value = parse_json(text)
+            parts += [printed] if printed else []
+            parts += [value] if isinstance(value, dict) else []
             self._rest = rest
         kept = next(
             n

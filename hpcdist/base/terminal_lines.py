@@ -11,6 +11,7 @@ import codecs
 import math
 import os
 import re
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -21,7 +22,7 @@ _MOST_ROWS = 64
 _LONGEST_LINE = 1 << 16
 """In characters; what is longer is cut, so that memory stays bounded."""
 _LONGEST_KEPT = 1000
-"""Longest line that can be written over after it was given: bars are short."""
+"""Longest line that can be written over once the cursor has left it: bars are short."""
 _LONGEST_ESCAPE = 256
 _MOST_STYLES = 8
 _MOST_DIGITS = 6
@@ -190,10 +191,12 @@ class TerminalLines:
     def _put(self, text: str) -> None:
         while text:
             row = self._rows[self._row]
-            if self._column >= _LONGEST_LINE:
+            is_lowest = self._row == len(self._rows) - 1
+            longest = _LONGEST_LINE if is_lowest else _LONGEST_KEPT
+            if self._column >= longest:
                 self._next_row()
                 continue
-            piece = text[: _LONGEST_LINE - self._column]
+            piece = text[: longest - self._column]
             end = self._column + len(piece)
             if missing := self._column - len(row.cells):
                 if missing > 0:
@@ -201,8 +204,11 @@ class TerminalLines:
                 else:
                     row.is_redrawn = True
             row.is_styled = row.is_styled or bool(self._style)
-            styled = [self._style + character for character in piece] if self._style else piece
-            row.cells[self._column : end] = styled
+            cells: Iterable[str] = piece
+            if self._style:  # cells share their texts: styles can be long
+                styled = {character: self._style + character for character in set(piece)}
+                cells = [styled[character] for character in piece]
+            row.cells[self._column : end] = cells
             self._column = end
             text = text[len(piece) :]
 
@@ -211,6 +217,8 @@ class TerminalLines:
         self._column = 0
         if self._row < len(self._rows):
             return
+        if len(self._rows[-1].cells) > _LONGEST_KEPT:
+            self._settle(len(self._rows))
         self._rows.append(_Row())
         self._rows_since_up += 1
         if self._rows_since_up > self._reach + 1:  # more than it takes to draw one bar anew

@@ -71,8 +71,7 @@ class BenchmarkRank:
                     pass
                 break
             done += 1
-            if self.context.progress is not None:
-                self.context.progress.step(done)
+            self.context.progress.step(done)
         conclude()
         if done < len(plan):
             message = f"stopped when it was asked to, after {done} of {len(plan)} measurements"
@@ -125,19 +124,18 @@ class BenchmarkRank:
 
     def alive(self) -> None:
         """Show the agent that the rank makes progress."""
-        if self.context.progress is not None:
-            self.context.progress.alive()
+        self.context.progress.alive()
 
     def should_stop(self) -> bool:
         """Return whether to leave before the next measurement; all ranks ask equally often."""
-        if not self._is_stopping and self.context.progress is not None:
+        if not self._is_stopping:
             self._is_stopping = self.context.progress.should_stop()
         return self._is_stopping
 
     def is_asked_to_stop(self) -> bool:
         """Return whether to cut a measurement short. Ranks learn it at different moments, and those
         that measure together have to agree."""
-        return self.context.progress is not None and self.context.progress.is_asked_to_stop()
+        return self.context.progress.is_asked_to_stop()
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, in every rank."""

@@ -30,7 +30,7 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     sweeps = [one for name in run_names if isinstance(one := find_named(runs, name), Sweep)]
     named_list = named_runs(runs, run_names)
     for path in [sweep.path for sweep in sweeps] + [run.path for run in named_list]:
-        check_own(path)
+        check_own(path, "cancel")
     for sweep in sweeps:
         sweep.ask_to_cancel()
     before = run_states(named_list)

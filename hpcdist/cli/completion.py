@@ -24,6 +24,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 
 from hpcdist.base import files
 from hpcdist.base.errors import UserError
+from hpcdist.base.ownership import doors
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import Choice
 
@@ -58,7 +59,7 @@ def _paths(typed: str, suffixes: tuple[str, ...] = ("",), *, folders: bool = Fal
     with suppress(OSError), os.scandir(os.path.expanduser(above) or ".") as listed:
         for entry in sorted(listed, key=lambda entry: entry.name):
             is_hidden = entry.name.startswith(".") and not name.startswith(".")
-            if is_hidden or not entry.name.startswith(name) or not entry.name.isprintable():
+            if is_hidden or not entry.name.startswith(name):
                 continue
             if entry.is_dir():
                 yield _part(f"{above}{entry.name}/")
@@ -98,7 +99,7 @@ def _run_names(ctx: click.Context) -> Iterator[str]:
 
     folder = ctx.params.get("runs") or runs_folder(None)
     with suppress(OSError):
-        names = [name for name in os.listdir(folder) if ID.fullmatch(name) and name.isprintable()]
+        names = [name for name in os.listdir(folder) if ID.fullmatch(name)]
         yield from sorted(names, key=_time_in, reverse=True)[:_MOST_RUNS]
 
 
@@ -332,7 +333,7 @@ class _Completion(ShellComplete):
     """Reads the line up to the cursor from COMP_LINE, whatever the shell takes for words."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        line = os.environ.get("COMP_LINE", "")
+        line = _line()
         words = _words(line)
         is_new = not words or (line[-1:].isspace() and not _is_quoted(line))
         return (words[1:], "") if is_new else (words[1:-1], words[-1])
@@ -346,8 +347,18 @@ class _Completion(ShellComplete):
         return [
             CompletionItem(f"{before}{item.value}", type=item.type, help=item.help)
             for item in found
-            if str(item.value).startswith(typed)
+            if str(item.value).startswith(typed) and self._can_insert(str(item.value))
         ]
+
+    def _can_insert(self, value: str) -> bool:
+        """Return whether a shell may put a value into the line: names of files and values of
+        profiles may be others', and end a line of the answer."""
+        return value.isprintable()
+
+
+def _line() -> str:
+    """Return the line up to the cursor."""
+    return os.environ.get("COMP_LINE", "")
 
 
 def _words(line: str) -> list[str]:
@@ -400,7 +411,7 @@ def _offered(
     return [item for item in completer(given, typed) if item.value.startswith(typed)]
 
 
-_PLAIN = re.compile(r"[^\w@%+=:,./~-]")
+_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 
 
 class _Bash(_Completion):
@@ -408,28 +419,35 @@ class _Bash(_Completion):
     # bash itself splits words at = and :, and inserts what stands behind the last of them.
     source_template = """\
 %(complete_func)s() {
-    local IFS=$'\\n' response item
+    local response item
     COMPREPLY=()
     response=$(COMP_LINE="${COMP_LINE:0:$COMP_POINT}" COMP_WORDBREAKS="$COMP_WORDBREAKS" \\
-        %(complete_var)s=bash_complete "$1" 2> /dev/null) || return 0
-    for item in $response; do
+        %(complete_var)s=bash_complete "$1" 2> /dev/null)
+    [ -n "$response" ] || return 0
+    while IFS= read -r item; do
         COMPREPLY+=("${item#*,}")
         if [ "${item%%%%,*}" = part ]; then compopt -o nospace 2> /dev/null; fi
-    done
+    done <<< "$response"
     return 0
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s 2> /dev/null ||
     complete -F %(complete_func)s %(prog_name)s
 """
 
+    def _can_insert(self, value: str) -> bool:
+        """Bash inserts a value as it is: within quotes, where no escape is right for both kinds of
+        them, what has special signs is not offered."""
+        is_plain = not _SPECIAL.search(value.replace(" ", ""))
+        return super()._can_insert(value) and (is_plain or not _is_quoted(_line()))
+
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        line = os.environ.get("COMP_LINE", "")
+        line = _line()
         value = str(item.value)
         if not _is_quoted(line):
             breaks = set(os.environ.get("COMP_WORDBREAKS", "")) & set("=:")
             typed = self.get_completion_args()[1]
             kept = max((typed.rfind(sign) for sign in breaks), default=-1) + 1
-            value = _PLAIN.sub(r"\\\g<0>", value[kept:])
+            value = _SPECIAL.sub(r"\\\g<0>", value[kept:])
         return f"{item.type},{value}"
 
 
@@ -549,7 +567,12 @@ def _write(path: Path, script: str) -> str:
     try:
         if path.is_file() and path.read_text() == script:
             return f"{path} is as it should be"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if others := doors(path.parent):  # a shell reads it each time it starts
+            raise UserError(
+                f"{others[0]}, and could have your shell run anything",
+                hint=f"close it with: chmod go-w {shlex.quote(str(others[0].path))}",
+            )
         files.write_whole(path, script)
     except OSError as error:
         raise UserError(

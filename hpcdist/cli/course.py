@@ -11,6 +11,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.runs.folder import refused_doors
 
 _FACES = ("lfw_dataset_solved.py",)
 _FASHION = ("fashion_cnn.py",)
@@ -179,6 +180,11 @@ def _copy(exercise: Exercise, folder: Path) -> list[str]:
     new = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if others := refused_doors(folder):
+            raise UserError(
+                f"{others[0]}, who could exchange the scripts that you are to run",
+                hint="go to a folder that only you can write, or name one with --out",
+            )
         for name in exercise.files:
             content = (shipped / name).read_bytes()
             try:

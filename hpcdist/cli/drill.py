@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
-from hpcdist.base.text import nearest, one_line
+from hpcdist.base.text import nearest, number_of, one_line
 from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
@@ -30,14 +30,13 @@ from hpcdist.machine.command import announce_waits
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.drill.findings import Finding
-    from hpcdist.runs.spec import DisturbanceName
+    from hpcdist.drill.drill import Cost
     from hpcdist.submission.plan import PlannedRun
 
 _FOLDER = ".drills"
 """In the folder of the runs: hidden, so that nothing takes a drill's runs for real ones."""
 _LEAST_S = 30.0
-_HEADER = ("DISTURBANCE", "NOTICED", "VERDICT", "WENT ON FROM", "LOSS", "LOST")
+_HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN", "LOSS")
 
 
 def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -83,16 +82,15 @@ def drill(
     \b
     hpcdist drill train.py --nodes 2 --gpus 2 --local -- --lr 0.1
     hpcdist drill ddp --nodes 2 --gpus 2                            on the cluster
-    hpcdist drill train.py --gpus 2 --local --only kill-rank,warning
+    hpcdist drill train.py --gpus 2 --local --only kill-rank,time-limit
 
-    kill-rank, slow-rank, stop-rank, fill-disk, warning (of the time limit), kill-agent and damage
-    (of the newest checkpoint) happen one after the other. A script runs in a copy of the working
-    directory. Ends with 1 if the job would have lost work.
+    kill-rank, time-limit, kill-agent, full-disk and damage (of the newest checkpoint) happen one
+    after the other. A script runs in a copy of the working directory. Ends with 1 if the job would
+    have lost work.
     """
     import msgspec
 
-    from hpcdist.drill.course import Request, check, conduct
-    from hpcdist.drill.findings import judge, remarks
+    from hpcdist.drill.drill import Request, check, conduct
     from hpcdist.job.spec import OwnCodeJob
     from hpcdist.runs.folder import make_runs_folder
     from hpcdist.runs.run import make_unique_folder, slug
@@ -131,9 +129,8 @@ def drill(
     try:
         with interrupts.handled():
             interrupts.defer()
-            evidence, took_s = conduct(request)
-        findings = judge(evidence, names)
-        is_kept = keep or not all(one.is_well for one in findings)
+            costs, remarks, (undisturbed, disturbed) = conduct(request)
+        is_kept = keep or not all(cost.is_well for cost in costs)
     except Interrupted:
         is_kept = False
         raise
@@ -143,28 +140,26 @@ def drill(
         for each in (folder, folder.parent):
             with suppress(OSError):  # it is not empty
                 each.rmdir()
-    code = EXIT_FAILED if any(one.is_work_lost for one in findings) else EXIT_DONE
-    told = list(remarks(evidence, findings))
+    code = EXIT_FAILED if any(cost.is_work_lost for cost in costs) else EXIT_DONE
     if as_json:
         print_json(
             {
                 "exit_code": code,
-                "took_s": round(took_s, 1),
-                "undisturbed": evidence.undisturbed_run if is_kept else None,
-                "disturbed": evidence.disturbed_run if is_kept else None,
-                "disturbances": msgspec.to_builtins(findings),
-                "remarks": told,
+                "undisturbed": str(undisturbed.path) if is_kept else None,
+                "disturbed": str(disturbed.path) if is_kept else None,
+                "disturbances": msgspec.to_builtins(costs),
+                "remarks": remarks,
             }
         )
     else:
-        _print(findings, told)
-        kept = f"; its runs are in {one_line(str(folder))}" if is_kept else ""
-        say(f"the drill took {took_s:.0f} s{kept}")
+        _print(costs, remarks)
+        if is_kept:
+            say(f"its runs are in {one_line(str(folder))}")
     return code
 
 
-def _names(only: str | None) -> list[DisturbanceName]:
-    from hpcdist.drill.course import NAMES
+def _names(only: str | None) -> list[str]:
+    from hpcdist.drill.drill import NAMES
 
     if only is None:
         return list(NAMES)
@@ -204,22 +199,20 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
     return replace(options, job_name=name, time_limit=None, overrides=overrides)
 
 
-def _print(findings: Sequence[Finding], told: Sequence[str]) -> None:
-    rows = [_row(one) for one in findings]
-    print_columns(_HEADER, rows)
-    sentences = [(one.name, one.advice, one.is_work_lost) for one in findings if one.advice]
-    if sentences or told:
+def _print(costs: Sequence[Cost], remarks: Sequence[str]) -> None:
+    print_columns(_HEADER, [_row(cost) for cost in costs])
+    advice = [(cost.name, cost.advice, cost.is_work_lost) for cost in costs if cost.advice]
+    if advice or remarks:
         print()
-    for name, advice, is_work_lost in sentences:
+    for name, text, is_work_lost in advice:
         lost = "WORK LOST: " if is_work_lost else ""
-        print_wrapped(f"{lost}{one_line(advice)}", first=f"{name}: ", indent=2)
-    for sentence in told:
-        print_wrapped(one_line(sentence), first="note: ", indent=2)
+        print_wrapped(f"{lost}{one_line(text)}", first=f"{name}: ", indent=2)
+    for remark in remarks:
+        print_wrapped(one_line(remark), first="note: ", indent=2)
 
 
-def _row(one: Finding) -> list[str]:
-    if not one.was_tried:
-        return [one.name, "-", "-", "not tried", "-", "-"]
-    noticed = "-" if one.noticed_s is None else f"{one.noticed_s:.1f} s"
-    right = {True: "right", False: f"WRONG: {one.verdict}", None: "-"}[one.is_verdict_right]
-    return [one.name, noticed, right, one.went_on, one.loss, one.lost]
+def _row(cost: Cost) -> list[str]:
+    right = {True: "right", False: f"WRONG: {cost.verdict}", None: "-"}[cost.is_verdict_right]
+    lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
+    down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
+    return [cost.name, right, cost.went_on, lost, down, cost.loss]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from hpcdist.base.errors import RunNotFoundError, UserError
+from hpcdist.base.errors import NoSchedulerError, RunNotFoundError, UserError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import Choice, JobOptions, job_options, json_option
@@ -32,7 +33,6 @@ KINDS = {
 }
 """Kind of what can be explained -> in words; the first that a name fits counts."""
 _INDENT = "    "
-_LISTED_JOBS = 4
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +364,11 @@ def _explain_job(options: JobOptions, *, as_json: bool) -> None:
     from hpcdist.submission.explained import explain_script
     from hpcdist.submission.layout import scripts_by_point
 
-    planned = plan(options)
+    try:
+        planned = plan(options)
+    except NoSchedulerError as error:
+        note(f"{error.message}: this is what --local does")
+        planned = plan(replace(options, local=True, scheduler=None))
     dependencies = settle_afters(options, planned) if planned.has_queue else []
     scripts = scripts_by_point(planned, options.runs, dependencies)
     described = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,36 +30,52 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+_HURRY_S = 0.5
+"""Time after which another Ctrl-C is meant as one: some programs pass on what their terminal sends
+to this one, too."""
+_TELL_S = 1.0
+
+
 class Interrupted(KeyboardInterrupt):
     """The user, or the system, asked the command to end."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = signal.Signals(number)
+
 
 class Interrupts:
-    """Raises Interrupted for the first signal, and ignores those that come while it is answered.
+    """Raises Interrupted for the first signal. Those that come while it is answered change nothing,
+    but for another Ctrl-C: `is_urgent`.
 
     Once a run is under way signals are only noted, and `check` raises where it is safe: in the
     midst of drawing on the terminal it would leave the run behind.
     """
 
     def __init__(self) -> None:
+        self.is_urgent = False
         self._is_deferred = False
-        self._came = False
+        self._came: int | None = None
+        self._came_s = 0.0
 
     @contextmanager
     def handled(self) -> Iterator[None]:
         """Handle the signals in this block; after one that came, the command is left in peace."""
 
-        def take(_number: int, _frame: FrameType | None) -> None:
-            if not self._came:
-                self._came = True
-                if not self._is_deferred:
-                    raise Interrupted
+        def take(number: int, _frame: FrameType | None) -> None:
+            if self._came is not None:
+                is_late = time.monotonic() > self._came_s + _HURRY_S
+                self.is_urgent |= number == signal.SIGINT and is_late
+                return
+            self._came, self._came_s = number, time.monotonic()
+            if not self._is_deferred:
+                raise Interrupted(number)
 
         with handling(_SIGNALS, take) as before:
             try:
                 yield
             finally:
-                if self._came:
+                if self._came is not None:
                     before.update(dict.fromkeys(before, signal.SIG_IGN))
 
     def defer(self) -> None:
@@ -65,8 +83,25 @@ class Interrupts:
         self._is_deferred = True
 
     def check(self) -> None:
-        if self._came:
-            raise Interrupted
+        if self._came is not None:
+            raise Interrupted(self._came)
+
+    def end(self, runs: Sequence[Run], number: signal.Signals) -> None:
+        """End runs that must not outlive the command, which this signal has ended."""
+        from hpcdist.cluster.schedulers import LOCAL
+        from hpcdist.schedulers import load_scheduler
+
+        tell_s = time.monotonic() + _TELL_S
+
+        def is_urgent() -> bool:
+            nonlocal tell_s
+            if time.monotonic() > tell_s:
+                tell_s = math.inf
+                say("the ranks have some time to save (launch.grace_s); Ctrl-C ends them at once")
+            return self.is_urgent
+
+        scheduler = load_scheduler(runs[0].read_scheduler() or LOCAL)
+        scheduler.end(runs, number, is_urgent)
 
 
 def follow_run(
@@ -92,17 +127,17 @@ def follow_run(
             verdict = follow(
                 run, screen, check=interrupts.check, shown=shown, tell=None if as_json else _tell
             )
-        except Interrupted:
+        except Interrupted as interrupted:
             screen.close()
             if owned:
-                _cancel(run)
-                say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
+                interrupts.end([run], interrupted.signal)
                 verdict = run.read_verdict()
+                _tell_cancelled([run])
             else:
                 say(f"run {run.id} continues; end it with: hpcdist cancel {run.id}")
         except BaseException:  # such as a closed pipe: the run has lost its reader
             if owned:
-                _cancel(run)
+                interrupts.end([run], signal.SIGTERM)
             raise
         else:
             screen.say(one_line(end_sentence(run, verdict)))
@@ -211,6 +246,7 @@ def run_sweep_here(
     try:
         ends = local.run_points(_follower(local, interrupts, as_json=as_json))
     except Interrupted:
+        _tell_cancelled(local.started)
         say(f"sweep {name} interrupted; its runs are cancelled or were not started")
     code = exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
     if ends:
@@ -236,16 +272,20 @@ def run_points_here(submitted: Submission, interrupts: Interrupts, *, as_json: b
     try:
         ends = local.run_points(_follower(local, interrupts, as_json=as_json))
     except Interrupted:
+        _tell_cancelled(local.started)
         say(f"the runs of sweep {submitted.id} on this machine are cancelled or were not started")
         return EXIT_INTERRUPTED
     return exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
 
 
-def _cancel(run: Run) -> None:
-    from hpcdist.cluster.schedulers import LOCAL
-    from hpcdist.schedulers import load_scheduler
+def _tell_cancelled(runs: Sequence[Run]) -> None:
+    """Tell of runs that this command has ended, and how they go on."""
+    from hpcdist.monitor.follow import end_sentence
 
-    load_scheduler(run.read_scheduler() or LOCAL).cancel([run])
+    for run in runs:
+        verdict = run.read_verdict()
+        if verdict is not None and verdict.state == "cancelled":
+            say(one_line(end_sentence(run, verdict)))
 
 
 def _name_summary(path: Path) -> None:
@@ -275,6 +315,9 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
     is_one_by_one = (local.planned.max_parallel or 1) == 1
 
     class Shown(Follower):
+        def end(self, running: Sequence[Run], why: BaseException) -> None:
+            interrupts.end(running, getattr(why, "signal", signal.SIGTERM))
+
         def started(self, index: int, run: Run) -> None:
             began = "" if is_one_by_one else " began"
             place = f"{index + 1} of {len(points)}"

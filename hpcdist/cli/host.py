@@ -102,17 +102,25 @@ def _clusters(ctx: click.Context) -> list[str | None]:
 
 
 def _host_of_cluster(name: str | None) -> str | None:
-    """Return the host that jobs of a profile are submitted from; None: this machine."""
-    from hpcdist.cluster.load import load_profile
+    """Return the host that jobs of a profile are submitted from; None: this machine. Raises
+    ProfileError for one that others may have chosen."""
+    from hpcdist.cluster.host import parse_host
+    from hpcdist.cluster.load import load_profile, require_trusted_host
+    from hpcdist.runs.remote import is_host_known
     from hpcdist.schedulers import host_of
 
     try:
-        return host_of(load_profile(name).profile)
+        loaded = load_profile(name)
     except ProfileError:  # it is told later, after mistakes in the job
         return None
+    if (text := host_of(loaded.profile)) is not None:
+        is_named = is_host_known(parse_host(text, origin="host").name)
+        require_trusted_host(loaded, is_named=is_named)
+    return text
 
 
 def _parsed(text: str, origin: str = "--host") -> Host:
+    """Return a host that the user has named, here or in a file of their own, and remember it."""
     from hpcdist.cluster.host import parse_host
     from hpcdist.runs.remote import remember_host
 
@@ -253,7 +261,7 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
 
     key = "run_names" if "run_names" in ctx.params else "run_name"
     names = _given_names(ctx, key)
-    if verb in (["summary"], ["open"], ["runs"], ["diff"]):
+    if verb in (["summary"], ["runs"], ["diff"]):
         refresh(_named(runs, names), with_events=verb != ["runs"], note=note)
         return here(ctx)
     if not names:

@@ -17,6 +17,7 @@ import click
 
 from hpcdist.base import progress
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.base.files import close_umask
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
@@ -30,12 +31,11 @@ VERBS = {
     "logs": "Print what the ranks of a run print.",
     "stacks": "Show where the ranks of a living run are, and who waits for whom.",
     "profile": "Show what takes the time in the next steps of a living run.",
-    "attach": "Open a shell beside a rank of a running run, or a debugger in it.",
+    "attach": "Open a shell beside a rank of a running run.",
     "cancel": "End runs.",
     "resume": "Continue a run that ended too soon, from its checkpoint.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "diff": "Name the first step at which two runs part, and what differs.",
-    "open": "Open the page of a run's summary, or its folder.",
     "fetch": "Download what runs elsewhere have published: events, logs, verdicts.",
     "course": "List the exercises of a course on distributed training, or start one.",
     "data": "Make, check and show data sets.",
@@ -149,6 +149,8 @@ _NUMBERS = (
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    _open_closed_streams()
+    close_umask()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
@@ -180,6 +182,16 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Give the streams that the shell has closed (`>&-`) /dev/null: Python makes None of them, and
+    the next file that is opened would get their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _called(args: Sequence[str] | None) -> object:

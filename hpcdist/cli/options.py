@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import click
 from hpcdist.base.text import nearest
 from hpcdist.cluster.schedulers import LOCAL, scheduler_choices
 from hpcdist.runs.run import Run, all_runs, runs_folder
-from hpcdist.runs.untold import list_untold
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
@@ -79,24 +78,10 @@ host_option = click.option(
 )
 
 
-def _keep_runs(context: click.Context, _option: click.Parameter, value: str | None) -> Path:
-    """Return the folder, and at the command's end have those told who wait for ends in it."""
-    runs = runs_folder(value)
-    context.call_on_close(partial(_tell_ends, runs))
-    return runs
-
-
-def _tell_ends(runs: Path) -> None:
-    if list_untold(runs):
-        from hpcdist.notify import tell_ends
-
-        tell_ends(runs)
-
-
 runs_option = click.option(
     "--runs",
     metavar="DIR",
-    callback=_keep_runs,
+    callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
 
@@ -160,6 +145,7 @@ class JobOptions:
     max_restarts: str | None = None
     accelerate_config: str | None = None
     requeue: bool | None = None
+    force: bool = False
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
     max_parallel: int | None = None
@@ -250,6 +236,9 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         ),
     ),
     click.option(
+        "--force", is_flag=True, help="Start a script although it starts ranks itself (mp.spawn)."
+    ),
+    click.option(
         "--snapshot/--no-snapshot",
         default=None,
         help="Run from a copy of the git work tree as it is now. "
@@ -304,9 +293,8 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--notify",
         metavar="CHANNEL",
         multiple=True,
-        help="Tell of the end, or a hang, by mail:ADDRESS, command:PROGRAM, or slack, teams, "
-        "discord, ntfy or apprise with :env:VARIABLE or :file:PATH; none: nobody. "
-        "[default: as the profile says]",
+        help="Tell of the end by mail:ADDRESS, or of the end and a hang by command:PROGRAM, "
+        "apprise:env:VARIABLE or apprise:file:PATH; none: nobody. [default: as the profile says]",
     ),
 )
 
@@ -418,6 +406,8 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
     if options.requeue is not None:
         name = "--requeue" if options.requeue else "--no-requeue"
         flags["launch.requeue"] = Flag(name=name, value=options.requeue)
+    if options.force:
+        flags["force"] = Flag(name="--force", value=True)
     return flags
 
 

@@ -1,15 +1,18 @@
-"""`hpcdist profile`: what takes the time in a living run."""
+"""`hpcdist profile`: what takes the time in the next steps of a living run."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.statistics import mean
 from hpcdist.base.text import (
     column_decimals,
     format_number,
@@ -26,19 +29,14 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.profiles import ProfilesView, ProfileView
+    from hpcdist.rank.inquiry import StepReport
 
 _RANKS_UNASKED = 8
 _EXTRA_S = 60.0
-"""For a trace to be written, and for py-spy."""
+"""For a trace to be written."""
 _NAME_WIDTH = 46
+_SHOWN_ROWS = 15
 _SHOWN_FILES = 8
-_READERS = {
-    ".json.gz": "ui.perfetto.dev",
-    ".speedscope.json": "speedscope.app",
-    ".svg": "a browser",
-}
-"""What opens a file, by the end of its name."""
 
 
 @click.command(cls=HostCommand)
@@ -53,13 +51,6 @@ _READERS = {
     help=f"Only these, such as 0,3 or 0-7. [default: all, of more than {_RANKS_UNASKED} the first]",
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(2, 600),
-    default=10.0,
-    show_default=True,
-    help="How long py-spy samples a script that reports no steps.",
-)
-@click.option(
     "--wait",
     "wait_s",
     metavar="SECONDS",
@@ -68,132 +59,97 @@ _READERS = {
     show_default=True,
     help="How long to wait for the steps.",
 )
-@click.option("--top", type=click.IntRange(1, 50), default=15, show_default=True, help="Rows.")
 @host_option
 @runs_option
 @json_option
 def profile(
-    *,
-    run_name: str,
-    steps: int,
-    ranks: list[int] | None,
-    seconds: float,
-    wait_s: float,
-    top: int,
-    runs: Path,
-    as_json: bool,
+    *, run_name: str, steps: int, ranks: list[int] | None, wait_s: float, runs: Path, as_json: bool
 ) -> int:
     """Show what takes the time in the next steps of a living run, and write traces of them.
 
     Trainers, and scripts that call record.step, are profiled by torch's profiler between two of
-    their steps; the run goes on with the same numbers, those steps take a little longer. Scripts
-    that report no steps are sampled by py-spy, which must be installed in the job's environment.
+    their steps; the run goes on with the same numbers, those steps take a little longer.
 
     \b
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
     %          of the time of a step: threads and streams together may exceed 100
     """
-    from hpcdist.agent.requests import WantProfile
-    from hpcdist.monitor.profiles import view_profiles
+    from hpcdist.agent.requests import NodeProfiles, WantProfile
     from hpcdist.monitor.requests import ask
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    ranks = ranks if ranks is not None else _first_ranks(run)
-    request = WantProfile(
-        limit_s=max(wait_s, seconds) + _EXTRA_S,
-        ranks=ranks,
-        steps=steps,
-        wait_s=wait_s,
-        sample_s=seconds,
-    )
+    num_ranks = run.read_outline().resources.num_ranks
+    if ranks is None and num_ranks > _RANKS_UNASKED:
+        ranks = list(range(_RANKS_UNASKED))
+        note(f"the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; --ranks names others")
+    request = WantProfile(limit_s=wait_s + _EXTRA_S, ranks=ranks, steps=steps, wait_s=wait_s)
     with Waiting(f"{number_of(steps, 'step')} of the ranks") as waiting:
         answer = ask(run, request, on_wait=waiting.show)
-    view = view_profiles(answer)
+    nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
+    reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
+    errors = {rank: one.error for rank, one in reports.items() if one.error is not None}
+    troubles = answer.troubles()
     if as_json:
         import msgspec
 
-        print_json({"run": run.id, "path": str(run.path), **msgspec.to_builtins(view)})
-    else:
-        _print(run, view, top)
-    note(*(f"rank {rank}: {why}" for rank, why in view.errors.items()))
-    note(*(f"node {node}: {why}" for node, why in view.troubles.items()))
-    is_whole = not view.troubles and not view.errors and (view.steps or view.samples)
-    return EXIT_DONE if is_whole else EXIT_FAILED
+        told = {"attempt": answer.attempt, "ranks": reports, "troubles": troubles}
+        print_json({"run": run.id, "path": str(run.path), **msgspec.to_builtins(told)})
+    elif done := {rank: one for rank, one in reports.items() if one.steps}:
+        _print(run, done)
+    note(*(f"rank {rank}: {why}" for rank, why in errors.items()))
+    note(*(f"node {node}: {why}" for node, why in troubles.items()))
+    return EXIT_FAILED if troubles or errors else EXIT_DONE
 
 
-def _first_ranks(run: Run) -> list[int] | None:
-    num_ranks = run.read_outline().resources.num_ranks
-    if num_ranks <= _RANKS_UNASKED:
-        return None
-    note(
-        f"only the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; choose others with "
-        "--ranks"
-    )
-    return list(range(_RANKS_UNASKED))
-
-
-def _print(run: Run, view: ProfilesView, top: int) -> None:
-    if (of_steps := view.steps) is not None:
-        whose = listed(of_steps.ranks)
-        time_text = format_time(of_steps.step_time_s or 0.0)
-        steps = number_of(of_steps.steps, "step")
-        print_wrapped(f"{run.id}: {steps} of {whose}, {time_text} each under the profiler")
-        print()
-        _print_operations(of_steps, top)
-        if of_steps.whole_s and of_steps.overlapped_s is not None:
-            hidden = format_percent(of_steps.overlapped_s / of_steps.whole_s)
-            exposed = format_time(of_steps.whole_s - of_steps.overlapped_s)
-            print()
-            print_wrapped(
-                f"communication took {format_time(of_steps.whole_s)} of a step: computing hid "
-                f"{hidden} % of it, and the ranks waited {exposed}"
-            )
-    if (of_samples := view.samples) is not None:
-        whose = listed(of_samples.ranks)
-        print_wrapped(f"{run.id}: the main thread of {whose}, sampled for {of_samples.wall_s:g} s")
-        print()
-        _print_functions(of_samples, top)
-    _print_files(run, view.files)
-
-
-def _print_operations(view: ProfileView, top: int) -> None:
-    shown = view.operations[:top]
-    decimals = column_decimals([one.self_s * 1e3 for one in shown])
+def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
+    """Print the mean of the ranks that were profiled, and where their traces are."""
+    num_steps = sum(one.steps for one in reports.values())
+    wall_s = sum(one.wall_s for one in reports.values())
+    calls: Counter[str] = Counter()
+    times_s: defaultdict[str, float] = defaultdict(float)
+    for each in chain.from_iterable(one.operations for one in reports.values()):
+        calls[each.name] += each.calls
+        times_s[each.name] += each.self_s
+    steps, step_time = number_of(round(num_steps / len(reports)), "step"), wall_s / num_steps
+    whose = listed(list(reports))
+    print_wrapped(f"{run.id}: {steps} of {whose}, {format_time(step_time)} each under the profiler")
+    print()
+    shown = sorted(times_s.items(), key=lambda each: -each[1])[:_SHOWN_ROWS]
+    decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
     rows = [
         [
-            _cut(one.name),
-            format_number(one.calls, 1),
-            format_number(one.self_s * 1e3, decimals),
-            format_percent(one.share),
+            _cut(name),
+            format_number(calls[name] / num_steps, 1),
+            format_number(time_s / num_steps * 1e3, decimals),
+            format_percent(time_s / wall_s),
         ]
-        for one in shown
+        for name, time_s in shown
     ]
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
-
-
-def _print_functions(view: ProfileView, top: int) -> None:
-    rows = [
-        [_cut(one.name), format_number(one.calls, 0), format_percent(one.share)]
-        for one in view.operations[:top]
+    timed = [
+        (one.whole_s, one.overlapped_s)
+        for one in reports.values()
+        if one.whole_s is not None and one.overlapped_s is not None
     ]
-    print_columns(["FUNCTION", "SAMPLES", "%"], rows, right=slice(1, None))
+    if timed:
+        whole_s, hidden_s = (mean(times) for times in zip(*timed, strict=True))
+        print()
+        print_wrapped(
+            f"communication took {format_time(whole_s)} of a step: computing hid "
+            f"{format_percent(hidden_s / whole_s)} % of it, and the ranks waited "
+            f"{format_time(whole_s - hidden_s)}"
+        )
+    traces = [one.trace for one in reports.values() if one.trace]
+    print()
+    print(f"{number_of(len(traces), 'file')} for ui.perfetto.dev:")
+    for name in traces[:_SHOWN_FILES]:
+        print(f"  {one_line(shlex.quote(str(run.path / name)))}")
+    if len(traces) > _SHOWN_FILES:
+        print(f"  ... and {len(traces) - _SHOWN_FILES} more")
 
 
 def _cut(name: str) -> str:
     """Return a name that leaves room for its figures: kernels' have hundreds of letters."""
     text = one_line(name)
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
-
-
-def _print_files(run: Run, names: Sequence[str]) -> None:
-    for ending, reader in _READERS.items():
-        theirs = [name for name in names if name.endswith(ending)]
-        if not theirs:
-            continue
-        print()
-        print(f"{number_of(len(theirs), 'file')} for {reader}:")
-        for name in theirs[:_SHOWN_FILES]:
-            print(f"  {one_line(shlex.quote(str(run.path / name)))}")
-        if len(theirs) > _SHOWN_FILES:
-            print(f"  ... and {len(theirs) - _SHOWN_FILES} more")

@@ -58,6 +58,7 @@ def setup(
     """
     from hpcdist.cluster.host import parse_host
     from hpcdist.remote.install import Wishes, install
+    from hpcdist.runs.remote import remember_host
 
     for line in load:
         if not line.isprintable():
@@ -66,4 +67,5 @@ def setup(
         python=python, load=load, venv=venv, wheels=wheels, sees_site_packages=sees_site_packages
     )
     host = parse_host(name, origin="HOST")
+    remember_host(host.name)
     say(f"{host.name}: {install(host, wishes)}")

@@ -20,11 +20,10 @@ from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
     from hpcdist.agent.requests import GpuUse
-    from hpcdist.monitor.stacks import RankView, StackGroup, StacksView
+    from hpcdist.monitor.stacks import RankView, StacksView
     from hpcdist.rank.stacks import Frame
 
 _LIMIT_S = 4.0
-_NATIVE_LIMIT_S = 120.0
 _SINGLE_ROWS = 16
 """Ranks that have a line each; of more, those that do the same have one."""
 _SHOWN_ROWS = 50
@@ -53,14 +52,11 @@ _RANKS_WIDTH = 10
     callback=parse_ranks,
     help="Only these ranks, such as 3 or 0,8-11.",
 )
-@click.option("--native", is_flag=True, help="With the frames of C code, by py-spy on the nodes.")
 @host_option
 @runs_option
 @json_option
 @paged
-def stacks(
-    *, run_name: str, ranks: list[int] | None, native: bool, runs: Path, as_json: bool
-) -> int:
+def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
 
     Ranks with the same stack are one group; the one that others wait for comes first, then those
@@ -76,8 +72,7 @@ def stacks(
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    limit_s = _NATIVE_LIMIT_S if native else _LIMIT_S
-    request = WantStacks(limit_s=limit_s, ranks=ranks, native=native)
+    request = WantStacks(limit_s=_LIMIT_S, ranks=ranks)
     with Waiting("the agents") as waiting:
         answer = ask(run, request, on_wait=waiting.show)
     view = view_stacks(answer, ranks)
@@ -100,7 +95,10 @@ def _print(name: str, view: StacksView) -> None:
         print_wrapped(one_line(view.finding))
     for group in view.groups:
         print()
-        _print_group(group, view)
+        share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
+        why = f": {one_line(group.note)}" if group.note else ""
+        print_wrapped(f"{_who(group.ranks)}{share}{why}")
+        _print_frames(group.frames, len(group.frames))
     for group in view.other_threads:
         print()
         names = ", ".join(map(one_line, group.threads))
@@ -114,20 +112,13 @@ def _print(name: str, view: StacksView) -> None:
         print_wrapped(f"{_who(view.absent)}: no process: it has ended or not started")
 
 
-def _print_group(group: StackGroup, view: StacksView) -> None:
-    share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
-    note_text = f": {one_line(group.note)}" if group.note else ""
-    print_wrapped(f"{_who(group.ranks)}{share}{note_text}")
-    _print_frames(group.frames, len(group.frames))
-
-
 def _who(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranges(ranks)}"
 
 
 def _print_frames(frames: Sequence[Frame], num_frames: int) -> None:
     for frame in frames:
-        place = f"{_short(frame.file)}:{frame.line}" if frame.line else _short(frame.file)
+        place = f"{_short(frame.file)}:{frame.line}"
         print(f"    {one_line(place):<{_FRAME_WIDTH}}  {one_line(frame.function)}".rstrip())
     if num_frames > len(frames):
         print(f"    ... and {num_frames - len(frames)} more")

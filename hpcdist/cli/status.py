@@ -18,6 +18,7 @@ from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrap
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
+from hpcdist.notify import read_last
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             name = part[0]["run"]
             _print(part[0], progress[name])
             _print_line("hang", hang.message if (hang := hangs[name]) else None)
+            _print_line("notify", read_last(by_id[name]))
             _print_place(by_id[name], conditions[name])
         else:
             _print_sweep(part, progress)

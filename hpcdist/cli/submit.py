@@ -249,7 +249,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = debug(planned, runs=options.runs, command=sys.argv)
-    print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
+    print(f"debug run {one_line(verdict.sentence)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
         print_json(describe_end(run, scheduler, verdict, code))
@@ -277,8 +277,10 @@ def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
         return
     if options.max_parallel is not None:
         raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
-    if debug and (options.after or options.summary_after):
-        raise click.UsageError("--debug runs here and now, without --after and --summary-after")
+    if debug and (options.after or options.summary_after or options.notify):
+        raise click.UsageError(
+            "--debug runs here and now, without --after, --summary-after and --notify"
+        )
     if debug and wait:
         raise click.UsageError("--debug always waits for the run, and needs no --wait")
 

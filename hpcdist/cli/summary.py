@@ -130,10 +130,6 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
     help="Explain the words of the summary, and exit.",
 )
 @click.option(
-    "--tensorboard", "event_folder", metavar="DIR", help="Write event files for TensorBoard."
-)
-@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
-@click.option(
     "--with-disturbed",
     is_flag=True,
     help="Also compare runs during which something else used their CPUs.",
@@ -164,8 +160,6 @@ def summary(
     plot_folder: str | None,
     target_accuracy: Goal | None,
     goal: Goal | None,
-    event_folder: str | None,
-    mlflow_uri: str | None,
     with_disturbed: bool,
     no_cache: bool,
     against: str | None,
@@ -192,10 +186,9 @@ def summary(
         "markdown": markdown_file,
         "html": html_file,
     }
-    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
     if against is not None:
         goals = {"target-accuracy": target_accuracy, "goal": goal}
-        others: dict[str, object] = {**files, "plot": plot_folder, **tracking, **goals}
+        others: dict[str, object] = {**files, "plot": plot_folder, **goals}
         if given := [f"--{name}" for name, value in others.items() if value is not None]:
             raise click.UsageError(
                 f"{given[0]} and --against contradict each other: --against has no other "
@@ -216,11 +209,6 @@ def summary(
     goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
     found = search_named(runs, run_names)
-    from hpcdist.summary.export.series import need_package
-
-    for name, value in tracking.items():
-        if value is not None:  # before the runs are read, which may take long
-            need_package(name)
     result = _summarize(
         found,
         uses_kept=not no_cache,
@@ -229,7 +217,6 @@ def summary(
         asks_accounting=True,
     )
     texts = _write(result, files, plot_folder)
-    _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if form_on_stdout is not None:
         note(*result.skipped)
         sys.stdout.write(texts[form_on_stdout]())
@@ -250,15 +237,6 @@ def _write_comparisons(result: Summary, found: Found) -> None:
             note(f"the picture is in {path}")
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
-
-
-def write_page(runs: Path, names: Sequence[str], path: Path) -> None:
-    """Write the page of some runs, from what is kept where they have not changed."""
-    from hpcdist.summary.read.search import search_named
-
-    found = search_named(runs, names)
-    result = _summarize(found, uses_kept=True, asks_accounting=True)
-    _write(result, dict.fromkeys(_NAMES) | {"html": str(path)}, None)
 
 
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
@@ -283,6 +261,8 @@ def _write(
     for form, file in files.items():
         if file is not None and file != "-":
             write_output(Path(file), texts[form](), what=_NAMES[form])
+            if form == "html":
+                note(f"the page is in {Path(file).absolute()}")
     return texts
 
 
@@ -345,20 +325,6 @@ def _texts(result: Summary, page: str | None) -> dict[str, Callable[[], str]]:
         "markdown": lambda: text.to_markdown(report.make_report(result)),
         "html": lambda: page or "",
     }
-
-
-def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
-    if event_folder is not None:
-        from hpcdist.base.text import number_of
-        from hpcdist.summary.export.tensorboard import write_event_files
-
-        written = number_of(len(write_event_files(result, Path(event_folder))), "run")
-        note(f"the event files of {written} are in {event_folder}; they replace earlier ones")
-    if mlflow_uri is not None:
-        from hpcdist.summary.export.mlflow import import_runs
-
-        counts = import_runs(result, mlflow_uri)
-        note(f"runs in MLflow: {', '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
 def _compare(

@@ -37,6 +37,7 @@ CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 PROFILES_VARIABLE = "HPCDIST_PROFILES"
 """Names a file that counts in place of the project's and the user's."""
 DEFAULT_ORIGIN = "default"
+CHANNELS_FLAG = "--notify"
 
 _RUN_KEYS = (
     *("setup", "python", "environment", "directives", "lsf.launcher", "azure.image"),
@@ -76,6 +77,8 @@ class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The names of all profiles in them."""
     notes: list[str] = []
     """Notes for the user on who can change the files."""
+    host_file: str | None = None
+    """Path of the file that `host` came from."""
 
 
 NO_PROFILE = LoadedProfile(
@@ -235,11 +238,11 @@ def with_channels(loaded: LoadedProfile, notify: Sequence[str]) -> LoadedProfile
     if not notify:
         return loaded
     channels = [] if list(notify) == [NONE] else list(notify)
-    check_rules({"notify": channels}, lambda _: "--notify")
+    check_rules({"notify": channels}, lambda _: CHANNELS_FLAG)
     return msgspec.structs.replace(
         loaded,
         profile=msgspec.structs.replace(loaded.profile, notify=channels),
-        origins=loaded.origins | {"notify": "--notify" if channels else DEFAULT_ORIGIN},
+        origins=loaded.origins | {"notify": CHANNELS_FLAG if channels else DEFAULT_ORIGIN},
     )
 
 
@@ -249,10 +252,12 @@ def _loaded(
     values: dict[str, Any] = {}
     origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
     notes: list[str] = []
+    host_file = None
     for file in reversed(files):  # the project's file comes last, and wins
         if name is not None and name in file.clusters:
             found = _profile_values(file, name)
             notes += _notes_on_writers(file, found)
+            host_file = str(file.path) if "host" in found else host_file
             values |= found
             origins |= dict.fromkeys(found, file.shown)
     given = {key: flag.value for key, flag in flags.items()}
@@ -264,7 +269,29 @@ def _loaded(
         files=[file.shown for file in files],
         known=_profile_names(files),
         notes=notes,
+        host_file=host_file,
     )
+
+
+def require_trusted_host(loaded: LoadedProfile, *, is_named: bool) -> None:
+    """Raise ProfileError for a host of a profile that this user may not have chosen: one from a
+    file that others can write, and one that came with a project and `is_named` by nothing else."""
+    if loaded.host_file is None:
+        return
+    path, host = Path(loaded.host_file), loaded.profile.host
+    said = f"{loaded.origins['host']}: clusters.{loaded.name}.host is {host}"
+    if others := doors(path):
+        raise ProfileError(
+            f"{said}, and {others[0]}: your work tree would go to a host of their choice",
+            hint=f"name the host yourself with --host, or in {shown_path(user_file())}",
+        )
+    is_users_own = path == user_file() or bool(os.environ.get(PROFILES_VARIABLE))
+    if not is_users_own and not is_named:
+        raise ProfileError(
+            f"{said}, which you have never named on this machine: the file may have come with the "
+            "project",
+            hint=f"if you know the host, name it once: hpcdist runs --host {host}",
+        )
 
 
 def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str]:

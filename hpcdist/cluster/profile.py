@@ -120,12 +120,10 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Price of one node for an hour, in any currency: summaries tell what runs cost. Of azure,
     azure.price_per_hour comes before it."""
 
-    track: list[Literal["tensorboard", "mlflow", "wandb"]] = []  # noqa: RUF012 - as above
-    """Trackers of every job that says nothing of them: keys as in record.track of a job."""
     notify: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
-    """Channels by which you are told of the end of each run or sweep: mail:ADDRESS (by the
-    scheduler), slack, teams, discord, ntfy or apprise with env:VARIABLE or file:PATH, which hold
-    the address, and command:PROGRAM ARGUMENTS."""
+    """Channels by which you are told of the end of each run: mail:ADDRESS (by the scheduler),
+    apprise:env:VARIABLE or apprise:file:PATH, which hold the address of a service, and
+    command:PROGRAM ARGUMENTS."""
 
     @property
     def node_price(self) -> float | None:

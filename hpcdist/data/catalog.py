@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from hpcdist.data.images import faces, folders
 from hpcdist.data.images.transforms import is_unchanged, notes_on_transform
 from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
+from hpcdist.machine.command import python_command
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -158,7 +158,7 @@ def download_data(data: Data) -> None:
     root = Path(data.root).expanduser()
     code = f"import sys, torchvision; torchvision.datasets.{name}(sys.argv[1], download=True)"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(root)],
+        python_command(code, str(root)),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

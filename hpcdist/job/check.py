@@ -142,6 +142,13 @@ class _Mistake:
             return quotes
         if self._field.required:
             return f"give {dotted(self._path)} a value: {_wanted(wanted)}"
+        parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+        is_number = any(isinstance(part, inspect.IntType | inspect.FloatType) for part in parts)
+        if is_number and isinstance(self._value, str):
+            return f"{show(self._value)} is no number"
+        origin = self._origin(self._path)
+        if origin.startswith("--"):  # without it, the job file's value counts, if there is one
+            return f"correct {origin}, or leave it out"
         default = self._field.default
         if default is msgspec.NODEFAULT:
             default = self._field.default_factory()

@@ -13,15 +13,13 @@ import os
 import shutil
 import struct
 import sys
-import tempfile
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zipfile import BadZipFile, ZipFile, ZipInfo, is_zipfile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import msgspec
 
@@ -259,17 +257,18 @@ def check_script(path: str, shown: str) -> None:
 
 
 def _check_archive(path: str, shown: str) -> None:
-    with _opened_archive(path, shown) as archive:
-        for source in _sources_in(archive):
-            archive.read(source)
-
-
-@contextmanager
-def _opened_archive(path: str | Path, shown: str) -> Iterator[ZipFile]:
-    """Open a zip file; what comes of damage to it, anywhere, is a JobError."""
+    """Raise JobError for a zip file that is damaged, or holds too much Python."""
     try:
         with ZipFile(path) as archive:
-            yield archive
+            sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
+            if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
+                limit = show_bytes(_MOST_UNPACKED_BYTES)
+                raise JobError(
+                    f"{archive.filename} unpacks to more than {limit} of Python files",
+                    hint="give a script in a folder",
+                )
+            for source in sources:
+                archive.read(source)
     except _OF_DAMAGE as error:
         raise _damaged_archive(shown, error) from None
 
@@ -309,32 +308,6 @@ def find_in_folders(name: str, folders: Iterable[str]) -> ModuleSpec | None:
     package = ModuleSpec(name, None, is_package=True)
     package.submodule_search_locations = portions
     return package
-
-
-@contextmanager
-def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
-    """A Python file, or where it is in a zip file, its copy and the folder that has copies of all
-    Python files there; they are gone afterwards."""
-    archive = next((parent for parent in path.parents if parent.is_file()), None)
-    if archive is None or not is_zipfile(archive):
-        yield path, None
-        return
-    with tempfile.TemporaryDirectory(prefix="hpcdist-") as folder:
-        with _opened_archive(archive, str(archive)) as held:
-            held.extractall(folder, _sources_in(held))
-        yield Path(folder) / path.relative_to(archive), Path(folder)
-
-
-def _sources_in(archive: ZipFile) -> list[ZipInfo]:
-    """Return the Python files in a zip file; JobError where they unpack to too much."""
-    sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
-    if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
-        limit = show_bytes(_MOST_UNPACKED_BYTES)
-        raise JobError(
-            f"{archive.filename} unpacks to more than {limit} of Python files",
-            hint="give a script in a folder",
-        )
-    return sources
 
 
 def _begins_with(path: str, num_bytes: int) -> bytes | None:

@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import open_private
 from hpcdist.job import Flag, LoadedJob
-from hpcdist.job.imports import PRELOADED_PACKAGES, heavy_imports
 from hpcdist.job.load import load_values
+from hpcdist.job.preload import PRELOADED_PACKAGES, heavy_imports
 
 
 def load_function(
@@ -33,13 +33,13 @@ def load_function(
     """The job that calls `function`, which is pickled in `payload`; raises JobError."""
     name = function_name(function)
     source = _source(_innermost(function))
-    modules: list[str] = []
+    # A function of a notebook, which has no file, may name such packages itself.
+    modules = [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
     if source is not None:
-        # The file may have changed since its import.
-        with suppress(OSError, SyntaxError, ValueError):
-            modules = heavy_imports(Path(source), function=name).modules
-    # A function of a notebook, say, may name such packages itself.
-    modules = modules or [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
+        file = Path(source)
+        num_packages = name.partition(":")[0].count(".") + (file.name == "__init__.py")
+        with suppress(Exception):  # it may have changed since its import, or cannot be parsed
+            modules = heavy_imports(file, file.parents[num_packages] if num_packages else None)
     values = {
         "name": name.rpartition(".")[2].rpartition(":")[2].strip("<>"),
         "workload": "function",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -46,9 +46,6 @@ from hpcdist.job.spec import (
     ScriptJob,
     TrainingJob,
 )
-
-if TYPE_CHECKING:
-    from hpcdist.job.accelerate import AccelerateConfig
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,13 +113,10 @@ def load_job(
     job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
     notes = list(file.notes)
     if isinstance(job, ScriptJob) and job.accelerate is not None:
-        config = _read_accelerate(job.accelerate, file, origins)
-        known = {**config.sizes, **(defaults or {})}
-        notes += config.notes
-        environment = config.environment | job.environment
-        job = _checked(values, given, origins, FILE_JOB_TYPES, known)
-        job = msgspec.structs.replace(job, environment=environment)
-        notes += _overruled(job.resources, config)
+        config, sizes = _read_accelerate(job.accelerate, file, origins)
+        job = _checked(values, given, origins, FILE_JOB_TYPES, {**sizes, **(defaults or {})})
+        job = msgspec.structs.replace(job, accelerate_config=config)
+        notes += _overruled(job.resources, sizes)
     return msgspec.structs.replace(
         _loaded(_finish(job, file, origins, list(script_args)), given, origins),
         script_args=list(script_args),
@@ -140,22 +134,24 @@ def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield f"{before}{key}"
 
 
-def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> AccelerateConfig:
-    from hpcdist.job.accelerate import read_accelerate_config
-    from hpcdist.job.yaml_text import MOST_BYTES
+def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> tuple[str, dict[str, Any]]:
+    """Return the content of accelerate's config file, and the job's size by it."""
+    from hpcdist.job.accelerate import sizes_of_config
+    from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
 
     origin = origins(("accelerate",))
     folder = str(file.path.parent) if file.kind == "yaml" and origin == file.shown else ""
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
     content = read_bytes(path, f"{origin}: accelerate {name}", most_bytes=MOST_BYTES)
-    return read_accelerate_config(content, name)
+    keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
+    return content.decode("utf-8-sig"), sizes_of_config(keys, name)
 
 
-def _overruled(resources: Resources, config: AccelerateConfig) -> Iterator[str]:
+def _overruled(resources: Resources, of_config: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note where the job has another size than accelerate's file."""
     sizes = {"resources.nodes": resources.nodes, "resources.gpus": resources.gpus}
-    if any(config.sizes.get(key, size) != size for key, size in sizes.items()):
-        machines, processes = (config.sizes.get(key, "any number of") for key in sizes)
+    if any(of_config.get(key, size) != size for key, size in sizes.items()):
+        machines, processes = (of_config.get(key, "any number of") for key in sizes)
         yield (
             f"accelerate's file is for {machines} machines with {processes} processes each; the "
             f"job runs on {resources.nodes} x {resources.gpus}"

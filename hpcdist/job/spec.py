@@ -205,8 +205,10 @@ class Launch(Section, frozen=True, kw_only=True):
     stopped, its host is frozen, or a file system does not answer there any more; 0: never. A file
     server that keeps all nodes waiting does not count, however long. A host that is gone, or cut
     off, is noticed within half a minute in any case."""
-    grace_s: PositiveOrZero = 0.5
-    """Time that a rank has to end after SIGTERM before it gets SIGKILL, in seconds."""
+    grace_s: PositiveOrZero = 30.0
+    """Seconds that a rank which handles the signal has to save and to end, where another rank has
+    failed or the run is ended; then it gets SIGKILL. A rank without a handler ends at once. Where
+    the scheduler ends the job, its own time from SIGTERM to SIGKILL is the limit, less 5 s."""
     warning_s: PositiveOrZero = 120.0
     """Seconds before resources.time_limit_min at which the ranks are asked to save a checkpoint;
     at most a quarter of the limit."""
@@ -237,9 +239,6 @@ class Record(Section, frozen=True, kw_only=True):
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
     share of what the device can do (MFU). A tenth of a second to one second."""
-    track: list[Literal["tensorboard", "mlflow", "wandb"]] | None = None
-    """Trackers that the run is followed in while it runs: tensorboard, mlflow, wandb. Unset: as the
-    profile says, and else none."""
     goal: str | None = None
     """Accuracy or loss to which the summary gives the time and the samples: accuracy=97%, loss=0.5
     (both of the test data) or train_loss=0.5. Training goes on when it is reached. Unset: the
@@ -358,8 +357,12 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     """Config file of Hugging Face accelerate. Its ranks get the variables that accelerate launch
     would give them, and num_machines and num_processes count where neither the job nor a flag says
     how many; relative to the directory that you submit from, in a job file to that file."""
+    accelerate_config: str = ""
+    """Content of that file. It is read when you submit, and cannot be set in a job file."""
     environment: dict[str, str] = {}
     """Environment variables of the ranks; what the environment has already stays."""
+    force: bool = False
+    """Start the script although it starts ranks itself (`mp.spawn`), and would wait forever."""
 
     @property
     def is_given_by_path(self) -> bool:

@@ -1,4 +1,4 @@
-"""Read YAML 1.2, strictly: what would be lost without a word is an error.
+"""Read YAML with the scalars of YAML 1.2, strictly: what would be lost without a word is an error.
 
 A key that appears twice or is not text is an error, and so is a tag: all values are plain. A module
 of its own, which is imported where there is YAML to read.
@@ -6,18 +6,16 @@ of its own, which is imported where there is YAML to read.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, ClassVar
 
-from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer
-from ruamel.yaml.constructor import ConstructorError, SafeConstructor
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.reader import ReaderError
+import yaml
+from yaml.constructor import ConstructorError, SafeConstructor
+from yaml.reader import ReaderError
 
 from hpcdist.base.errors import JobError
 
 _TAG = "tag:yaml.org,2002:"
-_PLAIN = ("null", "bool", "str", "seq", "map")
 _MAX_DEPTH = 50
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 _MAX_VALUES = 10_000
@@ -34,67 +32,71 @@ class YamlError(ValueError):
     """Text that is not one strict YAML document; the message says where."""
 
 
-class _Composer(Composer):
-    """Refuses what is too deep, or too much, before all of it is read."""
-
-    num_nodes = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.num_nodes += 1
-        if self.num_nodes > _MAX_VALUES:
-            raise YamlError(_TOO_MANY)
-        if self.depth > _MAX_DEPTH:
-            raise YamlError(_TOO_DEEP)
-        return super().compose_node(parent, index)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have come without libyaml
 
 
-class _Constructor(SafeConstructor):
-    """Makes plain values only."""
+class _Loader(_Base):  # type: ignore[misc] # it is one of two
+    """Makes plain values only, with the scalars of YAML 1.2's core schema (yaml.org/spec/1.2.2,
+    10.3.2): 1e-3 is a number, and `no`, 1_000, 0b1, dates and `=` are text. `<<` merges, as many
+    files have it."""
 
-    def check_mapping_key(
-        self, _node: Any, key_node: Any, mapping: Any, key: Any, _value: Any
-    ) -> bool:
-        if not isinstance(key, str):
-            raise ConstructorError(None, None, f"the key {key!r} is not text", key_node.start_mark)
-        if key in mapping:
-            raise ConstructorError(
-                None, None, f"the key {key!r} appears twice", key_node.start_mark
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        _TAG + name: SafeConstructor.yaml_constructors[_TAG + name]
+        for name in ("null", "bool", "float", "str", "seq", "map")
+    }
+
+    def construct_mapping(self, node: Any, **deep: bool) -> dict[str, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            problem = None if isinstance(key, str) else f"the key {key!r} is not text"
+            problem = (
+                f"the key {key!r} appears twice" if problem is None and key in seen else problem
             )
-        return True
+            if problem is not None:
+                raise ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        values: dict[Any, Any] = SafeConstructor.construct_mapping(self, node, **deep)
+        return values
 
-    def construct_number(self, node: Any) -> Any:
-        """YAML 1.2 has no underscores and no 0b in numbers: that is text."""
-        if "_" in node.value or node.value.lstrip("-+").startswith("0b"):
-            return node.value
-        return SafeConstructor.yaml_constructors[node.tag](self, node)
+    def flatten_mapping(self, node: Any) -> None:
+        """Merge one mapping at most: lists of them grow exponentially by a few lines."""
+        merged = [value for key, value in node.value if key.tag == _TAG + "merge"]
+        if len(merged) > 1 or not all(isinstance(value, yaml.MappingNode) for value in merged):
+            raise ConstructorError(None, None, "`<<` merges one mapping", node.start_mark)
+        SafeConstructor.flatten_mapping(self, node)
+
+    def construct_int(self, node: Any) -> int:
+        is_based = node.value.startswith(("0x", "0o"))
+        return int(node.value, 0 if is_based else 10)
 
     def refuse_tag(self, node: Any) -> Any:
         problem = f"the tag {node.tag} is not known here"
         raise ConstructorError(None, None, problem, node.start_mark)
 
 
-_Constructor.yaml_constructors = {
-    **{_TAG + name: SafeConstructor.yaml_constructors[_TAG + name] for name in _PLAIN},
-    **dict.fromkeys((_TAG + "int", _TAG + "float"), _Constructor.construct_number),
-    # YAML 1.2 has no dates, no `=` and no `<<` either.
-    **dict.fromkeys(
-        (_TAG + "timestamp", _TAG + "value", _TAG + "merge"),
-        SafeConstructor.yaml_constructors[_TAG + "str"],
-    ),
-    None: _Constructor.refuse_tag,
-}
+_Loader.add_constructor(_TAG + "int", _Loader.construct_int)
+_Loader.add_constructor(_TAG + "merge", SafeConstructor.construct_yaml_str)
+_Loader.add_constructor(None, _Loader.refuse_tag)
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+for _name, _pattern, _first in (
+    ("null", "~|null|Null|NULL|", "~nN"),
+    ("merge", "<<", "<"),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), [*_first, ""])
 
 
 def parse_yaml(text: str) -> Any:
     """Return the value of one YAML document; None for an empty one."""
-    loader = YAML(typ="safe", pure=True)
-    loader.Composer = _Composer
-    loader.Constructor = _Constructor
-    loader.composer.warn_double_anchors = False
     try:
-        value = loader.load(text)
+        _check_depth(text)
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - it makes plain values only
         _count(value, 0, ())
-    except MarkedYAMLError as error:
+    except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = ", ".join(part for part in (error.context, error.problem) if part)
@@ -105,9 +107,19 @@ def parse_yaml(text: str) -> Any:
         ) from None
     except RecursionError:
         raise YamlError(_TOO_DEEP) from None
-    except (YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, KeyError) as error:  # KeyError: `!!bool maybe`
         raise YamlError(str(error)) from None
     return value
+
+
+def _check_depth(text: str) -> None:
+    """Raise YamlError for text that is nested too deep: libyaml would exhaust the C stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        is_start = isinstance(event, yaml.CollectionStartEvent)
+        depth += is_start - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise YamlError(_TOO_DEEP)
 
 
 def parse_keys(content: bytes, shown: str, *, hint: str) -> dict[str, Any] | None:

@@ -1,9 +1,11 @@
-"""Calling a scheduler's commands: always with a time-out, and errors that keep what was said."""
+"""Calling a scheduler's commands: always with a time-out, and errors that keep what was said. And
+calling Python for code of our own."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,6 +14,13 @@ from hpcdist.base.errors import SchedulerError
 _ANNOUNCED_S = 5.0
 _SILENT_S = 60.0
 _NEXT_TIMEOUT_S = 3.0
+
+
+def python_command(code: str, *arguments: str) -> list[str]:
+    """Return what runs `code` in this Python, and imports nothing from the working directory: `-m`
+    and a bare `-c` would find another user's `hpcdist` or `json.py` there before ours."""
+    safe_path = "import sys; sys.path[:] = filter(None, sys.path)"  # -P is of Python 3.11
+    return [sys.executable, "-c", f"{safe_path}; {code}", *arguments]
 
 
 class CommandFailedError(SchedulerError):

@@ -79,10 +79,10 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
 
 
-def let_read(pid: int) -> None:
-    """Let a process of this user, and what it starts, read this one's memory, where the kernel's
-    Yama keeps that from all but parents; elsewhere nothing changes."""
-    _libc.prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+def let_trace() -> None:
+    """Let all processes of this user trace this one (py-spy, gdb), where the kernel's Yama keeps
+    that from all but parents (ptrace_scope 1); elsewhere nothing changes."""
+    _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER_ANY
 
 
 def adopt_orphans() -> None:
@@ -102,29 +102,25 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int, without: Collection[int] = ()) -> list[int]:
-    """Return all processes below a process, parents before children; none of `without`, and nothing
-    below these."""
+def descendants(pid: int) -> list[int]:
+    """Return all processes below a process, parents before children."""
     found: list[int] = []
     waiting = children(pid)
     while waiting:
-        child = waiting.pop()
-        if child not in without:
-            found.append(child)
-            waiting.extend(children(child))
+        found.append(waiting.pop())
+        waiting.extend(children(found[-1]))
     return found
 
 
-def kill_descendants(without: Collection[int] = ()) -> None:
-    """SIGKILL and reap all that is below this process, also what is forked meanwhile, but for
-    `without` and what is below these.
+def kill_descendants() -> None:
+    """SIGKILL and reap all that is below this process, also what is forked meanwhile.
 
     For a process that adopts orphans: no daemon gets away. What frees shared memory is left to end
     by itself; what is in uninterruptible sleep cannot be killed.
     """
     begin_s = time.monotonic()
     killed: set[int] = set()
-    while left := descendants(os.getpid(), without):
+    while left := descendants(os.getpid()):
         targets = [pid for pid in left if not is_cleaner(pid)]
         killed.update(targets)
         for pid in targets:

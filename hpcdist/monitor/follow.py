@@ -122,7 +122,7 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     if verdict.state != "done":
         command = continuation(run, verdict)
         more = f"; continue with: {command}" if command else ""
-        return f"run {run.id} {verdict.state}: {verdict.message}{more}"
+        return f"run {run.id} {verdict.sentence}{more}"
     spec = run.read_spec() or RunSpec()
     said = f"run {run.id}: done"
     if verdict.time_s is not None and spec.created_s is not None:

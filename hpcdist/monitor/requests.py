@@ -1,11 +1,9 @@
-"""Asking the agents of a living run, and waiting for their answer; and finding its ranks, for those
-who need no answer of an agent."""
+"""Asking the agents of a living run, and waiting for their answer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -39,7 +37,7 @@ def ask(
 
     Raises UserError where the run is not running, and HpcdistError where nobody answers.
     """
-    check_own(run.path)
+    check_own(run.path, str(request.__struct_config__.tag))
     check_living(run)
     check_ranks(run, request.ranks)
     try:
@@ -51,10 +49,6 @@ def ask(
 def _send_and_wait(run: Run, request: AnyRequest, on_wait: Callable[[float], None]) -> Answer:
     try:
         send(run, request)
-    except FileNotFoundError:
-        raise UserError(
-            f"run {run.id} was submitted by an older hpcdist, which cannot be asked"
-        ) from None
     except OSError as error:
         raise HpcdistError(f"run {run.id} cannot be asked: {files.reason(error)}") from None
     begin_s = time.monotonic()
@@ -124,60 +118,22 @@ def _silence(run: Run, waited_s: float | None) -> HpcdistError:
     )
 
 
-# The process of a rank.
-
-
-class _Start(msgspec.Struct, frozen=True, kw_only=True):
+class RankStart(msgspec.Struct, frozen=True, kw_only=True):
     """The first event of a rank, as far as it is of use here."""
 
     pid: int
     host: str
+    """The scheduler's name of its node."""
     node: int
     local_rank: int
     world_size: int
     local_world_size: int
 
 
-class AttachedRank(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of one rank."""
-
-    rank: int
-    pid: int
-    host: str
-    """The scheduler's name of its node."""
-    log: Path
-    environment: dict[str, str]
-    """Variables that say which rank it is."""
-
-
-def find_rank(run: Run, rank: int) -> AttachedRank:
-    """Return a rank of the newest attempt. Raises UserError where it has not begun."""
-    check_ranks(run, [rank])
-    attempt = max(0, run.newest_attempt())
-    start = _first_event(run.event_file(rank, attempt))
-    if start is None:
-        raise UserError(f"rank {rank} of run {run.id} has not started yet")
-    variables = {
-        "RANK": rank,
-        "LOCAL_RANK": start.local_rank,
-        "WORLD_SIZE": start.world_size,
-        "LOCAL_WORLD_SIZE": start.local_world_size,
-        "GROUP_RANK": start.node,
-        "NODE_RANK": start.node,
-        "HPCDIST_RUN_DIR": run.path.resolve(),
-    }
-    return AttachedRank(
-        rank=rank,
-        pid=start.pid,
-        host=start.host,
-        log=run.log_file(rank, attempt),
-        environment={name: str(value) for name, value in variables.items()},
-    )
-
-
-def _first_event(path: Path) -> _Start | None:
+def find_rank(run: Run, rank: int, attempt: int) -> RankStart:
+    """Return where a rank of a run is. Raises UserError where it has not started."""
     try:
-        lines = next(read_lines(path), b"")
-        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), _Start)
+        lines = next(read_lines(run.event_file(rank, attempt)), b"")
+        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), RankStart)
     except (OSError, msgspec.ValidationError):
-        return None
+        raise UserError(f"rank {rank} of run {run.id} has not started yet") from None

@@ -14,9 +14,9 @@ from hpcdist.agent.outcome.collectives import (
     to_blame,
 )
 from hpcdist.agent.requests import Answer, NodeStacks, RankStacks
-from hpcdist.agent.stacks import num_own, place_of
+from hpcdist.agent.stacks import own_frames, place_of
 from hpcdist.rank.collectives import Collectives, Operation
-from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.stacks import Frame
 
 _LEAST_WAIT_S = 3.0
 """Younger operations say nothing: ranks that step reach them one after the other."""
@@ -122,19 +122,14 @@ def _finding(
 
 
 def _where(rank: RankStacks) -> str | None:
-    return place_of(_own_frames(rank.threads[0]))[0] if rank.threads else None
-
-
-def _own_frames(thread: ThreadStack) -> list[Frame]:
-    """Return the frames of a thread without those of how its rank was started."""
-    return thread.frames[: num_own([frame.file for frame in thread.frames])] or thread.frames
+    return place_of(own_frames(rank.threads[0].frames))[0] if rank.threads else None
 
 
 def _main_groups(views: Sequence[RankView], blamed: int | None) -> list[StackGroup]:
     """Return the main threads' stacks: that of the rank to blame, then the rarest ones."""
     found: dict[tuple[tuple[Frame, ...], str | None], list[int]] = defaultdict(list)
     for view in views:
-        frames = _own_frames(view.of.threads[0]) if view.of.threads else []
+        frames = own_frames(view.of.threads[0].frames) if view.of.threads else []
         found[tuple(frames), view.of.note].append(view.of.rank)
     groups = [
         StackGroup(ranks=ranks, frames=list(frames), note=note)

@@ -19,14 +19,13 @@ import time
 
 import msgspec
 
-from hpcdist.rank.inquiry import Desk, Inquiry
+from hpcdist.rank.inquiry import DESK_BYTES, Desk
 
 _SLOT_WORDS = 8
 """Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
 different cores do not slow each other."""
-_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY, _HAS_DEBUGGER = range(5)
-"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries, whether a
-debugger holds it."""
+_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
+"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
 
@@ -46,8 +45,6 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The workload returned by itself."""
     ignores_sigterm: bool
     """SIGTERM would not end it."""
-    has_debugger: bool
-    """It waits for a debugger, or one is connected."""
     boundary: int
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
 
@@ -61,13 +58,16 @@ class ProgressBoard:
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
-        self._inquiry = Inquiry(num_ranks)
+        desks = memoryview(mmap.mmap(-1, num_ranks * DESK_BYTES))
+        ends = range(DESK_BYTES, (num_ranks + 1) * DESK_BYTES, DESK_BYTES)
+        self._desks = [Desk(desks[end - DESK_BYTES : end]) for end in ends]
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""
         for index in range(len(self._words)):
             self._words[index] = 0
-        self._inquiry.clear()
+        for desk in self._desks:
+            desk.clear()
 
     def slot(self, local_rank: int) -> ProgressSlot:
         """Return the writing end of one rank."""
@@ -75,7 +75,7 @@ class ProgressBoard:
 
     def desk(self, local_rank: int) -> Desk:
         """Return the place where one rank is asked, whatever its main thread does."""
-        return self._inquiry.desk(local_rank)
+        return self._desks[local_rank]
 
     def pause(self) -> None:
         """Have every rank wait at its next boundary for the one at which all stop."""
@@ -97,7 +97,6 @@ class ProgressBoard:
             step=slot[_STEP] - 1 if slot[_STEP] else None,
             finished=bool(slot[_FLAGS] & _FINISHED),
             ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
-            has_debugger=bool(slot[_HAS_DEBUGGER]),
             boundary=slot[_BOUNDARY],
         )
 
@@ -135,10 +134,6 @@ class ProgressSlot:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._words[_FLAGS] |= _IGNORES_SIGTERM
         self.alive()
-
-    def note_debugger(self, holds: bool) -> None:  # noqa: FBT001 - it is called with nothing else
-        """Store whether a debugger holds the rank: then its silence means nothing."""
-        self._words[_HAS_DEBUGGER] = holds
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

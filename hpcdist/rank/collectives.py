@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.runs.verdict import UnixTime
+
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
 ones warn of it."""
@@ -36,7 +38,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """all_reduce and its like, as the backend calls it."""
     sizes: list[list[int]] = []
     dtypes: list[str] = []
-    begun_s: float = 0.0
+    begun_s: UnixTime = 0.0
     """Unix time, by its host's clock."""
     is_done: bool = False
 

@@ -55,7 +55,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     run: Run
     job: JobSpec
     events: EventWriter
-    progress: ProgressSlot | None = None
+    progress: ProgressSlot
     has_agent: bool = True
     """An agent watches this rank, and ends it where that must be; not so in debug mode."""
     say: Callable[[str], None] = files.print_line

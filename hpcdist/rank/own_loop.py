@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.base import files
 from hpcdist.rank import context as rank
-from hpcdist.rank.granting import Wishes
+from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.recorder import PHASES
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hpcdist.rank.digest import Digester
-    from hpcdist.rank.profiling import StepProfiler
     from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
@@ -27,7 +26,7 @@ _timer: Timer | None = None
 """The timer of this process's loop; a rank has one loop."""
 _model: nn.Module | None = None
 """The model that it watches."""
-_profiler: StepProfiler | None = None
+_profiler: Profiler | None = None
 _digester: Digester | None = None
 _num_steps = 0
 """Finished steps, those before a checkpoint included."""
@@ -59,11 +58,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
             _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)
-        _timer.heed(Wishes(context, _timer))
-        if context.job.record.profile_steps and "torch" in sys.modules:
-            from hpcdist.rank.profiling import make_profiler
-
-            _profiler = make_profiler(context, _timer)
+        _profiler = Profiler(context, _timer)
         if model is not None and context.job.record.digest:
             from hpcdist.rank.digest import make_digester
 
@@ -141,7 +136,7 @@ def should_stop() -> bool:
     """
     global _is_deaf  # noqa: PLW0603 - as above
     context = rank.current()
-    if context is None or context.progress is None:
+    if context is None:
         return False
     if not _is_deaf and context.has_agent:
         _is_deaf = True

@@ -1,40 +1,178 @@
-"""A few steps under torch's profiler: a Chrome trace, and what computing hides of communication.
+"""A few steps under torch's profiler: a Chrome trace, the operations with the most time, and what
+computing hides of communication.
 
-The profiler makes steps slower. So it looks at some of the first ones, and the recorder keeps all
-of these in one window: the first, which is warm-up and in no figure.
+The profiler makes steps slower: they have a window of their own, which is in no figure of speed.
+Without a profile, this module imports no torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
-
-import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]  # torch's own way to it
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.profiler import ProfilerActivity, profile
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.timing import Timer
-from hpcdist.rank.wishes import OperationTime, StepReport
+from hpcdist.rank.inquiry import OperationTime, StepReport
 from hpcdist.runs.rank_files import name_of
 
+if TYPE_CHECKING:
+    from hpcdist.rank.timing import Timer
+
 _SKIPPED = 3
-"""Steps before the first that is looked at: they find memory, and order DDP's buckets."""
+"""Steps before the first that `record.profile_steps` looks at: they find memory, and order DDP's
+buckets."""
 _MOST_OPERATIONS = 50
 _US = 1e-6
 _COMMUNICATION = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel", "mpi:", "ucc:", "xccl:")
 _COMPUTING = "aten::"
-
-Interval = tuple[float, float]
-"""Begin and end."""
-
-
 _LOG_LEVEL, _NOTHING = "KINETO_LOG_LEVEL", "6"
+
+
+class Profiler:
+    """Profiles the steps of one loop for which the agent wishes, and those after the first three
+    for which the job does (wish 0); a StepRecorder calls it between steps.
+
+    What fails here ends the profile, and never the training. A new wish ends the profile before.
+    """
+
+    def __init__(self, context: RankContext, timer: Timer) -> None:
+        self._context = context
+        self._timer = timer
+        self._desk = context.progress.desk
+        self._recording: Recording | None = None
+        self._number = self._num_calls = 0
+        self._is_busy = False
+        timer.heed(self)
+
+    def __call__(self, step: int) -> bool:
+        """Begin, go on with, or end a profile after so many steps; return True where there is
+        nothing left to do."""
+        if self._is_busy:  # a GPU's steps are played back while its profile begins or ends
+            return False
+        self._is_busy = True
+        self._num_calls += 1
+        try:
+            return self._advance(step)
+        except Exception as error:  # noqa: BLE001 - what torch raises must not end a training
+            self._recording = None
+            self._timer.finish()  # the window was held open
+            self._report(StepReport(error=f"{type(error).__name__}: {error}"))
+            return True
+        finally:
+            self._is_busy = False
+
+    def finish(self) -> None:
+        """Report on what there is where the training ends before the last step that is wanted."""
+        if self._recording is not None:
+            self._end(self._recording)
+
+    def _advance(self, step: int) -> bool:
+        number, steps = self._desk.wish
+        if number != self._number and self._recording is not None:
+            self._recording.drop()
+            self._recording = None
+        self._number = number
+        if number == 0:
+            steps = self._context.job.record.profile_steps
+        elif self._desk.report_on(number) is not None:
+            steps = 0  # a loop before this one has made that profile
+        if not steps:
+            return True
+        if number == 0 and self._num_calls < _SKIPPED:
+            return False
+        if self._recording is None:
+            if "torch" not in sys.modules:
+                raise ImportError("the program has not imported torch")
+            self._timer.finish()
+            self._timer.hold_window()
+            name = f".profile-{number:08x}" if number else ""
+            self._recording = Recording(self._context, name, first_step=self._last_step())
+            self._timer.begin()
+            return False
+        if step < self._recording.first_step + steps:
+            return False
+        self._end(self._recording)
+        return True
+
+    def _end(self, recording: Recording) -> None:
+        self._recording = None
+        self._timer.wait()
+        report = recording.finish(last_step=self._last_step())
+        self._timer.finish()
+        self._timer.begin()
+        self._context.progress.alive()  # a long trace takes its time
+        self._report(report)
+
+    def _last_step(self) -> int:
+        return self._context.progress.last_step or 0
+
+    def _report(self, report: StepReport) -> None:
+        if self._number:
+            self._desk.leave_report(self._number, report)
+        elif report.error is not None:
+            self._context.note(f"record.profile_steps: {report.error}")
+
+
+class Recording:
+    """Some steps under the profiler, from now until `finish` or `drop`."""
+
+    def __init__(self, context: RankContext, name: str, *, first_step: int) -> None:
+        """`name` goes into that of the trace's file; `first_step` is the number of finished
+        steps."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self.first_step = first_step
+        self._context = context
+        self._name = name
+        self._is_on_gpu = context.device.startswith("cuda")
+        on_gpu = [ProfilerActivity.CUDA] if self._is_on_gpu else []
+        self._profile: Any = profile(activities=[ProfilerActivity.CPU, *on_gpu])
+        with _silent():
+            self._profile.start()
+        self._begin_s = time.perf_counter()
+
+    def drop(self) -> None:
+        self._profile.stop()
+
+    def finish(self, *, last_step: int) -> StepReport:
+        """Write the trace and the event, and return what there is to see."""
+        wall_s = time.perf_counter() - self._begin_s
+        self._profile.stop()
+        context, trace, error = self._context, None, None
+        folder = context.run.traces_folder
+        path = folder / name_of("rank", f"{self._name}.json.gz", context.rank, context.attempt)
+        try:
+            os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
+            self._profile.export_chrome_trace(str(path))
+            trace = f"{folder.name}/{path.name}"
+        except OSError as failure:
+            error = f"no trace could be written: {failure.strerror}"
+        steps = max(1, last_step - self.first_step)
+        whole_us, overlapped_us = divide(self._profile.events(), on_gpu=self._is_on_gpu)
+        whole_s, overlapped_s = (part * _US / steps for part in (whole_us, overlapped_us))
+        context.events.write(
+            "communication",
+            by="profiler",
+            steps=steps,
+            whole_s=whole_s,
+            overlapped_s=overlapped_s,
+            exposed_s=whole_s - overlapped_s,
+            trace=trace,
+        )
+        return StepReport(
+            steps=steps,
+            last_step=last_step,
+            wall_s=wall_s,
+            whole_s=whole_s or None,
+            overlapped_s=overlapped_s if whole_s else None,
+            operations=_top_operations(self._profile.key_averages(), on_gpu=self._is_on_gpu),
+            trace=trace,
+            error=error,
+        )
 
 
 @contextlib.contextmanager
@@ -50,113 +188,7 @@ def _silent() -> Iterator[None]:
             del os.environ[_LOG_LEVEL]
 
 
-class Recording:
-    """Some steps under the profiler, from now until `finish` or `drop`."""
-
-    def __init__(self, context: RankContext, name: str = "", *, first_step: int = 0) -> None:
-        """`name` goes into that of the trace's file."""
-        self.first_step = first_step
-        """Number of finished steps at its begin."""
-        self._context = context
-        self._name = name
-        activities = [ProfilerActivity.CPU]
-        if self._is_on_gpu:
-            activities.append(ProfilerActivity.CUDA)
-        self._profile: Any = profile(activities=activities)
-        with _silent():
-            self._profile.start()
-        self._begin_s = time.perf_counter()
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        return self._context.device.startswith("cuda")
-
-    def drop(self) -> None:
-        self._profile.stop()
-
-    def finish(self, *, last_step: int, num_steps: int | None = None) -> StepReport:
-        """Write the trace and the event, and return what there is to see; as a rule, the steps
-        since the begin were all there were."""
-        wall_s = time.perf_counter() - self._begin_s
-        self._profile.stop()
-        steps = max(1, last_step - self.first_step if num_steps is None else num_steps)
-        trace, error = self._write_trace()
-        whole_us, overlapped_us = divide(self._profile.events(), on_gpu=self._is_on_gpu)
-        whole_s, overlapped_s = (part * _US / steps for part in (whole_us, overlapped_us))
-        self._context.events.write(
-            "communication",
-            by="profiler",
-            steps=steps,
-            whole_s=whole_s,
-            overlapped_s=overlapped_s,
-            exposed_s=whole_s - overlapped_s,
-            trace=trace,
-        )
-        return StepReport(
-            steps=steps,
-            last_step=last_step,
-            wall_s=wall_s,
-            whole_s=whole_s or None,
-            overlapped_s=overlapped_s if whole_s else None,
-            operations=top_operations(self._profile.key_averages(), on_gpu=self._is_on_gpu),
-            trace=trace,
-            error=error,
-        )
-
-    def _write_trace(self) -> tuple[str | None, str | None]:
-        """Return the trace's place in the run directory, or why it could not be written."""
-        context = self._context
-        folder = context.run.traces_folder
-        path = folder / name_of("rank", f"{self._name}.json.gz", context.rank, context.attempt)
-        try:
-            os.makedirs(folder, mode=files.PRIVATE_FOLDER, exist_ok=True)
-            self._profile.export_chrome_trace(str(path))
-        except OSError as error:
-            return None, f"no trace could be written: {error.strerror}"
-        return f"{folder.name}/{path.name}", None
-
-
-class StepProfiler:
-    """Profiles steps by the optimizer's hook, in whatever loop; made before the first step."""
-
-    def __init__(self, context: RankContext, timer: Timer) -> None:
-        self._context = context
-        self._timer = timer
-        self._num_wanted = context.job.record.profile_steps
-        self._num_seen = 0
-        self._recording: Recording | None = None
-        timer.hold_window()
-        self._hook = register_optimizer_step_post_hook(self._after_step)
-
-    def finish(self) -> None:
-        """Write what there is where the training ends before the last step that is wanted."""
-        if self._recording is not None:
-            self._write(self._num_seen - _SKIPPED)
-            self._context.note(
-                "record.profile_steps: the training ended under the profiler, which slows it down; "
-                "its figures are those of that"
-            )
-        self._hook.remove()
-
-    def _after_step(self, *_: Any) -> None:
-        self._num_seen += 1
-        if self._num_seen == _SKIPPED:
-            self._recording = Recording(self._context)
-        elif self._num_seen == _SKIPPED + self._num_wanted:
-            self._hook.remove()
-            self._timer.wait()
-            self._write(self._num_wanted)
-            self._timer.release_window()
-
-    def _write(self, num_steps: int) -> None:
-        recording, self._recording = self._recording, None
-        assert recording is not None
-        report = recording.finish(last_step=self._num_seen, num_steps=num_steps)
-        if report.error is not None:
-            self._context.note(f"record.profile_steps: {report.error}")
-
-
-def top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
+def _top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
     """Return the operations with the most time of their own: of kernels on a GPU, or of operators
     on CPUs."""
     found = [
@@ -166,7 +198,7 @@ def top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTi
             self_s=(one.self_device_time_total if on_gpu else one.self_cpu_time_total) * _US,
         )
         for one in averages
-        if (one.device_type != DeviceType.CPU) == on_gpu and not (on_gpu and _is_annotation(one))
+        if _is_counted(one, on_gpu=on_gpu)
     ]
     return sorted(found, key=lambda one: -one.self_s)[:_MOST_OPERATIONS]
 
@@ -174,47 +206,27 @@ def top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTi
 def divide(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:
     """Return the time in which an operation of communication ran, and the part of it in which
     something was computed, in microseconds: of kernels on a GPU, or of operators on CPUs."""
-    communication: list[Interval] = []
-    computing: list[Interval] = []
+    edges: list[tuple[float, bool, int]] = []
     for event in events:
-        if (event.device_type == DeviceType.CPU) == on_gpu or (on_gpu and _is_annotation(event)):
-            continue
-        interval = (event.time_range.start, event.time_range.end)
-        if event.name.lower().startswith(_COMMUNICATION):
-            communication.append(interval)
-        elif on_gpu or event.name.startswith(_COMPUTING):
-            computing.append(interval)
-    whole, busy = united(communication), united(computing)
-    whole_us = length(whole)
-    hidden_us = whole_us + length(busy) - length(united([*whole, *busy]))
-    return whole_us, min(max(hidden_us, 0.0), whole_us)  # rounding may leave these limits
+        is_communication = event.name.lower().startswith(_COMMUNICATION)
+        is_computing = on_gpu or event.name.startswith(_COMPUTING)
+        if _is_counted(event, on_gpu=on_gpu) and (is_communication or is_computing):
+            edges.append((event.time_range.start, is_communication, 1))
+            edges.append((event.time_range.end, is_communication, -1))
+    whole_us = hidden_us = last_us = 0.0
+    running = {True: 0, False: 0}
+    for at_us, is_communication, change in sorted(edges):
+        if running[True]:
+            whole_us += at_us - last_us
+            if running[False]:
+                hidden_us += at_us - last_us
+        running[is_communication] += change
+        last_us = at_us
+    return whole_us, hidden_us
 
 
-def _is_annotation(event: Any) -> bool:
-    """Return whether an event on a GPU is a span that encloses kernels, and none itself."""
-    return bool(getattr(event, "is_user_annotation", False))
-
-
-def united(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return the intervals without overlaps, in order."""
-    merged: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def length(intervals: Iterable[Interval]) -> float:
-    return sum(end - begin for begin, end in intervals)
-
-
-def make_profiler(context: RankContext, timer: Timer) -> StepProfiler | None:
-    """Return a profiler where the job asks for one."""
-    if not context.job.record.profile_steps:
-        return None
-    if context.job.record.enabled and torch.profiler.kineto_available():
-        return StepProfiler(context, timer)
-    context.note("record.profile_steps: nothing is profiled: recording is off, or torch has none")
-    return None
+def _is_counted(event: Any, *, on_gpu: bool) -> bool:
+    """Return whether an event is of the device, and no span there that only encloses kernels."""
+    if event.device_type.name == "CPU":
+        return not on_gpu
+    return on_gpu and not getattr(event, "is_user_annotation", False)

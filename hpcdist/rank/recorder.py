@@ -59,9 +59,9 @@ class StepRecorder:
         """Number of finished steps, over all attempts."""
         self.epoch: int | None = None
         """Written with each window; the loop sets it."""
-        self._grant: Callable[[int, int], bool] = lambda _wish, _step: True
-        self._wishes: Sequence[int] = (0,) if progress is None else progress.desk.wishes
-        self._granted = 0
+        self._profile: Callable[[int], bool] = lambda _step: True
+        self._wish: Sequence[int] = (0,) if progress is None else progress.desk.wish_word
+        self._granted = -1
         self._events = events
         self._progress = progress
         self._window_s = window_s
@@ -123,15 +123,13 @@ class StepRecorder:
             self._progress.step(self.step_count)
         if self._enabled:
             self._add_step(samples, loss, learning_rate)
-        if self._wishes[0] != self._granted:
-            wish = self._wishes[0]
-            if self._grant(wish, self.step_count):
-                self._granted = wish
+        if (wish := self._wish[0]) != self._granted and self._profile(self.step_count):
+            self._granted = wish
 
-    def heed(self, grant: Callable[[int, int], bool]) -> None:
-        """Call `grant` with a wish of the agent (rank/wishes.py), and the number of finished steps,
-        after each step until it returns True."""
-        self._grant = grant
+    def heed(self, profile: Callable[[int], bool]) -> None:
+        """Call `profile` (rank/profiling.py) with the number of finished steps, after each step
+        from a new wish of the agent on until it returns True."""
+        self._profile = profile
 
     def _add_step(self, samples: int, loss: Any, learning_rate: Any) -> None:
         now = self._clock()
@@ -158,12 +156,6 @@ class StepRecorder:
         """Keep the open window open, however long it gets: its steps are under the profiler."""
         self._window_length_s = math.inf
         self._is_profiled = True
-
-    def release_window(self) -> None:
-        """Write the window that was kept open with the end of this step; the next one is usual.
-        What went on since the last mark belongs to no step."""
-        self.resume_clock()
-        self._window_length_s = 0.0
 
     def flush(self) -> None:
         """Write the open window, if it holds a step, and open the next."""

@@ -26,7 +26,6 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | None = None
     """None where that is not known."""
-    is_main: bool = False
     frames: list[Frame] = []
     """Innermost first."""
 
@@ -40,7 +39,7 @@ def own_threads() -> list[ThreadStack]:
     names = {ident: thread.name for ident, thread in list(threading._active.items())}  # type: ignore[attr-defined] # noqa: SLF001
     found = sorted(sys._current_frames().items(), key=lambda each: each[0] != main)  # noqa: SLF001
     return [
-        ThreadStack(name=names.get(ident), is_main=ident == main, frames=_frames(innermost))
+        ThreadStack(name=names.get(ident), frames=_frames(innermost))
         for ident, innermost in found
         if ident != asking
     ][:_MOST_THREADS]

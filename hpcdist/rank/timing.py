@@ -48,8 +48,8 @@ class GpuTimer:
         self._last_gradient: Any = None
         self._waiting: deque[tuple[Any, Callable[[], None]]] = deque()
 
-    def heed(self, grant: Callable[[int, int], bool]) -> None:
-        self._recorder.heed(grant)
+    def heed(self, profile: Callable[[int], bool]) -> None:
+        self._recorder.heed(profile)
 
     def begin(self) -> None:
         self._put(self._recorder.resume_clock)
@@ -84,9 +84,6 @@ class GpuTimer:
 
     def hold_window(self) -> None:
         self._recorder.hold_window()
-
-    def release_window(self) -> None:
-        self._put(self._recorder.release_window)
 
     def wait(self) -> None:
         """Wait until the GPU has passed all marks, and play them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.context import RankContext
 
@@ -36,9 +35,10 @@ class Workload(Generic[JobT]):
     def prepare(self) -> None:
         """Do what must be done once, before any rank starts, such as downloads."""
 
-    def preload(self) -> Preload:
-        """Return what a node's forkserver imports once for all its ranks; it starts no threads."""
-        return Preload()
+    def preload(self) -> list[str]:
+        """Return the modules that a node's forkserver imports once for all its ranks, in order;
+        they start no threads."""
+        return []
 
     def run(self, context: RankContext) -> None:
         """Run in this rank; `context.job` is the workload's own job."""

@@ -22,6 +22,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, RunDirectoryError, UserError
 from hpcdist.base.progress import track
+from hpcdist.base.text import show_bytes
 from hpcdist.cluster.host import Host, parse_host
 from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
@@ -38,13 +39,15 @@ from hpcdist.runs.remote import (
 )
 from hpcdist.runs.run import Run, all_runs, cannot_write, is_run, is_run_name
 from hpcdist.runs.sweep import SWEEP_FILE, is_sweep
-from hpcdist.schedulers.base import Condition
 
 _SMALL = ("spec.json", "submission.json", "verdict.json", SWEEP_FILE)
 _NAME = re.compile(
     rf"{'|'.join(map(re.escape, _SMALL))}|attempts/\d{{5,9}}/(?:begin|verdict)\.json"
 )
-_MOST_RUN_BYTES = 4_000_000_000
+_MOST_BYTES = 4_000_000_000
+"""Of all runs that one answer brings."""
+_BLOCK_BYTES = 4096
+"""A file takes at least so much of a disk."""
 _SETTLED_S = 600.0
 """So long after its end a job that no accounting has will not get into it."""
 _CHUNK_BYTES = 1 << 18
@@ -75,8 +78,8 @@ def collect(request: wire.Bring, runs: Path) -> Iterator[bytes]:
             wire.SentRun(
                 id=one.id,
                 runs=str(runs),
-                condition={} if condition is None else msgspec.to_builtins(condition),
-                accounting=None if books is None else msgspec.to_builtins(books),
+                condition=condition,
+                accounting=books,
                 is_settled=_is_settled(Run(runs / one.id), has_books=books is not None),
                 files=list(_changed(runs / one.id, one.known, with_events=request.files)),
             )
@@ -231,16 +234,15 @@ def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
 def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note) -> list[Run]:
     """Ask for runs, and write what comes into the folder of the runs here; return them."""
     connection.send(wire.message(request))
-    connection.round_trips += 1
     answer = connection.reply()
     if not isinstance(answer, wire.Brought):
         raise wire.WireError(f"{connection.host.name} sent another answer than runs")
     for text in answer.notes:
         note(f"{connection.host.name}: {text}")
     brought = []
+    _check(answer.runs, connection.host.name)
     content = wire.Unpacker(connection.data())
     for sent in track(answer.runs, "bringing runs"):
-        _check(sent, connection.host.name)
         where = Where(connection.host, request.place)
         if _write(sent, where, runs / sent.id, content) and not is_sweep(runs / sent.id):
             brought.append(Run(runs / sent.id))
@@ -248,24 +250,25 @@ def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note
     return brought
 
 
-def _check(sent: wire.SentRun, host: str) -> None:
-    """Raise WireError for what no host of ours sends."""
-    sizes = [file.size_bytes - file.begin for file in sent.files]
-    if not is_run_name(sent.id) or "/" in sent.id:
-        raise wire.WireError(f"{host} sent a run called {sent.id!r}")
-    for file in sent.files:
-        if not is_brought(file.name) or not 0 <= file.begin <= file.size_bytes <= most_bytes_of(
-            file.name
-        ):
-            raise wire.WireError(
-                f"{host} sent {file.name!r} of run {sent.id}, which was not asked for"
-            )
-    if sum(sizes) > _MOST_RUN_BYTES or len({file.name for file in sent.files}) < len(sizes):
-        raise wire.WireError(f"{host} sent too much of run {sent.id}")
-    try:
-        files.convert(sent.condition or {"state": "unknown"}, Condition)
-    except msgspec.ValidationError as error:
-        raise wire.WireError(f"the state of run {sent.id} cannot be read: {error}") from None
+def _check(runs: Sequence[wire.SentRun], host: str) -> None:
+    """Raise WireError for what no host of ours sends, before anything of it is written."""
+    left_bytes = _MOST_BYTES
+    for sent in runs:
+        if not is_run_name(sent.id) or "/" in sent.id:
+            raise wire.WireError(f"{host} sent a run called {sent.id!r}")
+        for file in sent.files:
+            most_bytes = most_bytes_of(file.name)
+            if not is_brought(file.name) or not 0 <= file.begin <= file.size_bytes <= most_bytes:
+                raise wire.WireError(
+                    f"{host} sent {file.name!r} of run {sent.id}, which was not asked for"
+                )
+            left_bytes -= max(file.size_bytes - file.begin, _BLOCK_BYTES)
+        left_bytes -= _BLOCK_BYTES
+        if len({file.name for file in sent.files}) < len(sent.files):
+            raise wire.WireError(f"{host} sent a file of run {sent.id} twice")
+    if left_bytes < 0:
+        most = f"{len(runs)} runs have more than {show_bytes(_MOST_BYTES)}"
+        raise wire.WireError(f"{host} sent too much: {most}")
 
 
 def _known(folder: Path) -> dict[str, BroughtFile]:
@@ -312,8 +315,8 @@ def remote_of(
         folder=where.place.folder,
         project=where.place.project,
         runs=sent.runs or where.place.runs,
-        condition=sent.condition or None,
-        accounting=sent.accounting,
+        condition=msgspec.to_builtins(sent.condition),
+        accounting=msgspec.to_builtins(sent.accounting),
         is_whole=sent.is_settled and brought is not None and "spec.json" in brought,
         brought=dict(brought or {}),
     )

@@ -24,7 +24,7 @@ from hpcdist.remote.tree import offer, pack
 from hpcdist.runs.snapshot import SnapshotPlan
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-_MOST_CAPTURED_BYTES = 16_000_000
+_MOST_KEPT_BYTES = 16_000_000
 _LARGE_BYTES = 1_000_000
 """It may take a while to send so much."""
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR")
@@ -54,6 +54,8 @@ class Output:
                 self._held += part
         if not self.holds:
             self._give()
+        if len(self._held) + len(self.captured or b"") > _MOST_KEPT_BYTES:
+            raise wire.WireError("the host prints without an end")
 
     def err(self, data: bytes) -> None:
         _write(sys.stderr.fileno(), data)
@@ -69,8 +71,6 @@ class Output:
     def _give(self) -> None:
         if self.captured is not None:
             self.captured += self._held
-            if len(self.captured) > _MOST_CAPTURED_BYTES:
-                raise wire.WireError("the host prints without an end")
         else:
             _write(sys.stdout.fileno(), self._held)
         self._held = b""
@@ -88,7 +88,6 @@ def call(
     terminal = _terminal(captured=output.captured is not None)
     output.is_begun = True
     connection.send(wire.message(msgspec.structs.replace(request, tree=sent, terminal=terminal)))
-    connection.round_trips += 1
     if tree is not None:
         _send_tree(connection, tree, output)
     sys.stdout.flush()
@@ -124,7 +123,6 @@ def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> No
         output.err(text.encode())
     for frame in pack(tree, reply.sha256):
         connection.send(frame)
-    connection.round_trips += 1
 
 
 def _terminal(*, captured: bool) -> wire.Terminal:

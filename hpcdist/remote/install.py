@@ -192,7 +192,7 @@ pip --quiet --no-deps --force-reinstall {_WHEEL} || fail "pip ended with an erro
 cat >"$start.new" <<END || fail "$start cannot be written"
 {shebang}
 {load}
-exec "$venv/bin/python" -m hpcdist "\\$@"
+exec "$venv/bin/hpcdist" "\\$@"
 END
 chmod 700 "$start.new"
 got=$("$start.new" --version 2>&1) || fail "it does not start: $(echo "$got" | tail -n 1)"

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.runs.remote import BroughtFile
+from hpcdist.schedulers.base import Accounting, Condition
 
 PROTOCOL = 1
 """Grows when the two sides could not understand each other any more."""
@@ -25,8 +26,9 @@ MESSAGE, DATA, OUT, ERR = b"m", b"d", b"o", b"e"
 _HEADER = struct.Struct(">cI")
 _PIECE_BYTES = 1 << 18
 _MOST_FRAME_BYTES = 64_000_000
-_MOST_MESSAGE_BYTES = 512_000_000
-"""Size of a message when it is unpacked: the lists of 50 runs of a thousand ranks have a tenth."""
+_MOST_MESSAGE_BYTES = 32_000_000
+"""Size of a message when it is unpacked: the lists of 200 runs of a thousand ranks. As values it
+may take ten times as much, and what comes packed may have a thousandth."""
 
 Kind = TypeVar("Kind")
 
@@ -159,8 +161,8 @@ class SentRun(Struct, frozen=True, kw_only=True):
     id: str
     runs: str
     """The folder that it is in."""
-    condition: dict[str, Any] = {}
-    accounting: dict[str, Any] | None = None
+    condition: Condition | None = None
+    accounting: Accounting | None = None
     is_settled: bool = False
     """It has ended, and nothing of it will change."""
     files: list[SentFile] = []

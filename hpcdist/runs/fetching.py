@@ -9,6 +9,7 @@ submission wrote, spec.json above all, stays as it is, whatever was published.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
+from hpcdist.base.text import show_bytes
 from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource, Piece, Source
+from hpcdist.runs.parcels import Entry, FolderSource, Source
 from hpcdist.runs.run import Run
 
 _FOLDER = "parcels"
@@ -25,6 +27,8 @@ _MARKS = "marks.json"
 _CHECKPOINTS = "checkpoints/"
 _MOST_UNASKED_BYTES = 1 << 26
 """Larger files are brought where that is asked for, as checkpoints are."""
+_MOST_BYTES = 2_000_000_000
+"""So much of a run is read into memory, and so much is brought unasked."""
 _NEVER = "results/"
 """Pickles: whoever can write to the storage could have them run code here."""
 
@@ -42,7 +46,7 @@ class Fetched(NamedTuple):
 def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetched:
     """Bring what is new. Raises OSError where the source cannot be read, or the run directory
     cannot be written, and once all else is here, where a file is damaged; RunDirectoryError for
-    somebody else's."""
+    somebody else's, and where more was published than is read."""
     if not is_own(run.path):
         raise RunDirectoryError(
             f"{run.path} is another user's: nothing is downloaded to it",
@@ -56,13 +60,19 @@ def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetche
     marks = marks if isinstance(marks, dict) else {}
     before = dict(marks)
     left = {}
+    left_bytes = _MOST_BYTES
+    beside = Counter(f"{last.folder}/{last.entry.data}" for *_, last in found.values())
     damaged: list[files.DamagedFileError] = []
     try:
         for path in sorted(found, key=lambda path: (path == parcels.VERDICT, path)):
             if path.startswith(_NEVER) or _is_of_this_side(run, path, marks):
                 continue
-            if _is_large(path, found[path]) and not with_checkpoints:
-                left[path] = found[path][-1].entry
+            last = found[path][-1]
+            if last.entry.data is not None and beside[f"{last.folder}/{last.entry.data}"] > 1:
+                continue  # no node writes a file that stands for several
+            left_bytes -= last.entry.offset + last.entry.size
+            if (_is_large(path, last.entry) or left_bytes < 0) and not with_checkpoints:
+                left[path] = last.entry
                 continue
             try:
                 marks[path] = parcels.write_file(source, run.path, path, found[path], marks)
@@ -88,6 +98,13 @@ def _bring_parcels(run: Run, source: Source) -> list[str]:
     names = [
         name for name in parcels.parcel_names(sizes) if sizes[name] <= parcels.MOST_PARCEL_BYTES
     ]
+    num_bytes = sum(sizes[name] for name in names)
+    if num_bytes > _MOST_BYTES or len(names) > files.MOST_ENTRIES:
+        raise RunDirectoryError(
+            f"{len(names):,} parcels with {show_bytes(num_bytes)} were published of {run.id}, and "
+            f"no more than {files.MOST_ENTRIES:,} with {show_bytes(_MOST_BYTES)} are read",
+            hint="copy its folder by hand if you know who wrote it",
+        )
     for name in track(names, "fetching"):
         if not (folder / name).is_file():
             parcels.make_folders(folder, name)
@@ -95,8 +112,7 @@ def _bring_parcels(run: Run, source: Source) -> list[str]:
     return names
 
 
-def _is_large(path: str, pieces: list[Piece]) -> bool:
-    entry = pieces[-1].entry
+def _is_large(path: str, entry: Entry) -> bool:
     is_other = entry.data is not None and entry.size > _MOST_UNASKED_BYTES
     return path.startswith(_CHECKPOINTS) or is_other
 

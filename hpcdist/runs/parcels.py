@@ -40,12 +40,19 @@ _DIGEST_LETTERS = 64
 VERDICT = "verdict.json"
 _CHUNK_BYTES = 1 << 20
 
-OWN_FILES = frozenset(
-    {"spec.json", "private.json", "submission.json", "script.sh", "function.pkl", "job.yml"}
+OWN_NAMES = frozenset(
+    {
+        *("spec.json", "private.json", "submission.json", "script.sh", "function.pkl", "job.yml"),
+        *("figures.msgpack", "remote.json", "sweep.json", "cancel", "summary.txt"),
+        *("submitit", "code", "parcels", "launch"),
+    }
 )
-"""Files of a submission: no parcel has them, and none may replace them."""
-_OWN_FOLDERS = frozenset({"submitit", "code", "parcels"})
-_UNWANTED = frozenset({"launch/meeting.json", "launch/reserve", "launch/cancel", "launch/requests"})
+"""Names in a run directory that mean something to hpcdist and are not for nodes to write: no parcel
+has them, and none may replace them. Other names may be those of the program's own files."""
+_OF_NODES = re.compile(
+    r"launch/(?:agent-[0-9]{5,9}\.json|container-[0-9]{5,9}\.json|life-[0-9]{5,9}\.ended)"
+)
+"""The files that nodes write into folders of OWN_NAMES, and that are for others to know."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -271,15 +278,14 @@ def _verdict(starts: list[Start]) -> list[Piece] | None:
 
 
 def is_wanted(path: str) -> bool:
-    """Return whether a parcel may have a file of this path: one within the run directory, and none
-    of the submission's, of hidden ones or of those that mean the node alone."""
+    """Return whether a parcel may have a file of this path: one within the run directory that is
+    not hidden, and none of hpcdist's own but those that nodes write."""
     parts = PurePosixPath(path).parts
     if not parts or path != "/".join(parts) or path.startswith("/") or "\0" in path:
         return False
     if any(part.startswith(".") for part in parts):
         return False
-    is_own = parts[0] in _OWN_FOLDERS or (len(parts) == 1 and path in OWN_FILES)
-    return not is_own and path not in _UNWANTED
+    return parts[0] not in OWN_NAMES or _OF_NODES.fullmatch(path) is not None
 
 
 def write_file(

@@ -23,8 +23,7 @@
       function.pkl            the function that was submitted from Python, with its arguments, and
       results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
-      tracking/               of each tracker what it says and how far it is; tensorboard/ its files
-      notify.log              who was told of the end, or why not
+      notify.log              who was told of the end or a hang, or why not
       figures.msgpack         what a summary makes of the events, where they are many
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.
@@ -38,7 +37,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
@@ -48,7 +47,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.ownership import is_own, owner_of, read_own
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
@@ -116,6 +115,7 @@ class Run:
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
     figures_file = _Within("figures.msgpack")
+    notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")
@@ -283,15 +283,14 @@ class Run:
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
 
-    def read_launch(
-        self, contents: Mapping[str, bytes] | None = None
-    ) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-        """Return what an agent starts its ranks by, secret arguments included; of the contents of
-        the two files, where they were read already. Raises msgspec.ValidationError."""
+    def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+        """Return what an agent starts its ranks by, secret arguments included.
+
+        Raises msgspec.ValidationError, and NotOwnError for files that others can have changed.
+        """
         paths = (self.spec_file, self.private_file)
-        if not contents:
-            return decode_launch(*map(files.read_json, paths))
-        return decode_launch(*(files.parse_json(contents.get(path.name, b"")) for path in paths))
+        found = (read_own(path) if os.path.lexists(path) else b"" for path in paths)
+        return decode_launch(*map(files.parse_json, found))
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""
@@ -430,7 +429,7 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
-def runs_folder(option: str | None = None) -> Path:
+def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
 
@@ -536,12 +535,12 @@ def _last_own(existing: Sequence[Run], runs: Path) -> Run:
     )
 
 
-def check_own(path: Path) -> None:
+def check_own(path: Path, verb: str) -> None:
     """Raise RunDirectoryError for the directory of a run, or a sweep, of somebody else's."""
     if not is_own(path):
         raise RunDirectoryError(
-            f"{path} belongs to {owner_of(path)}: a run is cancelled only by the user whose it is",
-            hint="its owner can cancel it; list the runs with: hpcdist runs",
+            f"{path} belongs to {owner_of(path)}, and hpcdist {verb} is for its owner alone",
+            hint="list the runs with: hpcdist runs",
         )
 
 

@@ -340,7 +340,7 @@ class NoWorkTreeError(UserError):
 def find_work_tree(cwd: str) -> tuple[str, str | None]:
     """Return the root of the work tree that `cwd` lies in, and its commit, which is None before the
     first; NoWorkTreeError where there is none."""
-    done = _run(cwd, ["rev-parse", "--show-toplevel", "HEAD"])
+    done = run_git(cwd, ["rev-parse", "--show-toplevel", "HEAD"])
     # Before the first commit git fails, and prints HEAD itself in place of its commit.
     root, _, head = os.fsdecode(done.stdout).removesuffix("\n").rpartition("\n")
     if not root:
@@ -371,7 +371,7 @@ def _list_files(folder: str, arguments: Sequence[str], prefix: str = "") -> list
 
 
 def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
-    done = _run(folder, ["ls-files", "-z", *arguments])
+    done = run_git(folder, ["ls-files", "-z", *arguments])
     if done.returncode:
         raise HpcdistError(
             f"git cannot list the files of {folder}: {_said(done)}",
@@ -380,14 +380,35 @@ def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
     return [os.fsdecode(entry) for entry in done.stdout.split(b"\0") if entry]
 
 
-def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+def run_git(
+    folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git in a folder, without any program that the repository's settings name: .git/config
+    may have come with an archive. Raises HpcdistError where git is missing or does not answer."""
+    settings = ["core.fsmonitor=", "core.hooksPath=/dev/null"]
+    if "status" in arguments:  # it alone compares contents
+        listed = _call_git(folder, settings, ["config", "--list", "-z"], limit_s).stdout
+        names = {entry.partition("\n")[0] for entry in os.fsdecode(listed).split("\0")}
+        filters = {name.rpartition(".")[0] for name in names if name.startswith("filter.")}
+        if odd := next((each for each in filters if "=" in each), None):
+            raise HpcdistError(f"the git repository of {folder} has the filter {odd!r}")
+        settings += [
+            f"{each}.{key}" for each in filters for key in ("clean=", "process=", "required=false")
+        ]
+    return _call_git(folder, settings, arguments, limit_s)
+
+
+def _call_git(
+    folder: str, settings: Sequence[str], arguments: Sequence[str], limit_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    given = [word for setting in settings for word in ("-c", setting)]
     try:
         return subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
+            ["git", "--no-optional-locks", *given, *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_TIMEOUT_S,
+            timeout=limit_s,
             check=False,
         )
     except FileNotFoundError:
@@ -397,7 +418,7 @@ def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[b
         ) from None
     except subprocess.TimeoutExpired:
         raise HpcdistError(
-            f"git {arguments[0]} has not answered after {_TIMEOUT_S:.0f} s in {folder}",
+            f"git {arguments[0]} has not answered after {limit_s:.0f} s in {folder}",
             hint="see whether the file system answers, or use --no-snapshot",
         ) from None
 

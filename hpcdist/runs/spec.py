@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -21,17 +21,6 @@ from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
 SPEC_VERSION = 1
-
-DisturbanceName = Literal[
-    "kill-rank",
-    "slow-rank",
-    "stop-rank",
-    "fill-disk",
-    "warning",
-    "kill-agent",
-    "damage",
-    "end",
-]
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -104,7 +93,7 @@ class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """The work tree."""
     cwd: str | None = None
-    """The working directory in `folder`; None: an older version did not say."""
+    """The working directory in `folder`."""
     python_path: str | None = None
     """PYTHONPATH of the run, where the snapshot changes it."""
 
@@ -128,7 +117,6 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
     """Git's view of the directory that a run was submitted from."""
 
     commit: str | None = None
-    branch: str | None = None
     dirty: bool | None = None
     """Some tracked file has changes."""
 
@@ -190,28 +178,6 @@ class JobOutline(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: OutlineCheckpoint = OutlineCheckpoint()
 
 
-class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that goes wrong; `end` is that nothing does any more, and the run is cancelled."""
-
-    name: DisturbanceName
-    hold_s: float = 0.0
-    """For how long it lasts at most; of `end`, the time that the ranks have before."""
-
-
-class DrillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The disturbances of one life of a run, one after the other."""
-
-    disturbances: list[Disturbance] = []
-    patience_s: float = 8.0
-    """How long each waits at most for the ranks to save a checkpoint."""
-    start_s: float | None = None
-    """How long it waits for their first step; None: they may record none."""
-    work_folder: str | None = None
-    """The copy of its working directory in which a script runs; None: the job is no script."""
-    folders: list[str] = []
-    """Other folders in which the job saves checkpoints. None there is damaged."""
-
-
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: all that was decided about a run, and what it was decided with."""
 
@@ -248,8 +214,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None: the run is by itself."""
     job_name: str | None = None
     """The scheduler's name for the job of a run that was resumed; None: as it was planned."""
-    drill: DrillPlan | None = None
-    """None: no drill, as for every run that `hpcdist drill` has not made."""
 
     @property
     def outline(self) -> JobOutline:
@@ -269,7 +233,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self) -> dict[str, Any]:
         """Return the content of spec.json."""
         value: dict[str, Any] = msgspec.to_builtins(self)
-        for key in ("sweep", "container", "job_name", "drill"):
+        for key in ("sweep", "container", "job_name"):
             if value[key] is None:
                 del value[key]
         return value
@@ -281,13 +245,15 @@ def _is_name(name: str | None) -> bool:
 
 
 def decode_launch(value: object, private: object = None) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-    """Return what an agent starts its ranks by: the job and the plan must be as this version writes
-    them. The rest is read like by others, since a job may wait while hpcdist is replaced.
-    `private` is the content of private.json, where there is one.
+    """Return what an agent starts its ranks by: the version, the job and the plan must be as
+    hpcdist writes them today. `private` is the content of private.json, where there is one.
 
     Raises msgspec.ValidationError.
     """
     content = files.convert(value, dict[str, Any])
+    if content.get("version") != SPEC_VERSION:
+        version = content.get("version")
+        raise msgspec.ValidationError(f"its version is {version}, and this hpcdist reads 1")
     for key in ("plan", "job"):
         if not isinstance(content.get(key), dict):
             raise msgspec.ValidationError(f"Object missing required field `{key}`")

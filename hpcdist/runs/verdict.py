@@ -51,8 +51,6 @@ class Hang(Struct, frozen=True, kw_only=True):
     """Where the ranks are, and for whom they wait."""
     rank: int | None = None
     """The rank that the others wait for, as far as that is known."""
-    since_s: UnixTime
-    """Unix time, by node 0's clock, since when no rank has shown that it works."""
     time_s: UnixTime
     """Unix time at which it was said."""
     recovered_s: UnixTime | None = None
@@ -102,6 +100,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Advice against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
+    outlasted: bool = False
+    """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True):
@@ -145,13 +145,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
     signal: str | None = None
     """Signal that ended that rank; of a stop, the one that gave notice."""
     exception: str | None = None
-    exception_message: str | None = None
     traceback: str | None = None
     step: int | None = None
     victims: list[int] = []
     """Ranks that ended only because the first one did."""
-    also_failed: list[int] = []
-    """Ranks that failed on their own, later."""
     attempt: int = 0
     restarts: int = 0
     time_s: UnixTime | None = None
@@ -162,6 +159,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """A fault that did not fail the run."""
     try_elsewhere: bool = False
     """A host is to blame on which nothing could be started: the next start may do without it."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the state and the message; "cancelled (SIGINT)" is both already."""
+        has_state = self.message.startswith(self.state)
+        return self.message if has_state else f"{self.state}: {self.message}"
 
 
 def cancelled_verdict() -> Verdict:

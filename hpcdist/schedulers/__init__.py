@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.errors import NoSchedulerError, SchedulerError, UserError
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def detect_scheduler() -> str:
             return name
     schedulers = map(load_scheduler, SCHEDULERS)
     tried = [f"{one.version_command[0]} ({one.title})" for one in schedulers if one.version_command]
-    raise SchedulerError(
+    raise NoSchedulerError(
         f"no scheduler was found: neither {' nor '.join(tried)} answers",
         hint="run it on this machine with --local, or go to a login node of the cluster",
     )

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from hpcdist.machine.containers import InContainer
 from hpcdist.runs.parcels import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
-from hpcdist.runs.verdict import State, Verdict
+from hpcdist.runs.verdict import State, UnixTime, Verdict
 from hpcdist.schedulers.requeue import Decision
 
 _DETECTION_TIMEOUT_S = 10.0
@@ -127,7 +128,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     state: State
     reason: str | None = None
     """Why it waits, or how it ended, in plain words."""
-    expected_start_s: float | None = None
+    expected_start_s: UnixTime | None = None
     """Unix time at which the scheduler expects to start it."""
     is_suspended: bool = False
     """It has its nodes, and its processes are stopped."""
@@ -166,11 +167,11 @@ class Accounting(Struct, frozen=True, kw_only=True):
     job_id: str
     state: str
     """The scheduler's own word."""
-    submit_s: float | None = None
+    submit_s: UnixTime | None = None
     """Unix time of the first submission."""
-    start_s: float | None = None
+    start_s: UnixTime | None = None
     """Unix time of the first start."""
-    end_s: float | None = None
+    end_s: UnixTime | None = None
     """Unix time of the last end; None while it goes on."""
     queue_wait_s: float | None = None
     """Time in the queue since it could have started: without the time in which it waited for other
@@ -250,6 +251,8 @@ class Scheduler(ABC):
     """Jobs wait until others have ended, and go on when the caller has left."""
     shares_files: ClassVar[bool] = True
     """Jobs find the user's files where they are here; else they get a snapshot, and no more."""
+    mails: ClassVar[bool] = False
+    """It mails at the end of a job, where `notify` of the profile says so."""
     jobs_can_wait: ClassVar[bool] = True
     """A job can be held back until others have ended; read where there is a queue."""
     allocation_variable: ClassVar[str | None] = None
@@ -264,6 +267,8 @@ class Scheduler(ABC):
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""
+    kill_wait_s: ClassVar[float] = 30.0
+    """Time from its SIGTERM to its SIGKILL, where a site does not say otherwise."""
     longest_poll_s: ClassVar[float] = 15.0
     """Longest pause between two questions while a run is followed; sites frown upon more."""
 
@@ -319,6 +324,16 @@ class Scheduler(ABC):
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the runs; return when no process of theirs is left."""
 
+    def end(
+        self,
+        runs: Sequence[Run],
+        number: signal.Signals,  # noqa: ARG002 - a default
+        is_urgent: Callable[[], bool],  # noqa: ARG002 - a default
+    ) -> None:
+        """Cancel the runs of a command that this signal has ended. A scheduler that can do so gives
+        it to their agents, and kills what is left once `is_urgent` turns true."""
+        self.cancel(runs)
+
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:  # noqa: ARG002 - a default
         """Return what its books have by run id, of those runs that it knows; one question for all.
 
@@ -338,7 +353,7 @@ class Scheduler(ABC):
         somebody at a terminal. Raises SchedulerError where that cannot be done."""
         raise SchedulerError(
             f"{self.title} has no command that enters a running job",
-            hint=f"where the site allows it, ssh {host} -t {shlex.join(command)}",
+            hint=f"where the site allows it, ssh {host} -t {shlex.quote(shlex.join(command))}",
         )
 
     def source_of(self, run: Run) -> Source | None:  # noqa: ARG002 - a default

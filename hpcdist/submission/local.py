@@ -9,11 +9,12 @@ import msgspec
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
-from hpcdist.runs import untold
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.layout import single_job
 from hpcdist.submission.plan import PlannedSubmission, plan_now
 from hpcdist.submission.submit import Submission
@@ -44,6 +45,10 @@ class Follower:
 
     def ended(self, end: PointEnd) -> None:
         """Show that a point has ended, or could not be started."""
+
+    def end(self, running: Sequence[Run], why: BaseException) -> None:  # noqa: ARG002 - a default
+        """End what runs, for this exception."""
+        load_scheduler(LOCAL).cancel(running)
 
     def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
         """Wait until at least one of the runs has ended; return those that have."""
@@ -76,7 +81,6 @@ class LocalSweep:
         make_runs_folder(runs)
         submission = Submission(planned.stored(runs), runs, command)
         submission.write_sweep()
-        submission.expect_end()
         return cls(submission)
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
@@ -113,12 +117,10 @@ class LocalSweep:
                     del gpus[index]
                     ends.append(end)
                     follower.ended(end)
-        except BaseException:
-            for index, run in running.items():
-                self.planned.runs[index].scheduler.cancel([run])
+        except BaseException as error:
+            if running:
+                follower.end([*running.values()], error)
             raise
-        finally:
-            untold.note_over(self.places.path.parent, self.places.id)
         return sorted(ends, key=lambda end: end.index)
 
     def _start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:

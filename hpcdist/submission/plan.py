@@ -6,7 +6,6 @@ Nothing here has an effect: every mistake at any point is found before anything 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,12 @@ from hpcdist.agent.task import AgentTask
 from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
-from hpcdist.cluster.channels import check_channels, own_channels
-from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
+from hpcdist.cluster.channels import mail_of, parse_channel, read_address
+from hpcdist.cluster.load import CHANNELS_FLAG, NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import seal_run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -51,6 +49,8 @@ class PlannedRun:
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
         notes = [*self.loaded.notes, *self.cluster.notes]
+        if why := _why_no_mail(self.cluster, self.scheduler, self.plan.allocation):
+            notes.append(why)
         if self.cluster.name is None and self.cluster.known:
             files, names = " and ".join(self.cluster.files), ", ".join(self.cluster.known)
             notes.append(
@@ -114,7 +114,7 @@ class PlannedRun:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
         job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
-        agents = [AgentTask(str(run.path), self.scheduler.name, seal_run(run)) for run in runs]
+        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
     def prepare(self) -> None:
@@ -271,10 +271,9 @@ def plan_run(
         launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
         job = msgspec.structs.replace(loaded.job, launch=launch)
         loaded = msgspec.structs.replace(loaded, job=job)
-    check_channels(own_channels(cluster.profile.notify))
+    _check_channels(cluster, chosen, allocation)
     with _located(loaded):
         load_workload(loaded.job).check()
-        loaded = _settle_trackers(loaded, cluster)
         loaded, container_notes = settle_container(loaded, cluster, chosen)
         if allocation is None:
             plan = chosen.plan(loaded.job, cluster.profile)
@@ -296,6 +295,40 @@ def plan_run(
         workspace=workspace,
         container_notes=container_notes,
     )
+
+
+def _check_channels(
+    cluster: LoadedProfile, scheduler: Scheduler, allocation: Allocation | None
+) -> None:
+    """Raise UserError for a channel that could not tell anything."""
+    why = _why_no_mail(cluster, scheduler, allocation)
+    if why is not None and cluster.origins["notify"] == CHANNELS_FLAG:
+        raise UserError(f"--{why}", hint="give --notify apprise:... or command:...")
+    for kind, reference in map(parse_channel, cluster.profile.notify):
+        if kind != "apprise":
+            continue
+        if not scheduler.shares_files:
+            raise UserError(
+                f"notify: apprise needs a variable or a file of yours, and the nodes of "
+                f"{scheduler.title} have neither",
+                hint="leave it out, or name a command that the nodes have",
+            )
+        read_address(reference)
+        if importlib.util.find_spec("apprise") is None:
+            raise UserError(
+                "notify: the package apprise is not there",
+                hint="install it: pip install 'hpcdist[notify]'",
+            )
+
+
+def _why_no_mail(
+    cluster: LoadedProfile, scheduler: Scheduler, allocation: Allocation | str | None
+) -> str | None:
+    """Return why nothing is mailed at the end of a run whose user wants it; None where it is."""
+    if mail_of(cluster.profile.notify) is None or (scheduler.mails and allocation is None):
+        return None
+    who = scheduler.title if allocation is None else "a step in an allocation"
+    return f"notify: mail comes from a scheduler, and {who} sends none"
 
 
 def plan_points(
@@ -329,7 +362,6 @@ def plan_points(
         if same := by_shape.get(shape) or by_shape.get(code):
             with _located(loaded):
                 load_workload(job).check()
-                loaded = _settle_trackers(loaded, same.cluster)
                 loaded, container_notes = settle_container(loaded, same.cluster, same.scheduler)
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):
@@ -376,40 +408,3 @@ def _located(loaded: LoadedJob) -> Iterator[None]:
         yield
     except JobError as error:
         raise locate(loaded, error) from None
-
-
-# Trackers.
-
-
-_TRACK_KEY = "record.track"
-_MLFLOW_VARIABLE = "MLFLOW_TRACKING_URI"
-
-
-def _settle_trackers(loaded: LoadedJob, cluster: LoadedProfile) -> LoadedJob:
-    """Return the job with the trackers that it is followed in.
-
-    Raises JobError, beginning with the key, where a package or an address is missing.
-    """
-    job, profile = loaded.job, cluster.profile
-    names = job.record.track
-    if names is None:
-        names = profile.track or None
-    is_here = job.container.image is None and profile.python is None
-    for name in names or ():
-        if is_here and importlib.util.find_spec(name) is None:
-            raise JobError(
-                f"{_TRACK_KEY} has {name}, whose package is not installed here",
-                hint=f"install it: pip install 'hpcdist[{name}]'",
-            )
-    if "mlflow" in (names or ()) and not _has_address(profile.environment):
-        raise JobError(
-            f"{_TRACK_KEY} has mlflow, and {_MLFLOW_VARIABLE} is not set",
-            hint=f"export {_MLFLOW_VARIABLE}=http://HOST:5000, or a database: "
-            "sqlite:////PATH/mlflow.db",
-        )
-    record = msgspec.structs.replace(job.record, track=names)
-    return msgspec.structs.replace(loaded, job=msgspec.structs.replace(job, record=record))
-
-
-def _has_address(environment: dict[str, str]) -> bool:
-    return bool(os.environ.get(_MLFLOW_VARIABLE) or environment.get(_MLFLOW_VARIABLE))

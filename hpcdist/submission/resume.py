@@ -24,16 +24,14 @@ from hpcdist.base.errors import (
     UserError,
 )
 from hpcdist.base.secrets import HIDDEN
-from hpcdist.cluster.channels import own_channels
 from hpcdist.cluster.load import LoadedProfile, load_profile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
 from hpcdist.monitor.ends import wait_until_free
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
-from hpcdist.runs import untold
 from hpcdist.runs.run import Run, check_own
-from hpcdist.runs.spec import DrillPlan, RunSpec
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import claim_file
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
@@ -65,7 +63,7 @@ def look_at(run: Run) -> Ended:
 
     Raises UserError where it goes on, or is done; SchedulerError where that is not known.
     """
-    check_own(run.path)
+    check_own(run.path, "resume")
     condition = run_conditions([run])[run.id]
     verdict = run.read_verdict() or end_verdict(run, condition)
     if condition.state == "unknown":
@@ -175,11 +173,8 @@ def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
 # In the same directory.
 
 
-def resume(
-    run: Run, ended: Ended, planned: PlannedRun, *, drill: DrillPlan | None = None
-) -> list[str]:
-    """Give the next life of a run to its scheduler; return what that had to say. `drill` has what
-    this life is to be disturbed by: nothing, unless a drill goes on.
+def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
+    """Give the next life of a run to its scheduler; return what that had to say.
 
     Where it is refused, the run is as it was, unless the error is a SubmissionUnclearError. Waits
     for the end of the former job, whose script may be doing its last; raises SchedulerError where
@@ -201,18 +196,9 @@ def resume(
         environment=target.environment | {FORMER_LIVES_VARIABLE: str(lives)},
     )
     with _reopened(run, ended.verdict):
-        spec = msgspec.structs.replace(ended.spec, job_name=name, drill=drill)
+        spec = msgspec.structs.replace(ended.spec, job_name=name)
         write_spec(run, planned, spec)
-        is_to_tell = ended.spec.sweep is None and own_channels(planned.cluster.profile.notify)
-        is_new = bool(is_to_tell) and untold.expect(run.path.parent, run.id)
-        try:
-            return planned.hand_over(target, [run])
-        except SubmissionUnclearError:
-            raise
-        except BaseException:
-            if is_new:  # its user was told of the end that it has again
-                untold.forget(run.path.parent, run.id)
-            raise
+        return planned.hand_over(target, [run])
 
 
 @contextmanager

@@ -19,14 +19,11 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.cluster.channels import own_channels
 from hpcdist.job.spec import job_to_dict
-from hpcdist.machine.command import call_command
-from hpcdist.runs import untold
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import Run, cannot_write, delete_folder, make_unique_folder, slug
+from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import (
-    DrillPlan,
     GitState,
     JobSource,
     RunSpec,
@@ -41,7 +38,7 @@ from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
-_GIT_TIMEOUT_S = 5.0
+_GIT_LIMIT_S = 5.0
 
 
 def submit(
@@ -51,19 +48,17 @@ def submit(
     command: Sequence[str],
     dependencies: Sequence[Dependency] = (),
     summary_task: MakeTask | None = None,
-    drill: DrillPlan | None = None,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
-    `command` is how the user asked for it, for spec.json; `drill` what the runs are to be disturbed
-    by. An error before the first job is accepted
+    `command` is how the user asked for it, for spec.json. An error before the first job is accepted
     leaves nothing behind, unless it is a SubmissionUnclearError. After one later, what the
     scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
     says so.
     """
     check_waits(planned, dependencies, summary_after=summary_task is not None)
     make_runs_folder(runs)
-    submission = Submission(planned.stored(runs), runs, command, drill=drill)
+    submission = Submission(planned.stored(runs), runs, command)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
@@ -89,8 +84,6 @@ class Submission:
         planned: PlannedSubmission,
         runs: Path,
         command: Sequence[str],
-        *,
-        drill: DrillPlan | None = None,
     ) -> None:
         """`planned` is stored already, and `runs` the folder of the runs."""
         self.planned = planned
@@ -102,7 +95,7 @@ class Submission:
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
         self._command = _without_secrets(list(command), planned.runs)
-        self._surroundings = msgspec.structs.replace(surroundings_now(), drill=drill)
+        self._surroundings = surroundings_now()
         self._created_s = time.time()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
@@ -129,12 +122,6 @@ class Submission:
         for job in self.layout:
             for task, index in enumerate(job.points):
                 self.make_run(index, self.planned.runs[index], job, task)
-        self.expect_end()
-
-    def expect_end(self) -> None:
-        """Note that the user wants to be told of the end: before that can come."""
-        if own_channels(self.planned.runs[0].cluster.profile.notify):
-            untold.expect(self.places.path.parent, self.id)
 
     def make_run(self, index: int, planned: PlannedRun, job: LaidOutJob, task: int = 0) -> None:
         """Make the directory of a point's run, which is a task of a job."""
@@ -211,10 +198,8 @@ class Submission:
         for run in self.runs:
             if run.id not in theirs:
                 delete_folder(run.path)
-        if not theirs:
-            untold.forget(self.places.path.parent, self.id)
-            if self.places.sweep is not None:
-                delete_folder(self.places.path)
+        if not theirs and self.places.sweep is not None:
+            delete_folder(self.places.path)
 
     def what_is_left(self, error: BaseException) -> SchedulerError | None:
         """Return the error that says what the scheduler has, or may have; None: nothing."""
@@ -346,17 +331,15 @@ def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
 
 
 def git_state() -> GitState | None:
-    """Return commit, branch and changes of the working directory; None outside git."""
+    """Return commit and changes of the working directory; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = call_command(["git", "--no-optional-locks", *status], timeout_s=_GIT_TIMEOUT_S)
-    except SchedulerError:  # it is not installed, or does not answer
+    try:  # git starts one of its own in a submodule, by the settings there
+        done = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
+    except HpcdistError:  # it is not installed, or does not answer
         return None
     if done.returncode != 0:
         return None
-    lines = done.stdout.splitlines()
+    lines = done.stdout.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
-    return GitState(
-        commit=headers.get("branch.oid"), branch=headers.get("branch.head"), dirty=bool(changed)
-    )
+    return GitState(commit=headers.get("branch.oid"), dirty=bool(changed))

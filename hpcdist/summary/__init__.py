@@ -5,7 +5,6 @@
     figures   what one run came to: `RunFigures`
     compare   which runs can be compared, and what they came to beside each other: `RunSummary`
     report    a `Summary` as text, page, Markdown, CSV and pictures
-    export    the same runs for TensorBoard and MLflow
 
 What comes after read and before report is pure. Nothing here imports torch, numpy is imported to
 draw only, and only report imports rich.

@@ -139,14 +139,13 @@ class Progress:
         return bool(setting.every_epochs or setting.every_steps) and self.saved != self.position
 
     def should_stop(self) -> bool:
-        return self.context.progress is not None and self.context.progress.should_stop()
+        return self.context.progress.should_stop()
 
     # What is told.
 
     def tell_alive(self) -> None:
         """Tell the agent that the rank makes progress, though no step is done."""
-        if self.context.progress is not None:
-            self.context.progress.alive()
+        self.context.progress.alive()
 
     def note(self, message: str | None) -> None:
         """Note what holds for all ranks, once."""

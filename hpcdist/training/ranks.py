@@ -25,8 +25,7 @@ from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.digest import Digester, make_digester
 from hpcdist.rank.flops import count_flops, write_flops
-from hpcdist.rank.granting import Wishes
-from hpcdist.rank.profiling import StepProfiler, make_profiler
+from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
@@ -114,7 +113,7 @@ class TrainingRank:
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
-        self._profiler: StepProfiler | None = None
+        self._profiler: Profiler | None = None
         self._digester: Digester | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
@@ -136,8 +135,7 @@ class TrainingRank:
     def start_timer(self) -> None:
         first_step = self.progress.position.step
         self.timer = make_timer(self.context, first_step=first_step)
-        self.timer.heed(Wishes(self.context, self.timer))
-        self._profiler = make_profiler(self.context, self.timer)
+        self._profiler = Profiler(self.context, self.timer)
         self._digester = make_digester(self.context, self.timer, self.model, first_step=first_step)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:

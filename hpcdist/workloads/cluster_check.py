@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 from hpcdist.base.text import number_of, show_bytes
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext
@@ -31,9 +30,9 @@ _MAX_TIME_S = 1.0
 class CheckWorkload(Workload[CheckJob]):
     """Every rank records where it is, and all of them measure one all-reduce."""
 
-    def preload(self) -> Preload:
+    def preload(self) -> list[str]:
         """Return torch, and what measures the all-reduce."""
-        return Preload(steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"])
+        return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
 
     def run(self, context: RankContext) -> None:
         """Record this rank's place, meet the others, and measure an all-reduce of all ranks.

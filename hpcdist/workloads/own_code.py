@@ -5,37 +5,90 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
+from hpcdist.base.files import read_bytes
 from hpcdist.job.accelerate import note_on_default_file
-from hpcdist.job.files import find_main, unpacked
+from hpcdist.job.files import MOST_SOURCE_BYTES, find_main
 from hpcdist.job.function import load_call
-from hpcdist.job.imports import Preload, heavy_imports, notes_on_program
-from hpcdist.job.own_ranks import note_on_multirun
+from hpcdist.job.preload import heavy_imports
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.function_outcome import write_outcome
-from hpcdist.workloads.main_module import put_first, run_as_main, run_module
+from hpcdist.workloads.main_module import (
+    put_first,
+    run_as_main,
+    run_module,
+    the_program_is_above_and_hpcdist_below,
+)
 
 _SIGNAL_BASE = 128
 """A shell adds this to the number of the signal that ended a program."""
 
 
-def _notes_on(path: Path, job: ScriptJob, *, first_on_path: Path | None = None) -> list[str]:
-    notes = notes_on_program(path, first_on_path=first_on_path, num_ranks=job.num_ranks)
+_STARTS_RANKS = re.compile(
+    rb"^[^#'\"\n]*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",
+    re.MULTILINE,
+)
+_KNOWS_LAUNCHERS = re.compile(
+    rb"""["'](LOCAL_RANK|RANK|WORLD_SIZE)["'](?!\]\s*=[^=])|is_torchelastic_launched"""
+)
+"""Text by which a program reads what launchers set, or asks for one."""
+_IMPORTS_HYDRA = re.compile(r"^\s*(import|from)\s+hydra\b", re.MULTILINE)
+
+
+def _check_own_ranks(path: Path, job: ScriptJob) -> None:
+    """Raise JobError for a program that starts its ranks itself: under a launcher these wait for
+    each other forever."""
+    if job.num_ranks == 1 or job.force:
+        return
+    source = b""
+    with contextlib.suppress(OSError):  # it is read again where it runs
+        source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
+    call = _STARTS_RANKS.search(source)
+    if call is None or _KNOWS_LAUNCHERS.search(source):
+        return
+    line = source.count(b"\n", 0, call.start(1)) + 1
+    raise JobError(
+        f"{path.name}, line {line} starts ranks by {call[1].decode()}, as hpcdist does: each rank "
+        "would start all of them again, and these would wait for each other forever",
+        hint="call the function that it starts once in each rank, with RANK and LOCAL_RANK of the "
+        "environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --force starts it "
+        "as it is",
+    )
+
+
+def note_on_multirun(path: Path, arguments: Sequence[str], *, num_ranks: int) -> str | None:
+    """Return a note on a program of several ranks that has Hydra do a sweep: each of them would."""
+    if num_ranks == 1 or not {"-m", "--multirun"}.intersection(arguments):
+        return None
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:  # it is read again where it runs
+        return None
+    if _IMPORTS_HYDRA.search(text) is None:
+        return None
+    return (
+        "Hydra's --multirun has every rank do the whole sweep, job after job; a run for each "
+        "combination: --sweep 'args=[lr=0.1],[lr=0.01]'"
+    )
+
+
+def _notes_on(path: Path, job: ScriptJob) -> list[str]:
     multirun = note_on_multirun(path, job.args, num_ranks=job.num_ranks)
     default = None if job.accelerate else note_on_default_file(path)
-    return notes + [note for note in (multirun, default) if note]
+    return [note for note in (multirun, default) if note]
 
 
 class ScriptWorkload(Workload[ScriptJob]):
@@ -44,30 +97,27 @@ class ScriptWorkload(Workload[ScriptJob]):
     A folder or a zip file with a `__main__.py` is a script too: `python folder args`.
     """
 
+    def check(self) -> None:
+        _check_own_ranks(self._main_file(), self.job)
+
     def notes(self) -> list[str]:
-        with self._source() as path:
-            return _notes_on(path, self.job)
+        return _notes_on(self._main_file(), self.job)
 
-    def preload(self) -> Preload:
-        """Return the heavy modules that the script imports, found without running it."""
-        with self._source() as path:
-            return heavy_imports(path)
+    def preload(self) -> list[str]:
+        """Return the heavy modules that the script imports, found without running it; for what is
+        in a zip file, OSError."""
+        return heavy_imports(self._main_file())
 
-    @contextlib.contextmanager
-    def _source(self) -> Iterator[Path]:
-        """The file that is run; of a folder or a zip file, its main program."""
+    def _main_file(self) -> Path:
+        """Return the file that is run; of a folder or a zip file, its main program."""
         main = find_main(self.job.script)
-        if main is None:
-            yield Path(self.job.script)
-            return
-        assert main.origin is not None
-        with unpacked(Path(main.origin)) as (source, _):
-            yield source
+        return Path(self.job.script if main is None else main.origin or "")
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
         path = str(Path(self.job.script))
         sys.argv = [path, *self.job.args]
+        sys.orig_argv = [sys.executable, "-u", *sys.argv]  # programs execute it to start again
         main = find_main(path)
         if main is not None:
             put_first(path)
@@ -86,14 +136,16 @@ class ScriptWorkload(Workload[ScriptJob]):
 class ModuleWorkload(Workload[ModuleJob]):
     """A module, run as `python -m package.module args` would run it."""
 
-    def notes(self) -> list[str]:
-        with unpacked(Path(self.job.script)) as (source, root):
-            return _notes_on(source, self.job, first_on_path=root or Path.cwd())
+    def check(self) -> None:
+        _check_own_ranks(Path(self.job.script), self.job)
 
-    def preload(self) -> Preload:
-        """Return the heavy modules that the module imports, found without running it."""
-        with unpacked(Path(self.job.script)) as (source, root):
-            return heavy_imports(source, first_on_path=root or Path.cwd())
+    def notes(self) -> list[str]:
+        return _notes_on(Path(self.job.script), self.job)
+
+    def preload(self) -> list[str]:
+        """Return the heavy modules that the module imports, found without running it; for what is
+        in a zip file, OSError."""
+        return heavy_imports(Path(self.job.script), Path.cwd())
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before, as python does."""
@@ -101,6 +153,7 @@ class ModuleWorkload(Workload[ModuleJob]):
             put_first(os.getcwd())
         sys.argv = ["-m", *self.job.args]  # as python has it while it looks for the module
         name = self.job.module
+        sys.orig_argv = [sys.executable, "-u", "-m", name, *self.job.args]
         spec = find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = find_spec(f"{name}.__main__")
@@ -140,8 +193,7 @@ class ProgramWorkload(Workload[ProgramJob]):
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        if context.progress is not None:
-            context.progress.finish()  # from now on only the program can say that it has failed
+        context.progress.finish()  # from now on only the program can say that it has failed
         try:
             os.execve(command[0], command, os.environ)  # noqa: S606 - it is what the user asked for
         except OSError as error:
@@ -154,20 +206,8 @@ class ProgramWorkload(Workload[ProgramJob]):
 class FunctionWorkload(Workload[FunctionJob]):
     """A function that was submitted from Python; the call was pickled before its job was made."""
 
-    def notes(self) -> list[str]:
-        if self.job.source is None:
-            return []
-        return notes_on_program(Path(self.job.source), function=self.job.function)
-
-    def preload(self) -> Preload:
-        """Return the heavy modules that the function's file imports; where it names none, those
-        that were imported where the function was submitted."""
-        in_file = Preload()
-        if self.job.source is not None:
-            with contextlib.suppress(OSError, SyntaxError, ValueError):  # a notebook's may be gone
-                in_file = heavy_imports(Path(self.job.source), function=self.job.function)
-        has_any = in_file.steps or in_file.left_out
-        return in_file if has_any else Preload(steps=[*self.job.modules])
+    def preload(self) -> list[str]:
+        return self.job.modules
 
     def run(self, context: RankContext) -> None:
         """Call the function, and keep what it returns or raises."""
@@ -175,9 +215,11 @@ class FunctionWorkload(Workload[FunctionJob]):
         # Import as the submitting process did; what is there already keeps its place.
         sys.path[:0] = [folder for folder in self.job.python_path if folder not in sys.path]
         sys.argv = [self.job.source or self.job.function]  # without the arguments of the agent
+        again = "raise SystemExit('a submitted function cannot be executed again')"
+        sys.orig_argv = [sys.executable, "-c", again]
         try:
             function, args, kwargs = load_call(context.run.function_file)
-            value = function(*args, **kwargs)
+            value = the_program_is_above_and_hpcdist_below(function, *args, **kwargs)
         except SystemExit as leaving:
             if leaving.code in {None, 0}:
                 keep("returned", None)

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
@@ -70,11 +69,10 @@ class _Training(Workload[TrainingJobT]):
 class LightningWorkload(_Training[LightningJob]):
     """Training by PyTorch Lightning's Trainer."""
 
-    def preload(self) -> Preload:
+    def preload(self) -> list[str]:
         """Return Lightning, which takes longer to import than torch itself, and what it needs."""
         fsdp = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
-        modules = ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
-        return Preload(steps=[*modules])
+        return ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
 
     def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:
         from hpcdist.training.lightning.fit import fit
@@ -85,11 +83,11 @@ class LightningWorkload(_Training[LightningJob]):
 class TrainWorkload(_Training[TrainJob]):
     """Training by the torch loop of this package."""
 
-    def preload(self) -> Preload:
+    def preload(self) -> list[str]:
         """Return the loop, which imports torch, and what the strategy and the data need."""
         fsdp = ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
         modules = fsdp if self.job.strategy == "fsdp" else []
-        return Preload(steps=["hpcdist.training.loop", *modules, *training_modules(self.job)])
+        return ["hpcdist.training.loop", *modules, *training_modules(self.job)]
 
     def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:  # noqa: ARG002
         from hpcdist.training.loop import train

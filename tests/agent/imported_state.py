@@ -23,7 +23,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpcdist.job.imports import PRELOADED_PACKAGES
+from hpcdist.job.preload import PRELOADED_PACKAGES
 from hpcdist.rank.import_state import renew_import_state
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))

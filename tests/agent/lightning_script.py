@@ -1,6 +1,6 @@
-"""A user's script with Lightning, as written for torchrun; the Trainer's options as JSON.
+"""A user's script with Lightning, as written for torchrun; the Trainer's other options as JSON.
 
-Trains over all ranks, tests on one device, and makes Fabrics.
+Trains over all ranks, tests on one device, and makes a Fabric.
 """
 
 import json
@@ -30,8 +30,10 @@ class Model(LightningModule):
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
+KINDS = {"devices": "LOCAL", "num_nodes": "GROUP"}
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-trainer = Trainer(max_epochs=1, **QUIET, **json.loads(sys.argv[1]))
+SIZE = {name: int(os.environ[f"{kind}_WORLD_SIZE"]) for name, kind in KINDS.items()}
+trainer = Trainer(max_epochs=1, **QUIET, **SIZE | json.loads(sys.argv[1]))
 model = Model()
 trainer.fit(model, DataLoader(data, batch_size=4))
 testing = Trainer(devices=1, **QUIET)
@@ -48,9 +50,7 @@ told = {
     "world_size": trainer.world_size,
     "steps": trainer.global_step,
     "testing": [testing.world_size, *testing.num_test_batches],
-    "fabric": summed(Fabric()),
-    "fabric_of_one": summed(Fabric(devices=1)),
-    "variables": [name for name in os.environ if name.startswith(("PL_", "LT_"))],
+    "fabric": summed(Fabric(**SIZE)),
     "weights": model.net.weight.tolist(),
 }
 print("told:", json.dumps(told))

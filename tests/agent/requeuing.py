@@ -9,6 +9,7 @@ class TestRequeuer:
     __test__ = False
     can_requeue = True
     patience_s = 100.0
+    kill_wait_s = 30.0
 
     def __init__(self, run_path):
         self._path = run_path

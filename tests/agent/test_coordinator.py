@@ -1,5 +1,6 @@
 """The coordinator by itself: messages and time in, messages and one verdict out."""
 
+import signal
 from dataclasses import dataclass, field
 
 import pytest
@@ -68,6 +69,7 @@ class Cluster:
             ranks_per_node=self.ranks,
             max_restarts=self.restarts,
             grace_s=0.5,
+            most_grace_s=0.2,
             join_timeout_s=30,
             backend="auto",
             send=lambda node, message: self.sent.append((node, message)),
@@ -319,6 +321,14 @@ def test_cancel_wins_while_nothing_has_failed(stage):
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
     assert "start" not in cluster.received(0) or stage in {"running", "dumping"}
+
+
+def test_ranks_of_a_job_that_is_killed_have_the_time_that_the_scheduler_leaves():
+    cluster = Cluster(nodes=1)
+    cluster.run()
+    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
+    _, order = cluster.sent[-1]
+    assert (order.signal, order.grace_s) == (signal.SIGINT, 0.2)
 
 
 def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_failure():
@@ -695,19 +705,3 @@ def test_a_rank_that_sees_another_world_ends_the_run_with_what_differs():
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "launch"
     assert cluster.verdict.message == "rank 1 on host1 sees WORLD_SIZE=4, must be 2"
-
-
-def test_silence_means_nothing_while_a_debugger_holds_a_rank():
-    cluster = Cluster()
-    cluster.run()
-    debugged = [messages.Debugged(attempt=0, holds=holds) for holds in (True, False)]
-    cluster.tell(1, debugged[0])
-    cluster.sent.clear()
-    for silent in (messages.Silent(attempt=0, rank=0), messages.Quiet(attempt=0, quiet_s=900.0)):
-        cluster.tell(0, silent)
-    assert cluster.sent == []
-    cluster.tell(1, debugged[1])
-    assert {kind_of(message) for _, message in cluster.sent} == {"forgive"}
-    cluster.wait(10)
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
-    assert kind_of(cluster.sent[-1][1]) == "dump"

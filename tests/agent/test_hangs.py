@@ -1,5 +1,6 @@
 """The verdict on a hang names the collective operation, and the rank that never reached it."""
 
+import random
 import time
 
 import msgspec
@@ -7,10 +8,11 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.outcome.collectives import find_standstills, to_blame
+from hpcdist.agent.outcome.collectives import describe, find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
 from hpcdist.monitor.progress import RunningRun
+from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import (
     Collectives,
     GroupRecord,
@@ -18,7 +20,7 @@ from hpcdist.rank.collectives import (
     collectives_of,
     recorder_environment,
 )
-from hpcdist.rank.inquiry import MOST_ANSWER_BYTES, Inquiry
+from hpcdist.rank.inquiry import MOST_ANSWER_BYTES
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
@@ -197,6 +199,35 @@ def test_the_rank_that_never_reached_an_operation_is_to_blame(accounts, blamed):
     assert to_blame(find_standstills(accounts, accounts)) == blamed
 
 
+def test_any_account_of_collectives_gives_a_sentence_or_is_refused():
+    numbers = random.Random(7)
+    for _ in range(2000):
+        values = {
+            rank: {"groups": [made_up_group(numbers) for _ in range(numbers.randrange(3))]}
+            for rank in range(numbers.randrange(4))
+        }
+        accounts = msgspec.convert(values, dict[int, Collectives])
+        describe(find_standstills(accounts, range(3), mute=[2]), {0: "a.py:1"})
+    for time_s in (1e308, -1.0):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"number": 1, "name": "a", "begun_s": time_s}, Operation)
+
+
+def made_up_group(numbers):
+    operations = [
+        {
+            "number": numbers.choice([-1, 0, 1, 1, 2**62]),
+            "name": numbers.choice(["all_reduce", "all_gather", ""]),
+            "sizes": [[numbers.randrange(3)]] * numbers.randrange(3),
+            "dtypes": ["Float"] * numbers.randrange(3),
+            "is_done": numbers.random() < 0.5,
+        }
+        for _ in range(numbers.randrange(5))
+    ]
+    ranks = numbers.choice([None, [], [0, 0, 9], [1]])
+    return {"name": numbers.choice("01"), "ranks": ranks, "operations": operations}
+
+
 def test_a_rank_that_waits_elsewhere_for_another_one_is_not_to_blame():
     """0 waits for 1 in the first group, and 1 for 2 in the second, where nobody is."""
     accounts = {
@@ -264,14 +295,14 @@ def test_a_recorder_that_the_user_has_set_stays(name):
 
 
 def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
-    inquiry = Inquiry(2)
-    inquiry.desk(0).attend(lambda _: b"x" * (1 << 20))
-    inquiry.desk(1).attend(msgspec.json.decode)
+    board = ProgressBoard(2)
+    board.desk(0).attend(lambda: b"x" * (1 << 20))
+    board.desk(1).attend({}.popitem)
     for local_rank in (0, 1):
-        inquiry.desk(local_rank).ask(b"{")
-    assert len(wait_for(inquiry.desk(0).answer)) == MOST_ANSWER_BYTES
-    inquiry.clear()
-    assert (inquiry.desk(0).answer(), inquiry.desk(1).answer()) == (None, None)
+        board.desk(local_rank).ask()
+    assert len(wait_for(board.desk(0).answer)) == MOST_ANSWER_BYTES
+    board.clear()
+    assert (board.desk(0).answer(), board.desk(1).answer()) == (None, None)
 
 
 PAUSES = """

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 OPEN_FILES = """
-import csv, ctypes, gzip, logging, os, sys, threading, time, types
+import csv, ctypes, gzip, logging, os, signal, sys, threading, time, types
 from pathlib import Path
 
 folder = Path(sys.argv[1], os.environ["RANK"])
@@ -26,7 +26,8 @@ class Logger:
 
 class Writer:
     def __init__(self, name):
-        self.name, self.rows, self.itself = name, [], self  # a cycle, as many have
+        self.name, self.rows = name, []
+        self.itself = self if "handler" not in sys.argv else None  # a cycle, as many have
 
     def __del__(self):
         Path(folder, self.name).write_text(",".join(self.rows))
@@ -57,6 +58,8 @@ if "thread" in sys.argv:
     started = threading.Event()
     threading.Thread(target=in_thread, daemon=True).start()
     started.wait()
+if "handler" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: in_thread())  # it keeps the names of this module
 print("told")
 ctypes.CDLL(None).puts(b"held back by C")
 if "raise" in sys.argv:
@@ -70,7 +73,9 @@ if "exit" in sys.argv:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [((), 0), (("raise",), 1), (("exit",), 3)], ids=["well", "raise", "exit"]
+    ("how", "code"),
+    [((), 0), (("handler",), 0), (("raise",), 1), (("exit",), 3)],
+    ids=["well", "handler", "raise", "exit"],
 )
 def test_what_a_rank_has_open_at_its_end_is_written(launch, write_script, tmp_path, how, code):
     launched = launch(write_script(OPEN_FILES), tmp_path / "out", *how, gpus=2)
@@ -138,6 +143,9 @@ def test_a_failed_rank_whose_threads_hang_has_written_its_files(launch, write_sc
 AT_THE_END = """
 import os, sys, time
 
+unflushed = open(sys.argv[2], "w")
+unflushed.write("whole")
+
 class Last:
     def __del__(self, how=sys.argv[1], sleep=time.sleep, kill=os.kill, pid=os.getpid()):
         sleep(1000) if how == "hang" else kill(pid, 11)
@@ -146,17 +154,21 @@ last = Last()
 """
 
 
-def test_a_crash_of_a_destructor_is_told_and_fails_no_run(launch, write_script):
-    launched = launch(write_script(AT_THE_END), "crash", gpus=2)
+def test_a_crash_at_the_end_is_hpcdists_and_loses_nothing(launch, write_script, tmp_path):
+    launched = launch(write_script(AT_THE_END), "crash", tmp_path / "file", gpus=2)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)
-    assert verdict.remark == ("ranks 0 and 1 crashed at the end (SIGSEGV), after the work was done")
+    assert verdict.remark == (
+        "hpcdist's end of ranks 0 and 1 crashed (SIGSEGV), after the program was done and its "
+        "files were written"
+    )
+    assert (tmp_path / "file").read_text() == "whole"
     assert launched.events(0)[-1]["status"] == "done"
 
 
-def test_a_rank_that_hangs_at_its_end_is_ended_and_told(launch, write_script):
+def test_a_rank_that_hangs_at_its_end_is_ended_and_told(launch, write_script, tmp_path):
     change = "forked_agents:wait_briefly_at_the_end"
-    launched = launch(write_script(AT_THE_END), "hang", change=change)
+    launched = launch(write_script(AT_THE_END), "hang", tmp_path / "file", change=change)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)
     assert verdict.message == (

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 from waiting import wait_for
 
-from hpcdist.agent import own_ranks, signs
-from hpcdist.agent.own_ranks import OwnRanks
+from hpcdist.agent import signs
 from hpcdist.agent.signs import WorkSigns
 from hpcdist.agent.stacks import Stacks
 from hpcdist.rank.board import ProgressBoard
@@ -80,39 +78,3 @@ def test_steps_output_files_and_processes_below_are_signs_of_work_and_cpu_time_a
     assert rank.signs.spins(0)
     rank.signs.forgive()
     assert rank.look() == LOOK_S
-
-
-SPAWNS = """
-import multiprocessing, sys, time
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-    waiting = multiprocessing.Process(target=time.sleep, args=(1000,), daemon=True)
-    waiting.start()
-    sys.stdin.read()
-"""
-
-
-def test_ranks_that_wait_for_ranks_of_their_own_are_known_until_they_join(tmp_path, monkeypatch):
-    clock = SimpleNamespace(now_s=1000.0)
-    monkeypatch.setattr(own_ranks, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    board = ProgressBoard(1)
-    found = OwnRanks(board)
-    (tmp_path / "spawns.py").write_text(SPAWNS)
-    with subprocess.Popen(
-        [sys.executable, "-ES", tmp_path / "spawns.py"], stdin=subprocess.PIPE
-    ) as process:
-
-        def look():
-            clock.now_s += 5
-            return found.look({0: process.pid})
-
-        assert look() is None
-        while look() is not True:  # the processes must have begun, and be idle
-            assert clock.now_s < 1600.0
-            time.sleep(0.2)
-        assert look() is None
-        board.desk(0).attend(lambda _: b"")
-        assert look() is False
-        found.begin()
-        clock.now_s += 1000
-        assert look() is None

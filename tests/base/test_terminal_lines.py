@@ -2,6 +2,7 @@
 
 import io
 import re
+import tracemalloc
 
 import pytest
 from tqdm import tqdm
@@ -209,6 +210,20 @@ def test_a_line_without_an_end_is_cut_so_that_memory_stays_bounded():
     given = [line for _ in range(30) for line in live.feed(b"x" * 100_000)] + live.finish()
     assert sum(map(len, given)) == 3_000_000
     assert max(map(len, given)) < 1_000_000
+
+
+@pytest.mark.parametrize("go_on", ["\n", "\x1b[A\r"], ids=["down", "up"])
+def test_long_lines_in_long_styles_take_little_memory(go_on):
+    """The cursor has come back from far below, so that all rows wait for it."""
+    live = TerminalLines()
+    live.feed(b"\n" * 70 + b"\x1b[60A" + b"\x1b[%sm" % (b"1;" * 24) * 8)
+    tracemalloc.start()
+    for _ in range(60):
+        live.feed(("x" * 60_000 + go_on).encode())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+    assert sum(map(len, live.finish())) < 10_000_000
 
 
 def test_many_lines_at_once_are_all_there_in_order_whatever_the_bars_between_them():

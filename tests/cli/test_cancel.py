@@ -14,6 +14,7 @@ from hpcdist.api import SubmittedRun
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.cli.cancel import cancel
+from hpcdist.cli.main import main
 from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, check_own, find_run
 from hpcdist.runs.spec import Submission, SweepSpec
@@ -68,12 +69,20 @@ def cancelled(runs, *names):
 
 
 @needs_root
+@pytest.mark.parametrize("verb", ["cancel", "resume", "stacks", "profile", "attach"])
+def test_a_foreign_run_is_refused_by_the_verb_that_was_typed(runs, capfd, verb):
+    run = make_run(runs, "ddp-1", owner=NOBODY)
+    assert main([verb, "ddp-1", "--runs", str(runs)]) != 0
+    assert f"{run.path} belongs to nobody, and hpcdist {verb} is" in capfd.readouterr().err
+
+
+@needs_root
 def test_a_foreign_run_that_names_processes_of_the_caller_ends_none_of_them(runs, start):
     victim = start()
     run = make_run(runs, "ddp-1", process=victim, owner=NOBODY)
     done = cancelled(runs, "ddp-1")
     assert isinstance(done.exception, RunDirectoryError)
-    assert f"{run.path} belongs to nobody: a run is cancelled only by" in done.exception.message
+    assert f"{run.path} belongs to nobody, and hpcdist cancel is for" in done.exception.message
     assert victim.poll() is None
     with pytest.raises(RunDirectoryError, match="belongs to nobody"):
         SubmittedRun(run).cancel()
@@ -169,7 +178,7 @@ def test_a_link_of_another_user_to_an_own_run_is_not_last(runs, reachable):
     as_nobody((runs / "ddp-2").symlink_to, newer.path)
     assert find_run(runs, "last").id == own.id
     with pytest.raises(RunDirectoryError, match="belongs to nobody"):
-        check_own(runs / "ddp-2")
+        check_own(runs / "ddp-2", "cancel")
 
 
 def make_sweep(runs, name, owner=None):

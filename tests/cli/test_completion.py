@@ -80,6 +80,9 @@ def test_runs_the_newest_first_ranks_and_files_are_offered(offered, tmp_path):
     (tmp_path / "bad\nname.py").write_text("")
     assert offered("hpcdist submit my") == ["my\\ train.py"]
     assert offered("hpcdist submit 'my") == ["my train.py"]
+    (tmp_path / "my $1.py").write_text("")
+    assert offered("hpcdist submit 'my") == ["my train.py"]
+    (tmp_path / "my $1.py").unlink()
     assert offered("hpcdist submit no") == []
     assert offered("hpcdist summary --html no") == ["notes.txt"]
     assert "runs/" in offered("hpcdist submit ")
@@ -139,6 +142,26 @@ def test_bash_completes_after_install_which_can_be_repeated(tmp_path):
     bash.wait_for("submit ddp --set train.optimizer=sgd --wait")
     bash.type(b"\x15exit\n")
     bash.finish()
+
+
+@pytest.mark.parametrize(
+    ("quote", "name"),
+    [('"', "b$(touch hacked).py"), ("'", "b'$(touch hacked)'.py"), ("", "b$(touch hacked).py")],
+    ids=["double", "single", "none"],
+)
+def test_no_name_of_a_file_is_executed_by_bash(tmp_path, quote, name):
+    environment = shell_environment(tmp_path)
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    (folder / name).write_text("")
+    bash = Terminal(InShell(folder, environment), "bash", "--norc", "-i", rows=40)
+    bash.type(b"source <(hpcdist completion bash); echo rea''dy\n")
+    bash.wait_for("ready\r\n")
+    bash.type(f"hpcdist submit --no-such-option {quote}b\t\n{quote}\n".encode())
+    bash.wait_for("o such option")
+    bash.process.kill()
+    bash.finish()
+    assert not (folder / "hacked").exists()
 
 
 def test_a_line_is_not_added_to_a_file_that_it_would_break(tmp_path):

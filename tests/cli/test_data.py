@@ -211,7 +211,7 @@ def test_help_and_check_import_no_torch():
     code = (
         "import sys; from hpcdist.cli.main import main; main(['data', '--help'])\n"
         "main(['data', 'check', 'digits'])\n"
-        "print({'torch', 'numpy', 'PIL', 'rich', 'ruamel'} & set(sys.modules))"
+        "print({'torch', 'numpy', 'PIL', 'rich', 'yaml'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -211,6 +211,12 @@ def test_a_closed_pipe_is_no_error(hpcdist):
         assert process.stderr.read() == b""
 
 
+def test_a_closed_stdout_is_no_error(hpcdist):
+    with hpcdist.start("jobs", stderr=-1, preexec_fn=lambda: os.close(1)) as process:
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
 def test_without_runs_the_lists_are_empty(hpcdist):
     assert json.loads(hpcdist("runs", "--json").stdout) == []
     assert json.loads(hpcdist("status", "--json").stdout) == []

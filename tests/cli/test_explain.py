@@ -137,6 +137,15 @@ def test_on_this_machine_every_rank_is_told_its_cpus(hpcdist):
         assert "rank 1: CPUs " in line
 
 
+def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
+    hpcdist.environment["PATH"] = str(hpcdist.folder)
+    done = hpcdist("explain", "ddp", "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "no scheduler was found" in done.stderr
+    assert "this is what --local does" in done.stderr
+    assert done.stdout == hpcdist("explain", "ddp", "--nodes", "2", "--local").stdout
+
+
 def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
     sweep = ("--sweep", "nodes=1,2 train.lr=0.1,0.2")
     done = hpcdist("explain", "ddp", "--scheduler", "slurm", *sweep)

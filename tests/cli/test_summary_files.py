@@ -88,7 +88,6 @@ def test_the_json_says_the_version_of_its_schema(user):
         (["--csv", "-", "--json"], "--csv - and --json contradict each other"),
         (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
-        (["--tensorboard", "runs/notes.txt"], "event files cannot be written: Not a directory"),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
     ],
@@ -99,15 +98,6 @@ def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_event_files_are_written_and_told(user):
-    done = user("summary", "--tensorboard", "tb")
-    assert done.returncode == 0, done.stderr
-    assert "the event files of 1 run are in tb" in done.stderr
-    assert "samples/s" in done.stdout
-    (file,) = (path for path in (user.folder / "tb").rglob("*") if path.is_file())
-    assert file.parent.name == "ddp-1"
 
 
 def test_a_folder_without_figures_has_no_pictures_and_says_so(user):

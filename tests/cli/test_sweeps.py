@@ -94,6 +94,7 @@ def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 130, stderr
+    assert stderr.count(" cancelled (SIGINT)\n") == 2
     runs = json.loads(stdout)["runs"]
     assert [run["verdict"] and run["verdict"]["state"] for run in runs] == [
         "cancelled",

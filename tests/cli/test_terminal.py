@@ -77,8 +77,38 @@ def test_ctrl_c_ends_every_process_of_the_run(hpcdist, processes_of):
     terminal.press_ctrl_c()  # impatience must not break the cleaning up
     assert terminal.finish() == 130, terminal.shown
     assert_gone_and_readable(hpcdist, processes_of)
-    assert "cancelled: interrupted" in terminal.shown
+    assert " cancelled (SIGINT)\r\n" in terminal.shown
     assert "Traceback" not in terminal.shown
+
+
+SAVES_FOR_LONG = """
+import os, time
+from pathlib import Path
+Path(os.environ["HPCDIST_RUN_DIR"], "checkpoints", "step-00000004.ckpt").touch()
+print("ticking", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saving", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_ctrl_c_ends_ranks_that_save_and_the_last_line_says_how_to_go_on(
+    hpcdist, processes_of
+):
+    hpcdist.write("saves.py", SAVES_FOR_LONG)
+    terminal = Terminal(hpcdist, "submit", "saves.py", "--local", columns=200, rows=50)
+    terminal.wait_for("ticking")
+    terminal.press_ctrl_c()
+    terminal.wait_for("launch.grace_s")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 130, terminal.shown
+    assert_gone_and_readable(hpcdist, processes_of)
+    (run,) = hpcdist.runs
+    sentence = f"run {run.name} cancelled; continue with: hpcdist resume {run.name}\r\n"
+    assert terminal.shown.endswith(sentence), terminal.shown
+    assert "saving" in Run(run).log_file(0, 0).read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

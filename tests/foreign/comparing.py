@@ -14,7 +14,7 @@ _NEVER = ("__pycache__", "*.pyc")
 def differences(row, torchrun, hpcdist):
     """Sentences, each of which begins with what differs; none where both are equal."""
     found = []
-    if torchrun.exit_code != hpcdist.exit_code:
+    if torchrun.exit_code != hpcdist.exit_code and not row.exit_code_differs:
         found.append(f"exit code: torchrun {torchrun.exit_code}, hpcdist {hpcdist.exit_code}")
     if torchrun.first_failure != hpcdist.first_failure and not row.failure_differs:
         found.append(

@@ -19,6 +19,7 @@ from hpcdist.runs.run import Run
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
+_POLL_S = 0.05
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
     r".*?traceback : (.*?)\s*=====",
@@ -97,6 +98,12 @@ class Launchers:
                 break
         return None
 
+    def interrupt(self, number, folder, row, deadline_s):
+        """Send a command the row's signal when all of its ranks wait for it."""
+        while len(list(folder.glob("waits-*"))) < row.num_ranks and time.monotonic() < deadline_s:
+            self._wait(number, time.monotonic() + _POLL_S)
+        os.kill(self._pids[number], signal.Signals[row.signal])
+
     def _wait(self, number, deadline_s):
         while number not in self._codes:
             left_s = deadline_s - time.monotonic()
@@ -128,6 +135,9 @@ def run_both(launchers, row, place):
             is_executed=row.is_executed,
         )
         started.append((number, folder, given))
+    if row.signal:
+        for number, folder, _ in started:
+            launchers.interrupt(number, folder, row, deadline_s)
     codes = [launchers.exit_code(number, deadline_s) for number, _, _ in started]
     theirs, ours = (
         {"exit_code": code, "folder": folder, "given": given}
@@ -229,7 +239,8 @@ def _exception(run):
     if run is None or not run.verdict_file.exists():
         return None
     verdict = run.read_verdict()
-    return verdict.exception and f"{verdict.exception}: {verdict.exception_message}"
+    _, found, said = (verdict.traceback or "").rpartition(f"{verdict.exception}:")
+    return verdict.exception and f"{verdict.exception}: {said.strip() if found else ''}"
 
 
 def _last_line(text):

@@ -35,6 +35,8 @@ class Row:
     """Makes what else it needs, in the folder where it runs."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """None: not set."""
+    signal: str = ""
+    """Sent to both commands once each rank has written the file waits-RANK."""
     not_blamed: str = ""
     """An exception that hpcdist's verdict must not name."""
     exit_code: int = 0
@@ -53,6 +55,8 @@ class Row:
     """By pattern of a line of output: why only one of both may show it."""
     failure_differs: str = ""
     """Why the first failure's exit code is another."""
+    exit_code_differs: str = ""
+    """Why the command's exit code is another."""
     is_executed: bool = False
     """Both commands are started as by a shell; else they are forked from a process that has
     imported them, which saves seconds."""
@@ -102,6 +106,19 @@ def _end(way, *, is_slow=True, **options):
         exit_code=1,
         is_slow=is_slow,
         **{"compares": ("output",)} | options,
+    )
+
+
+def _ended(number, way="signal", **options):
+    """The command gets this signal."""
+    return _script(
+        "saves.py",
+        label=f"{number} {way}",
+        arguments=(way,),
+        signal=number,
+        exit_code=1,
+        exit_code_differs="a run that its user ended is cancelled: 130",
+        **{"differs": _CHILD} | options,
     )
 
 
@@ -254,8 +271,6 @@ _EITHER_PORTRAIT = {
             "NODE_RANK",
             "OLDPWD",
             "_",
-            "PL_TRAINER_*",
-            "LT_*",
             "TORCHELASTIC_ERROR_FILE",
             "TORCHELASTIC_RUN_ID",
             "TORCH_FR_BUFFER_SIZE",
@@ -271,7 +286,7 @@ _EITHER_PORTRAIT = {
     "sources.mp_spawn_data.sys_argv": _ARGV,
 }
 _PORTRAIT = {
-    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
+    "interpreter.meta_path": "Hydra gets its folders, and torch's groups are noted, on import",
     "interpreter.recursion_limit": "the agent's frames do not count",
     "collector.is_frozen": _OF_THE_AGENT,
     "depth": _OF_THE_AGENT,
@@ -279,7 +294,7 @@ _PORTRAIT = {
     "loggers.names": _OF_THE_AGENT,
     "loggers.configured": _OF_THE_AGENT,
     "interpreter.filters": _OF_THE_AGENT,
-    "interpreter.orig_argv": _OF_THE_AGENT,
+    "interpreter.orig_argv": _ARGV,
     "process.cmdline": _OF_THE_AGENT,
     "process.environ_of_kernel": _OF_THE_AGENT,
     "time_state.atexit": _OF_THE_AGENT,
@@ -319,6 +334,7 @@ _TORCH_PORTRAIT = {
 _ENDS_WELL = (
     "os._exit(0)",
     "exec",
+    "exec of orig_argv",
     "exec of a command",
     "sys.exit(None)",
     "sys.exit(256)",
@@ -432,11 +448,21 @@ _ENDS = [
     _end("stdout without flush"),
 ]
 
+_CHILD = {"child": "a signal goes to the rank alone; torchrun's to its process group"}
+_DEAF = _CHILD | {
+    "came": "a rank that ignores SIGTERM is killed 0.5 s later; by torchrun 30 s later"
+}
+_HANGUP = {
+    "came": "a rank that handles SIGTERM alone gets that for SIGHUP; torchrun's ends unsaved"
+}
+
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
     # Not the output: in a log, a traceback follows a line without an end.
     _script("open_files.py", arguments=("raises",), exit_code=1),
     _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
+    # Not kept-*: a destructor of what only a library refers to does not run.
+    _script("registered.py", packages=("h11", "httpx"), ignores=("kept-*",), compares=("output",)),
     _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),
     _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
@@ -449,6 +475,11 @@ _PLAIN = [
     ),
     _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("signals.py"),
+    _script("saves.py", arguments=("peer fails",), exit_code=1, differs=_CHILD),
+    _script("saves.py", arguments=("peer fails, deaf",), exit_code=1, differs=_DEAF, is_slow=True),
+    _ended("SIGINT"),
+    _ended("SIGHUP", is_slow=True),
+    _ended("SIGHUP", "knows SIGTERM alone", differs=_CHILD | _HANGUP, is_slow=True),
     _script("output.py", compares=("output",)),
     _script(
         "introspection.py",
@@ -496,6 +527,7 @@ _OF_PACKAGES = [
     )
     for name in ("test_sync", "test_ops")
 ] + [
+    _script("datasets_csv.py", packages=("datasets",), compares=("output",), is_slow=True),
     _script(
         "transformers_trainer.py",
         packages=("transformers", "accelerate"),
@@ -505,7 +537,7 @@ _OF_PACKAGES = [
     _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
     _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
     _script("fabric.py", is_slow=True),
-    _script("fabric.py", arguments=("alone",), is_slow=True),
+    _script("fabric.py", arguments=("unlaunched",), is_slow=True),
     _script("rank_zero.py", compares=("output",), is_slow=True),
     _script(
         "hydra_app.py",

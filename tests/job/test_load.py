@@ -134,6 +134,17 @@ def test_zero_nodes_are_refused_with_the_file_and_the_key(tmp_path):
     assert error.hint == "leave resources.nodes out for its default, 1"
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("train.epochs=three", '"three" is no number'),
+        ("train.epochs=0", "correct --set train.epochs=0, or leave it out"),
+    ],
+)
+def test_a_wrong_flag_is_not_answered_with_the_default_of_another_job(text, hint):
+    assert error_of("ddp", overrides=[text]).hint == hint
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "99999999999999999999", "true", "", "[1]"])
 def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
     error = error_of("ddp", flags={"resources.nodes": parse_flag("--nodes", text)})
@@ -159,11 +170,11 @@ def test_a_value_from_set_is_refused_with_the_set():
         ("lr=0.1", "lr is not a known key", "did you mean train.lr?"),
         ("quux=1", "quux is not a known key", "a job takes: name, workload"),
         ("train.optimizer=adamm", "must be adam or adamw or sgd", "did you mean adam"),
-        ("train.lr=.inf", "must be a finite number", "default, 0.001"),
-        ("train.lr=.nan", "must be a finite number", "default, 0.001"),
-        ("train.momentum=1", "train.momentum is 1, must be less than 1", "default, 0.9"),
-        ("data.download=yes", 'data.download is "yes", must be true or false', "default, false"),
-        ("launch.port_range=[1, 2]", "must be a list of 2 values", "default, null"),
+        ("train.lr=.inf", "must be a finite number", "or leave it out"),
+        ("train.lr=.nan", "must be a finite number", "or leave it out"),
+        ("train.momentum=1", "train.momentum is 1, must be less than 1", "or leave it out"),
+        ("data.download=yes", 'data.download is "yes", must be true or false', "or leave it out"),
+        ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
         ("description.x=1", "not a section that could hold description.x", "set description"),
         ("workload=trian", "must be one of train, lightning, script", "did you mean train?"),
@@ -205,7 +216,9 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ),
         ("1: 2\n", "the key 1 is not text"),
         ("a: &a [*a]\n", "an anchor holds itself"),
-        ("a: " + "[" * 1_000, "nested more than 50 levels deep"),
+        ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
+        ("a: !!bool maybe\n", "not valid YAML: 'maybe'"),
+        ("a: &a {b: 1}\nc: {<<: [*a, *a]}\n", "`<<` merges one mapping"),
         ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
         (BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
         (KEY_BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
@@ -226,7 +239,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(24),
+    ids=range(26),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))

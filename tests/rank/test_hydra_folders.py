@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.job.own_ranks import note_on_multirun
+from hpcdist.workloads.own_code import note_on_multirun
 
 APP = """
 import os

@@ -3,20 +3,17 @@
 import gzip
 import json
 from types import SimpleNamespace
-from xml.etree import ElementTree as ET
 
 import pytest
 from torch.autograd import DeviceType
 
-from hpcdist.agent import flames
 from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.granting import Wishes
-from hpcdist.rank.profiling import divide
+from hpcdist.rank.inquiry import StepReport
+from hpcdist.rank.profiling import Profiler, divide
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
-from hpcdist.rank.wishes import StepReport, read_report, wish_for
 from hpcdist.summary import summarize
 
 
@@ -73,9 +70,7 @@ for step in range(40):
 """
 
 
-def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
-    launch, write_script
-):
+def test_a_profiled_run_has_a_trace_of_each_rank_and_a_window_to_itself(launch, write_script):
     launched = launch(write_script(PROFILED), gpus=2, profile_steps=2)
     assert launched.verdict().kind == "done", launched.log(0)
     assert launched.log(0) == ""
@@ -85,11 +80,10 @@ def test_a_profiled_run_has_a_trace_of_each_rank_and_its_first_window_to_itself(
     assert summary.traces == [f"traces/rank-0000{rank}.json.gz" for rank in range(2)]
     trace = json.loads(gzip.decompress((launched.run.path / summary.traces[0]).read_bytes()))
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
-    first, *_ = [event for event in launched.events(0) if event["event"] == "steps"]
-    assert first["steps"] == 3 + 2
+    first, second, *_ = [event for event in launched.events(0) if event["event"] == "steps"]
+    assert (first["steps"], second["steps"], second["profiled"]) == (3, 2, True)
 
 
-SVG = "{http://www.w3.org/2000/svg}"
 LIVING = """
 import sys, time
 from pathlib import Path
@@ -126,73 +120,47 @@ record.step(samples=4)
 """
 
 
-def test_a_flame_graph_has_a_box_for_each_call_and_no_markup_of_names():
-    frames = [flames.SampledFrame("outer", "/x/train.py", 3), flames.SampledFrame("<b>\x1b")]
-    thread = flames.ThreadSamples("sampled", "main", "seconds", 0, 1, [[0, 1], [0]], [0.75, 0.25])
-    content = flames.Speedscope([thread], flames._Shared(frames))
-    graph = ET.fromstring(flames.to_svg(flames.clean(content), "a & b"))
-    boxes = [
-        (one.find(f"{SVG}title").text, one.find(f"{SVG}rect").get("width"))
-        for one in graph.iter(f"{SVG}g")
-    ]
-    assert boxes == [
-        ("all threads: 1.00 s, 100.0%", "1200.00"),
-        ("main: 1.00 s, 100.0%", "1200.00"),
-        ("outer (train.py:3): 1.00 s, 100.0%", "1200.00"),
-        ("<b>\\x1b (?:?): 0.75 s, 75.0%", "900.00"),
-    ]
-    nothing = flames.Speedscope([], flames._Shared([]))
-    assert len(list(ET.fromstring(flames.to_svg(nothing, "")).iter(f"{SVG}g"))) == 1
-
-
-def test_a_living_run_is_profiled_by_its_steps_or_sampled_where_it_tells_none(
+def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
     launch, write_script, tmp_path, capsys
 ):
     launched = launch(write_script(LIVING, "living.py"), tmp_path, gpus=2)
     launched.wait(lambda: "here" in launched.log(0) and "here" in launched.log(1))
     run, path = launched.run, str(launched.run.path)
 
-    assert main(["profile", path, "--ranks", "1", "--seconds", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{run.id}: the main thread of rank 1, sampled for 2 s"
-    assert max(len(line) for line in lines[1:] if path not in line) <= 80
-    sampled = sorted(file.name for file in run.traces_folder.iterdir())
-    assert [name.split(".", 2)[2] for name in sampled] == ["speedscope.json", "svg"]
-    content = json.loads((run.traces_folder / sampled[0]).read_bytes())
-    frames, threads = content["shared"]["frames"], content["profiles"]
-    outermost = {frames[stack[0]]["file"] for one in threads for stack in one["samples"] if stack}
-    assert "living.py" in {name.rpartition("/")[2] for name in outermost}
-    assert not any("hpcdist/" in name for name in outermost)
-    graph = ET.fromstring((run.traces_folder / sampled[1]).read_text())
-    assert any("living.py" in (text.text or "") for text in graph.iter(f"{SVG}title"))
+    assert main(["profile", path, "--ranks", "1", "--wait", "1"]) == 1
+    assert "rank 1: its loop has told no step within 1 s" in capsys.readouterr().err
 
     (tmp_path / "tell").touch()
     launched.wait(lambda: any(event["event"] == "steps" for event in launched.events(1)))
     assert main(["profile", path, "--steps", "3", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    steps = shown["steps"]
-    assert (steps["ranks"], steps["steps"]) == ([0, 1], 3)
-    calls = {one["name"]: one["calls"] for one in steps["operations"]}
+    assert {rank: one["steps"] for rank, one in shown["ranks"].items()} == {"0": 3, "1": 3}
+    first = shown["ranks"]["0"]
+    calls = {one["name"]: one["calls"] / 3 for one in first["operations"]}
     assert calls["c10d::allreduce_"] == pytest.approx(1, abs=0.5)
-    assert 0 < steps["whole_s"] < steps["wall_s"]
-    assert shown["files"] == [
-        f"traces/rank-0000{rank}.profile-00000001.json.gz" for rank in range(2)
-    ]
+    assert 0 < first["whole_s"] < first["wall_s"]
+    traces = [one["trace"] for one in shown["ranks"].values()]
+    assert traces[0] == "traces/rank-00000.profile-00000001.json.gz"
+    assert main(["profile", path, "--steps", "2", "--ranks", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{run.id}: 2 steps of rank 0, ")
+    assert lines[2].split() == ["OPERATION", "CALLS", "MS", "%"]
+    assert max(map(len, lines[2 : lines.index("", 2)])) <= 80
 
     (tmp_path / "rest").touch()
     launched.wait(lambda: "rests" in launched.log(0) and "rests" in launched.log(1))
     assert main(["profile", path, "--wait", "1", "--ranks", "0"]) == 1
-    assert "rank 0: it made no step within 1 s" in capsys.readouterr().err
+    assert "rank 0: it made 0 steps within 1 s" in capsys.readouterr().err
     (tmp_path / "end").touch()
 
     assert launched.verdict().kind == "done", launched.log(0)
     (summary,) = summarize([launched.run], {}).runs
-    assert (summary.communication.by, summary.traces) == ("profiler", shown["files"])
+    assert (summary.communication.by, summary.traces[1:]) == ("profiler", traces[1:])
     windows = [event for event in launched.events(0) if event["event"] == "steps"]
-    assert [window["steps"] for window in windows if window.get("profiled")] == [3]
-    slowed = "hpcdist profile slowed down 3 steps of ranks 0 and 1, which are in no figure"
+    assert [window["steps"] for window in windows if window.get("profiled")] == [3, 2]
+    slowed = "the profiler slowed down 5 steps of ranks 0 and 1, which are in no figure"
     assert slowed in summary.notes
-    trace = json.loads(gzip.decompress((run.path / shown["files"][0]).read_bytes()))
+    trace = json.loads(gzip.decompress((run.path / traces[0]).read_bytes()))
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
     assert not [event for event in launched.events(0) if event["event"] == "note"]
 
@@ -211,7 +179,8 @@ class Loop:
             write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
             number_window=lambda: 0,
         )
-        self.context = SimpleNamespace(progress=progress)
+        job = SimpleNamespace(record=SimpleNamespace(profile_steps=0))
+        self.context = SimpleNamespace(progress=progress, job=job)
         monkeypatch.setattr(profiling, "Recording", self.record)
         if lag:
             self.timer = GpuTimer(
@@ -219,7 +188,7 @@ class Loop:
             )
         else:
             self.timer = StepRecorder(events, progress, window_s=99)
-        self.timer.heed(Wishes(self.context, self.timer))
+        Profiler(self.context, self.timer)
 
     def mark(self):
         number = self.passed = self.passed + 1
@@ -252,9 +221,9 @@ class Loop:
 def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monkeypatch, lag):
     loop = Loop(monkeypatch, lag=lag)
     loop.step(10)
-    first = wish_for(loop.desk, 3)
+    first = loop.desk.wish_for(3)
     loop.step(12)
-    report = read_report(loop.desk, first)
+    report = loop.desk.report_on(first)
     assert len(loop.begun) == 1
     assert 3 <= report.steps <= 3 + lag
     assert report.last_step <= 22
@@ -263,19 +232,19 @@ def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monke
     loop.step(10)
     assert len(loop.begun) == 1
 
-    second = wish_for(loop.desk, 1000)
+    second = loop.desk.wish_for(1000)
     loop.step(6)
-    wish_for(loop.desk, 0)  # nobody waits for it any more
+    loop.desk.wish_for(0)  # nobody waits for it any more
     loop.step(6)
     assert (len(loop.begun), loop.dropped) == (2, 1)
-    assert read_report(loop.desk, second) is None
+    assert loop.desk.report_on(second) is None
 
 
 def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch):
     loop = Loop(monkeypatch, lag=0)
     loop.begun = ["fails"]
-    number = wish_for(loop.desk, 2)
+    number = loop.desk.wish_for(2)
     loop.step(3)
-    assert read_report(loop.desk, number).error == "RuntimeError: busy"
+    assert loop.desk.report_on(number).error == "RuntimeError: busy"
     loop.timer.finish()
     assert sum(steps for kind, steps in loop.written if kind == "steps") == 3

@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from another_user import NOBODY, needs_root
 from login_node import LoginNode, missing_programs
 from slow_line import SlowLine
 
@@ -17,6 +20,7 @@ from hpcdist.runs.remote import read_remote
 from hpcdist.runs.run import Run, all_runs
 
 PERF = Path(__file__).parents[2] / "perf"
+LIMIT_S = 60
 ID = "ddp-20261122-230221-przd"
 
 
@@ -112,7 +116,7 @@ out.write(wire.message(wire.Brought(runs=[wire.SentRun(id={id!r}, runs="/x", con
 for part in wire.pack([b"x" * {sent}]):
     out.write(part)
 """
-USUAL = {"id": ID, "name": "spec.json", "begin": 0, "size": 5, "sent": 5, "condition": {}}
+USUAL = {"id": ID, "name": "spec.json", "begin": 0, "size": 5, "sent": 5, "condition": None}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +142,42 @@ def test_a_host_that_lies_is_refused_and_changes_nothing(laptop, tmp_path, lie, 
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert "escaped" not in names
     assert names <= {"liar.py", "remote.json", ".spec.json.brought", "hosts.json"}
+
+
+BOMB = """\
+import zlib
+run = '{{"id":"ddp-20261122-%06d-przd","runs":"","condition":%s,"files":[%s]}}'
+file = '{{"name":"spec.json","begin":0,"size_bytes":16000000,"stamp":1}}'
+runs = {runs}
+text = b'{{"type":"brought","runs":[%s]}}' % ",".join(runs).encode()
+out.write(wire.frame(wire.MESSAGE, zlib.compress(text, 9)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ("[run % (1, '[' + '[],' * 9_000_000 + '[]]', '')]", "cannot be read"),
+        ("['{}'] * 20_000_000", "too large"),
+        ("[run % (number, 'null', file) for number in range(300)]", "sent too much"),
+    ],
+    ids=["values", "message", "runs"],
+)
+def test_no_message_of_a_host_takes_much_memory_or_disk(laptop, tmp_path, runs, said):
+    liar = tmp_path / "liar.py"
+    liar.write_text(LIAR.format(protocol=1, rest=BOMB.format(runs=runs)))
+    limit = f"ulimit -v {2_000_000}; exec {sys.executable} -m hpcdist summary --host login"
+    done = subprocess.run(
+        ["bash", "-c", limit],
+        env=os.environ | {"HPCDIST_SSH": f"{sys.executable} {liar}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert said in done.stderr
+    assert not list(tmp_path.rglob("spec.json*"))
 
 
 def test_a_host_that_sends_without_end_is_refused(laptop, tmp_path):
@@ -183,6 +223,73 @@ def test_a_record_from_elsewhere_leads_to_no_host_that_was_never_named(laptop, t
     assert not (tmp_path / "called").exists()
 
 
+ELSEWHERE = "clusters: {far: {scheduler: lsf, host: strange.example}}\n"
+
+
+@pytest.fixture
+def called(laptop, tmp_path):
+    """Calls a verb, and returns its errors and whether ssh was called."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\nexit 255\n")
+    ssh.chmod(0o755)
+
+    def call(*verb, code):
+        (tmp_path / "called").unlink(missing_ok=True)
+        _, err = laptop(*verb, ssh=str(ssh), code=code)
+        return err, (tmp_path / "called").exists()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("submit", "ddp"), ("render", "ddp"), ("explain", "ddp"), ("doctor",), ("cluster", "detect")],
+    ids=" ".join,
+)
+def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp_path, verb):
+    Path("hpcdist.yaml").write_text(ELSEWHERE)
+    err, was_called = called(*verb, code=2)
+    assert "far.host is strange.example, which you have never named on this machine" in err
+    assert "hpcdist runs --host strange.example" in err
+    assert not was_called
+    assert not list(tmp_path.rglob("hosts.json"))
+
+
+@pytest.mark.parametrize("verb", [("runs", "--host"), ("setup",)], ids=" ".join)
+def test_a_host_of_a_project_is_followed_once_it_was_named(called, verb):
+    called(*verb, "strange.example", code=3)
+    Path("hpcdist.yaml").write_text(ELSEWHERE)
+    err, was_called = called("render", "ddp", code=3)
+    assert was_called
+    assert "never named" not in err
+
+
+def test_a_host_of_the_users_own_file_is_followed_and_remembered(called, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = tmp_path / "hpcdist" / "hpcdist.yaml"
+    own.parent.mkdir()
+    own.write_text(ELSEWHERE)
+    assert called("render", "ddp", code=3)[1]
+    assert "strange.example" in next(tmp_path.rglob("hosts.json")).read_text()
+
+
+@needs_root
+@pytest.mark.parametrize("opened", ["owner", "group", "everyone"])
+def test_a_host_that_others_can_have_written_is_refused_even_if_it_is_known(called, opened):
+    called("runs", "--host", "strange.example", code=3)
+    path = Path("hpcdist.yaml")
+    path.write_text(ELSEWHERE)
+    if opened == "everyone":
+        path.chmod(0o666)
+    else:
+        os.chown(path, NOBODY if opened == "owner" else 0, NOBODY)
+        path.chmod(0o644 if opened == "owner" else 0o664)
+    err, was_called = called("submit", "ddp", code=2)
+    assert not was_called
+    assert "far.host is strange.example, and " in err
+    assert "your work tree would go to a host of their choice" in err
+
+
 def test_a_run_of_this_machine_is_not_replaced_by_one_of_its_name(laptop, tmp_path):
     own = tmp_path / "work" / "runs" / ID
     own.mkdir(parents=True)
@@ -205,6 +312,7 @@ clusters:
 
 @pytest.mark.parametrize("verb", ["submit", "render"])
 def test_a_sweep_over_clusters_at_several_places_is_refused(laptop, verb):
+    laptop("runs", "--host", "login", ssh="false", code=3)
     Path("hpcdist.yaml").write_text(PROFILES)
     _, err = laptop(verb, "ddp", "--sweep", "cluster=far,near", ssh="false", code=2)
     assert "far is at login; near is at this machine" in err

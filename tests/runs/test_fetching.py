@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,15 @@ from hpcdist.base.errors import RunDirectoryError
 from hpcdist.runs import fetching, parcels
 from hpcdist.runs.parcels import FolderSource
 from hpcdist.runs.publishing import Publisher
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, _Within
 
 LARGE = 2 << 20
+NOT_FOR_NODES = (
+    *("../escaped", "spec.json", "parcels/marks.json", "submitit/x", "remote.json", "sweep.json"),
+    *("figures.msgpack", "cancel", "launch/cancel", "launch/requests", "launch/missed.json"),
+    *("launch/answer-0123456789abcdef.json", "function.pkl"),
+)
+FOLDERS = ("attempts", "checkpoints", "errors", "events", "logs", "traces")
 
 
 class Elsewhere(FolderSource):
@@ -100,13 +107,10 @@ def test_checkpoints_are_brought_where_that_is_asked_for_and_pickles_never(node,
 
 def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, tmp_path):
     spec = home.spec_file.read_bytes()
-    entries = [
-        parcels.Entry(path=path, size=1)
-        for path in ("spec.json", "../escaped", "parcels/marks.json", "submitit/x", "events/good")
-    ]
+    entries = [parcels.Entry(path=path, size=1) for path in (*NOT_FOR_NODES, "events/good")]
     folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
     folder.mkdir()
-    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, entries, [b"x"] * 5))
+    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, entries, [b"x"] * len(entries)))
     odd = tmp_path / "output" / "node-00000" / ".." / "node-00000" / "x"
     odd.mkdir()
     (odd / "00000000.parcel").write_bytes(b"x")
@@ -114,6 +118,40 @@ def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, tmp_path):
     assert home.spec_file.read_bytes() == spec
     assert (home.events_folder / "good").read_bytes() == b"x"
     assert not (home.path.parent / "escaped").exists()
+    theirs = [home.path / path for path in NOT_FOR_NODES]
+    assert not [path for path in theirs if path.exists() and path.read_bytes() == b"x"]
+
+
+def test_every_file_that_hpcdist_reads_of_a_run_is_a_nodes_or_refused():
+    places = {
+        str(getattr(Run(Path()), name)) for name, at in vars(Run).items() if type(at) is _Within
+    }
+    of_nodes = {"verdict.json", *FOLDERS}
+    assert {place for place in places if parcels.is_wanted(place)} == of_nodes
+
+
+def test_parcels_are_limited_in_all_and_a_file_beside_them_counts_once(
+    node, home, tmp_path, monkeypatch
+):
+    node(samples=bytes(LARGE))
+    folder = next((tmp_path / "output" / "node-00000").iterdir())
+    (data,) = folder.glob("*.data")
+    digest = hashlib.sha256(bytes(LARGE)).hexdigest()
+    entries = [
+        parcels.Entry(path=f"events/{number}", size=LARGE, data=data.name, sha256=digest)
+        for number in range(50)
+    ]
+    (folder / "00000009.parcel").write_bytes(parcels.encode(2e9, entries, []))
+    assert fetching.fetch(home, node.source, with_checkpoints=True).num_files == 0
+    monkeypatch.setattr(fetching, "_MOST_BYTES", 1000)
+    with pytest.raises(RunDirectoryError, match=r"3 parcels with .* and no more than"):
+        fetching.fetch(home, node.source)
+
+
+def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, home, monkeypatch):
+    monkeypatch.setattr(fetching, "_MOST_BYTES", 3 * LARGE)
+    node(**{f"samples-{number}": os.urandom(LARGE) for number in range(5)})
+    assert fetching.fetch(home, node.source)[:2] == (3, 2)
 
 
 def test_a_verdict_that_was_written_here_stays(node, home):

@@ -4,6 +4,7 @@ import grp
 import os
 import stat
 import subprocess
+import sys
 
 import pytest
 from another_user import NOBODY, as_nobody, needs_root
@@ -12,6 +13,7 @@ from submitting import submit_run
 from hpcdist.base import files, ownership
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import root_in_namespace
+from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
 from hpcdist.runs.folder import group_note, make_runs_folder
@@ -44,9 +46,56 @@ def test_it_is_made_private_whatever_the_umask_is(reachable):
     assert group_note(reachable / "runs") is None
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "submit --no-python true --local",
+        "completion bash --install",
+        "course 1",
+        "init mine --yes",
+        "cluster copy dtu --write",
+    ],
+)
+def test_nothing_that_a_command_makes_can_be_written_by_strangers(reachable, command):
+    subprocess.run(
+        ["bash", "-c", f"umask 000; exec {sys.executable} -m hpcdist {command}"],
+        env={**os.environ, "HOME": str(reachable), "XDG_DATA_HOME": ""},
+        check=True,
+        timeout=100,
+    )
+    made = [path for path in reachable.rglob("*") if not path.is_symlink()]
+    assert made
+    assert not [path for path in made if path.stat().st_mode & stat.S_IWOTH]
+
+
+def test_a_shell_reads_nothing_that_others_can_write(reachable, capfd):
+    data = reachable / ".local/share/hpcdist"
+    own(data).chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcdist", "completion", "bash", "--install"],
+        env={**os.environ, "HOME": str(reachable), "XDG_DATA_HOME": ""},
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 2
+    assert f"{data} can be written by everyone, and could have" in capfd.readouterr().err
+    assert not (reachable / ".bashrc").exists()
+
+
 def world_writable(runs):
     own(runs).chmod(0o777)
     return f"{runs} can be written by everyone", f"chmod o-w {runs}"
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [0, NOBODY], ids=["own", "foreign"])
+def test_no_exercise_is_copied_to_where_others_can_exchange_it(reachable, capfd, uid):
+    folder = own(reachable / "course-1-dataset")
+    folder.chmod(0o777 if uid == 0 else 0o755)
+    os.chown(folder, uid, uid)
+    assert main(["course", "1"]) == 2
+    assert "who could exchange the scripts" in capfd.readouterr().err
+    assert os.listdir(folder) == []
 
 
 def foreign(runs):

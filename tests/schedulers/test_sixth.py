@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 from cluster_user import COUNT_BY_RANK
 from forked_command import command_server, run_command
-from ruamel.yaml import YAML
 from waiting import wait_for
 
 from hpcdist.runs.run import Run
@@ -162,7 +162,7 @@ def test_doctor_examines_it_and_its_job(hpcdist):
 
 def test_profiles_name_it_and_detect_makes_one(hpcdist):
     text = hpcdist("cluster", "detect", *ON_PILE).stdout
-    assert YAML(typ="safe").load(text)["clusters"]["boxes"]["scheduler"] == "pile"
+    assert yaml.safe_load(text)["clusters"]["boxes"]["scheduler"] == "pile"
     (hpcdist.folder / "hpcdist.yaml").write_text(text)
     shown = hpcdist("cluster", "show").stdout
     assert "pile" in shown

@@ -151,7 +151,7 @@ def test_two_runs_share_an_allocation_and_ctrl_c_ends_one_step_and_never_the_all
     assert done.returncode == 0, done.stderr
     assert still_there
     assert first.returncode == 130
-    assert "cancelled: interrupted" in said
+    assert f"run {shell.runs[0].id} cancelled" in said
     slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
     assert shell.runs[0].read_verdict().state == "cancelled"

@@ -89,6 +89,7 @@ def laptop(tmp_path, login):
 
 
 def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
+    laptop("runs", "--host", "login")
     laptop.write("hpcdist.yaml", "clusters: {far: {scheduler: slurm, host: login}}\n")
     program = "#!/bin/bash\ncat data.txt ignored/big; echo $1; [ -e {} ] || sleep ${{2:-0}}\n"
     laptop.write("program", program.format(laptop.there.parent / "go"))

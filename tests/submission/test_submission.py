@@ -19,6 +19,7 @@ from hpcdist.job.load import Flag
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import plan_snapshot
 from hpcdist.schedulers.local import scheduler as local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
@@ -157,7 +158,7 @@ def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     assert {path.parent for path in open_to_others} <= {launched.run.submitit_folder}
 
 
-def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
+def test_git_state_tells_commit_and_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert submission.git_state() is None
@@ -172,9 +173,48 @@ def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
     git("commit", "-m", "first")
     state = submission.git_state()
     assert len(state.commit) == 40
-    assert (state.branch, state.dirty) == ("tune/#2", False)
+    assert not state.dirty
     Path("train.py").write_text("2")
     assert submission.git_state().dirty
+
+
+def make_repository(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.py").write_text("1")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+
+
+PLANTED = """\
+[core]
+    fsmonitor = touch {hacked}; false
+    hooksPath = {folder}/hooks
+[filter "evil"]
+    clean = touch {hacked}; cat
+    process = touch {hacked}; false
+    required = true
+"""
+
+
+@pytest.mark.parametrize("where", [".", "module"])
+def test_no_program_of_a_repository_runs_at_a_submission(tmp_path, monkeypatch, where):
+    """The configuration is in place before submission, as that of an unpacked archive is."""
+    hacked, tree = tmp_path / "hacked", tmp_path / "unpacked"
+    make_repository(tree / "module")
+    make_repository(tree)
+    monkeypatch.chdir(tree)
+    (tree / where / ".gitattributes").write_text("*.py filter=evil\n")
+    with (tree / where / ".git/config").open("a") as file:
+        file.write(PLANTED.format(hacked=hacked, folder=tmp_path))
+    (tree / where / "train.py").write_text("2")
+    (tmp_path / "hooks").mkdir()
+    for name in ("post-index-change", "fsmonitor-watchman"):
+        (tmp_path / "hooks" / name).write_text(f"#!/bin/sh\ntouch {hacked}\n")
+        (tmp_path / "hooks" / name).chmod(0o755)
+    assert submission.git_state() is not None
+    plan_snapshot(tree, runs=tmp_path / "runs", limit_bytes=1e6)
+    assert not hacked.exists()
 
 
 def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_path, monkeypatch):

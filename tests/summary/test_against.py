@@ -286,7 +286,7 @@ BAD = {
     "nothing.json": "there is no baseline nothing.json: there ",
     "empty.json": "is not JSON",
     "odd.json": "is no summary",
-    "newer.json": "newer.json is of a newer hpcdist: its schema is more than 1",
+    "newer.json": "newer.json: its schema is 2, and this hpcdist reads 1",
     "runs/unlike": "has nothing in common with the runs: it has mine on 1 x 1, and they are ddp",
     "runs/failed": "has no run that is done",
 }

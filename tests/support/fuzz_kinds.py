@@ -22,7 +22,6 @@ from hpcdist.agent.requests import (
     Answer,
     NodeProfiles,
     NodeStacks,
-    RankProfile,
     RankStacks,
     RequestFile,
     WantProfile,
@@ -34,8 +33,8 @@ from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
+from hpcdist.rank.inquiry import OperationTime, StepReport
 from hpcdist.rank.stacks import Frame, ThreadStack
-from hpcdist.rank.wishes import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -399,7 +398,7 @@ def cache(folder: Path) -> list[Sample]:
 
 
 def checkpoint(folder: Path) -> list[Sample]:
-    """A sealed one, and one as older versions wrote them."""
+    """A file with its digest."""
     import torch
 
     from hpcdist.training.checkpoint import checkpoint as checkpoints
@@ -408,9 +407,6 @@ def checkpoint(folder: Path) -> list[Sample]:
     state = {"format": checkpoints.FORMAT, "model": {"w": weights}, "step": 7, "name": "ddp"}
     path = folder / "step-000007.pt"
     checkpoints.write(path, state)
-    sealed = path.read_bytes()
-    older = io.BytesIO()
-    torch.save(state, older)
 
     def read(content: bytes) -> bool:
         path.write_bytes(content)
@@ -424,7 +420,7 @@ def checkpoint(folder: Path) -> list[Sample]:
         assert (loaded["step"], loaded["name"]) == (7, "ddp")
         return True
 
-    return [Sample(sealed, read), Sample(older.getvalue(), read)]
+    return [Sample(path.read_bytes(), read)]
 
 
 # Data.
@@ -515,7 +511,7 @@ def message(_folder: Path) -> list[Sample]:
     where = RankStacks(
         rank=1,
         pid=2,
-        threads=[ThreadStack(is_main=True, frames=[Frame("train.py", 3, "step")])],
+        threads=[ThreadStack(frames=[Frame("train.py", 3, "step")])],
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
@@ -535,7 +531,7 @@ def message(_folder: Path) -> list[Sample]:
             messages.TO_AGENT,
             [
                 messages.Start(meeting=meeting),
-                messages.End(attempt=0, grace_s=1),
+                messages.End(attempt=0, signal=15, grace_s=1),
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),
@@ -576,15 +572,15 @@ def request(folder: Path) -> list[Sample]:
     run = Run(folder)
     run.launch_folder.mkdir()
     wanted = [
-        WantStacks(limit_s=4.0, ranks=[1], native=True),
-        WantProfile(limit_s=9.0, steps=5, wait_s=3.0, sample_s=2.0),
+        WantStacks(limit_s=4.0, ranks=[1]),
+        WantProfile(limit_s=9.0, steps=5, wait_s=3.0),
     ]
     report = StepReport(steps=2, operations=[OperationTime(name="mm", calls=2, self_s=0.1)])
     answer = Answer(
         attempt=0,
         time_s=1.0,
         world_size=2,
-        reports={0: NodeProfiles(ranks=[RankProfile(rank=0, report=report)])},
+        reports={0: NodeProfiles(ranks={0: report})},
         missing=[1],
     )
 

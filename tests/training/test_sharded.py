@@ -2,11 +2,19 @@
 
 import os
 import pickle
+import resource
 import warnings
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.job.spec import Model
@@ -102,6 +110,51 @@ def test_a_list_of_tensors_that_would_run_code_is_refused(tmp_path):
     model = torch.nn.Linear(2, 2)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(_RunsCode()))
     with pytest.raises(HpcdistError, match=r"asks for posix\._exit"):
+        sharded.read(tmp_path, model, torch.optim.SGD(model.parameters()))
+
+
+def _metadata(path, shape=(2, 2)):
+    name = "optimizer.weight.exp_avg"
+    properties = TensorProperties(dtype=torch.float32)
+    tensor = TensorStorageMetadata(properties=properties, size=torch.Size(shape), chunks=[])
+    place = _StorageInfo(path, 0, 100)
+    return pickle.dumps(
+        Metadata(state_dict_metadata={name: tensor}, storage_data={MetadataIndex(name): place})
+    )
+
+
+_PATH = b"cpathlib\nPosixPath\n"
+_MANY_VALUES = b"\x80\x02Nr\xff\xff\xff\x07."
+_LONG_BYTES = b"\x80\x05\x96" + (1 << 31).to_bytes(8, "little") + b"."
+_LONG_PATH = _PATH + b"(Vaaaaaaaaaa\ntR" + b"2" + b"p0\n0" + (_PATH + b"(g0\ng0\ntRp0\n0") * 28
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(_MANY_VALUES, _LONG_BYTES, _LONG_PATH + b"g0\n."),
+        *(_metadata("../fifo"), _metadata("fifo"), _metadata("__0_0.distcp", (1 << 20, 1 << 20))),
+    ],
+    ids=["values", "bytes", "path", "elsewhere", "pipe", "shape"],
+)
+def test_a_list_of_tensors_takes_no_memory_and_does_not_block(tmp_path, content):
+    folder = tmp_path / "step-00000001.dcp"
+    folder.mkdir()
+    for fifo in (tmp_path / "fifo", folder / "fifo"):
+        os.mkfifo(fifo)
+    (folder / "__0_0.distcp").write_bytes(b"")
+    (folder / ".metadata").write_bytes(content)
+    model = torch.nn.Linear(2, 2)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(HpcdistError, match="is not a checkpoint that"):
+        sharded.read(folder, model, torch.optim.SGD(model.parameters()))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 200_000
+
+
+def test_a_list_of_tensors_that_is_a_pipe_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / ".metadata")
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(HpcdistError, match="it is a pipe"):
         sharded.read(tmp_path, model, torch.optim.SGD(model.parameters()))
 
 

@@ -91,11 +91,10 @@ def _standstill(
     begun = {
         rank: operation
         for rank, group in records.items()
-        for operation in group.operations
-        if operation.number == number
+        for operation in sorted(group.operations, key=lambda one: not one.is_done)
+        if operation.number == number  # of two by one number, the one that goes on
     }
-    first = min(rank for rank, operation in begun.items() if not operation.is_done)
-    usual = _usual(begun, first)
+    usual = _usual(begun)
     others = {rank: one for rank, one in begun.items() if not _fits(one, usual)}
     members = next((group.ranks for group in records.values() if group.ranks), None)
     expected = sorted(ranks) if members is None else members
@@ -127,11 +126,11 @@ def _last_number(account: Collectives | None, name: str) -> int:
     return max((group.last_number for group in groups if group.name == name), default=0)
 
 
-def _usual(begun: Mapping[int, Operation], first: int) -> Operation:
-    """Return the operation that most ranks began; of two equally many began, that of `first`."""
-    kinds = sorted(begun, key=lambda rank: (rank != first, rank))
+def _usual(begun: Mapping[int, Operation]) -> Operation:
+    """Return the operation, of those that go on, that most ranks began; of two that equally many
+    began, that of the lowest rank."""
     return max(
-        (begun[rank] for rank in kinds),
+        (begun[rank] for rank in sorted(begun) if not begun[rank].is_done),
         key=lambda one: sum(_fits(other, one) for other in begun.values()),
     )
 

@@ -70,6 +70,7 @@ def rank_end(
     stopped_s: float | None = None,
     out_of_memory: str | None = None,
     teardown: str | None = None,
+    outlasted: bool = False,
     unwritten: ErrorReport | None = None,
 ) -> RankEnd:
     """Return how a rank ended.
@@ -77,7 +78,7 @@ def rank_end(
     `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
     node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
     whoever killed it for its memory; `teardown` the signal that ended it after its workload;
-    `unwritten` the report that it could not write.
+    `outlasted` where it was killed after the grace; `unwritten` the report that it could not write.
     """
     report = unwritten or read_error_report(
         run.error_file(order.rank, order.attempt), ended_s=time_s
@@ -98,6 +99,11 @@ def rank_end(
     message = report.text if report else out_of_memory
     if message is None and signal_name == "SIGABRT":
         message = last_words
+    has_reason = killed or message is not None or full_disk is not None
+    if not has_reason and os.WEXITSTATUS(status) not in {0, EXIT_STOPPED}:
+        lines = end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES)
+        said = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        message = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
     trace = report.traceback if report else crash_report
     shown = secrets_of(job).again if message or trace else str
     end = msgspec.structs.replace(
@@ -113,6 +119,7 @@ def rank_end(
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
+        outlasted=outlasted,
         out_of_memory=out_of_memory is not None or (report is not None and report.out_of_memory),
         stopped=stopped_s is not None and end_s >= stopped_s,
     )

@@ -234,11 +234,9 @@ def verdict_on(
         exit_code=first.exit_code,
         signal=first.signal,
         exception=first.exception,
-        exception_message=first.message,
         traceback=first.traceback,
         step=first.step,
         victims=sorted(victims),
-        also_failed=sorted(also_failed),
         time_s=first.time_s,
     )
 
@@ -253,7 +251,10 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
         remarks.append(f"{listed(hung)} hung at the end, after the work was done")
     if crashed:
         who = listed(sorted(end.rank for end in crashed))
-        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+        remarks.append(
+            f"hpcdist's end of {who} crashed ({crashed[0].teardown}), after the program was done "
+            "and its files were written"
+        )
     remarks += _cut_recordings(ends)
     remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
@@ -357,7 +358,7 @@ def _cause(end: RankEnd) -> str:
     if end.signal is not None:
         return f"killed by {end.signal}{_mismatch(end)}"
     if end.exception is not None:
-        return _exception(end) + _mismatch(end)
+        return _exception(end) + _mismatch(end) + _size_for_lightning(end)
     if end.exit_code == 0:
         return "exited with code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
@@ -377,6 +378,16 @@ def _mismatch(end: RankEnd) -> str:
     )
 
 
+def _size_for_lightning(end: RankEnd) -> str:
+    """Return what to write where Lightning was given another number of ranks than there are."""
+    if "in Lightning, but the product" not in (end.message or ""):
+        return ""
+    return (
+        '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
+        'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
+    )
+
+
 def _shortage(end: RankEnd) -> str:
     if end.out_of_memory:
         return end.lost_worker or end.message or "killed by the kernel"
@@ -392,7 +403,10 @@ def _exception(end: RankEnd) -> str:
     text = _one_line(_without_frames(end.message or ""))
     if is_own_error(end.exception):
         return text  # it says in words what is wrong, and what to do
-    return f"{end.exception}: {text}" if text else str(end.exception)
+    said = f"{end.exception}: {text}" if text else str(end.exception)
+    if end.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
+        said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+    return said
 
 
 def _one_line(message: str) -> str:

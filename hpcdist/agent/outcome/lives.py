@@ -16,6 +16,7 @@ job's own doing, so that there is a limit to these.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
@@ -53,6 +54,8 @@ _PERHAPS_OWN = frozenset[Kind]({"agent_lost", "launch"})
 
 _TERMINATED_S = 15.0
 """After SIGTERM: well within Slurm's KillWait, 30 s where a site does not say otherwise."""
+_CONCLUDE_S = 5.0
+"""Time before a scheduler's SIGKILL in which the run gets its verdict, and is requeued."""
 _PAUSE_S = 5.0
 
 _T = TypeVar("_T")
@@ -74,6 +77,8 @@ class Attempts:
         self.newest = run.newest_attempt()
         """The newest attempt that it knows: its own, or from before its time."""
         self.life = requeuer.life() if requeuer is not None else former_lives()
+        self.most_grace_s = (requeuer.kill_wait_s if requeuer else math.inf) - _CONCLUDE_S
+        """Time that ranks have to end where the scheduler ends the job."""
         """The life of the job that the agent is of."""
 
     def claim(self) -> int:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from hpcdist.agent import messages
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.hang import describe_hang
-from hpcdist.agent.own_ranks import SENTENCE
 from hpcdist.runs.verdict import Hang, RankEnd
 
 _FIRST_AGAIN_S = 60.0
@@ -52,15 +51,13 @@ class QuietRun:
     _marks: dict[int, _Mark] = field(default_factory=dict)
     """Of the look before, by rank."""
     _again_s: float = _FIRST_AGAIN_S
-    _have_own_ranks: set[int] = field(default_factory=set)
-    """Nodes whose ranks wait for ranks that they have started themselves."""
     _hang: Hang | None = None
     """What was said, and holds."""
 
     def on_message(
         self,
         node: int,
-        message: messages.Quiet | messages.OwnRanks | messages.Stacks,
+        message: messages.Quiet | messages.Stacks,
         members: Collection[int],
         ends: Mapping[int, RankEnd],
     ) -> None:
@@ -69,8 +66,6 @@ class QuietRun:
         match message:
             case messages.Quiet():
                 self.on_quiet(node, message.quiet_s, members)
-            case messages.OwnRanks():
-                self.on_own_ranks(node, members, holds=message.holds)
             case messages.Stacks():
                 self.on_reports(node, message.reports, members, ends)
 
@@ -86,16 +81,6 @@ class QuietRun:
         if self._nodes.keys() >= set(members):
             self._again_s = min(_FIRST_AGAIN_S, quiet_s * _AGAIN_SHARE)
             self._look()
-
-    def on_own_ranks(self, node: int, members: Collection[int], *, holds: bool) -> None:
-        """Take whether all ranks of a node wait for ranks that they have started themselves."""
-        if not holds:
-            self._have_own_ranks.discard(node)
-            self._recover()
-            return
-        self._have_own_ranks.add(node)
-        if self.world_size > 1 and self._have_own_ranks >= set(members) and self._hang is None:
-            self._tell(SENTENCE, since_s=self.unix_now())
 
     def on_time(self) -> None:
         if self.now() >= self.deadline:
@@ -138,18 +123,13 @@ class QuietRun:
         if self._hang is not None:
             return
         quiet_s = min(self._nodes.values())
-        now_s = self.unix_now()
-        clock = time.strftime("%H:%M:%S", time.localtime(now_s - quiet_s))
+        clock = time.strftime("%H:%M:%S", time.localtime(self.unix_now() - quiet_s))
         silence = f"no rank has worked since {clock}"
         found = describe_hang(reports, self.world_size, ends, silence=silence)
-        self._tell(found.sentence, rank=found.first.rank, since_s=now_s - quiet_s)
-
-    def _tell(self, sentence: str, *, rank: int | None = None, since_s: float) -> None:
         self._hang = Hang(
             attempt=self.attempt,
-            message=sentence,
-            rank=rank,
-            since_s=since_s,
+            message=found.sentence,
+            rank=found.first.rank,
             time_s=self.unix_now(),
         )
         self.note(self._hang)

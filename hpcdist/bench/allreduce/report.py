@@ -72,11 +72,6 @@ class AllreduceBenchmark(Benchmark[AllreduceSummary]):
             rate = rate_measure(size.bus_bytes_per_s / _GB, size.time_s)
             yield f"bus GB/s, {show_binary(size.bytes)}", rate
 
-    def points(self, result: AllreduceSummary) -> Iterator[tuple[str, int, float]]:
-        for size in result.sizes:
-            yield "allreduce/bus_bytes_per_s", size.bytes, size.bus_bytes_per_s
-            yield "allreduce/median_time_s", size.bytes, size.median_time_s
-
     def pictures(
         self, job: str, runs: Sequence[NumberedResult[AllreduceSummary]]
     ) -> Iterator[Picture]:

@@ -15,7 +15,6 @@ from hpcdist.bench.allreduce.figures import (
 )
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.job.check import check_each_once
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine import memory as room
 from hpcdist.machine.process import boot_id
@@ -62,8 +61,8 @@ class AllreduceWorkload(Workload[AllreduceJob]):
                 hint="leave out the largest sizes, or ask for more memory",
             )
 
-    def preload(self) -> Preload:
-        return Preload(steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"])
+    def preload(self) -> list[str]:
+        return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
 
     def run(self, context: RankContext) -> None:
         with process_group(context, context.backend):

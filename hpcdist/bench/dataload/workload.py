@@ -39,7 +39,6 @@ from hpcdist.bench.dataload.settings import (
 )
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import download_data, find_data_set
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext
@@ -75,7 +74,7 @@ class DataloadWorkload(Workload[DataloadJob]):
     def _data_sets(self) -> Iterable[Data]:
         return {data.root: data for data in combine_job(self.job).values()}.values()
 
-    def preload(self) -> Preload:
+    def preload(self) -> list[str]:
         """Return what measures, and torchvision where model, data or transforms need it."""
         from hpcdist.data.images.transforms import is_unchanged
 
@@ -88,7 +87,7 @@ class DataloadWorkload(Workload[DataloadJob]):
         if model is not None:
             modules += ["hpcdist.training.model.models", "hpcdist.training.optimization"]
             modules.append("torch._dynamo")  # by optimizers
-        return Preload(steps=[*modules])
+        return modules
 
     def run(self, context: RankContext) -> None:
         import torch

@@ -13,7 +13,6 @@ from hpcdist.bench.inference.figures import PROCESS_PER_GPU, InferenceCell, comp
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
-from hpcdist.job.imports import Preload
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
@@ -58,13 +57,13 @@ class InferenceWorkload(Workload[InferenceJob]):
         if self._needs_data and not find_data_set(data).is_complete(data):
             download_data(data)
 
-    def preload(self) -> Preload:
+    def preload(self) -> list[str]:
         """Return what measures, and torchvision where model or data need it."""
         modules = ["hpcdist.bench.inference.measure"]
         entry = find_data_set(self.job.data)
         if is_torchvision(self.job.model.name) or "torchvision" in entry.modules:
             modules.append("torchvision")
-        return Preload(steps=[*modules])
+        return modules
 
     def run(self, context: RankContext) -> None:
         import torch

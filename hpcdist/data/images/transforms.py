@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
+from hpcdist.machine.command import python_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +152,7 @@ def check_transform(spec: Spec) -> None:
         return
     steps_of(spec)
     done = subprocess.run(
-        [sys.executable, "-c", _TRY],
+        python_command(_TRY),
         input=json.dumps(spec),
         capture_output=True,
         text=True,

@@ -29,6 +29,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, EXIT_USER
 from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import OwnCodeJob
+from hpcdist.machine.command import python_command
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs import parcels
 from hpcdist.runs.parcels import FolderSource, Piece
@@ -189,7 +190,7 @@ def prepare_data(run: Run, folder: Path) -> None:
     own. What it lacks after that the agent tells."""
     if isinstance(run.read_launch()[0], OwnCodeJob):
         return
-    done = subprocess.run([sys.executable, "-c", _PREPARE, str(run.path)], cwd=folder, check=False)
+    done = subprocess.run(python_command(_PREPARE, str(run.path)), cwd=folder, check=False)
     if done.returncode:
         print("hpcdist: the data could not be prepared", file=sys.stderr, flush=True)
 

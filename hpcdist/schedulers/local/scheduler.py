@@ -11,7 +11,7 @@ import shlex
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -34,7 +34,6 @@ from hpcdist.machine.process import (
     works_in,
 )
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers.base import (
@@ -98,12 +97,11 @@ class LocalScheduler(Scheduler):
         (run,) = runs
         started: list[ProcessId] = []
 
-        def start(seal: str) -> str:
-            sealed = script.replace(PLACEHOLDER, seal)
-            files.write_whole(target.script_file, sealed)
+        def start() -> str:
+            files.write_whole(target.script_file, script)
             # Not by its path, where others of a project's group could exchange it at this moment.
             process = start_local_controller(
-                shlex.join(["/bin/bash", "-c", sealed]),
+                shlex.join(["/bin/bash", "-c", script]),
                 target.submitit_folder,
                 num_tasks=job.resources.nodes,
                 log=run.submitit_folder / "controller.log",
@@ -140,8 +138,23 @@ class LocalScheduler(Scheduler):
 
         Raises SchedulerError where a run is on another host, or cannot be killed.
         """
+        self.end(runs, signal.SIGTERM, lambda: False)
+
+    def end(
+        self, runs: Sequence[Run], number: signal.Signals, is_urgent: Callable[[], bool]
+    ) -> None:
         for run in runs:
-            _cancel(run)
+            for process in _processes(run):
+                if is_alive(process) is None:
+                    raise SchedulerError(
+                        f"the run is on host {process.host}, and cannot be seen from here",
+                        hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+                    )
+        for run in runs:
+            for agent in _marked(run, _agents(run)):
+                send_signal(agent.pid, number)
+        for run in runs:
+            _wait_or_kill(run, is_urgent)
 
     def enter(
         self,
@@ -170,17 +183,12 @@ class LocalScheduler(Scheduler):
 scheduler = LocalScheduler()
 
 
-def _cancel(run: Run) -> None:
-    for process in _processes(run):
-        if is_alive(process) is None:
-            raise SchedulerError(
-                f"the run is on host {process.host}, and cannot be seen from here",
-                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
-            )
-    for agent in _marked(run, _agents(run)):
-        send_signal(agent.pid, signal.SIGTERM)
-    patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
-    poll(lambda: not _marked(run, _agents(run)) or None, interval_s=_POLL_S, limit_s=patience_s)
+def _wait_or_kill(run: Run, is_urgent: Callable[[], bool]) -> None:
+    poll(
+        lambda: is_urgent() or not _marked(run, _agents(run)) or None,
+        interval_s=_POLL_S,
+        limit_s=run.read_outline().launch.grace_s + _PATIENCE_S,
+    )
     poll(
         lambda: not _kill_all(_marked(run, _processes(run))) or None,
         interval_s=_POLL_S,

@@ -76,6 +76,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
     title = "Slurm"
     version_command = ("sbatch", "--version")
     has_queue = True
+    mails = True
     takes_containers = True
     allocation_variable = "SLURM_JOB_ID"
     can_requeue = True

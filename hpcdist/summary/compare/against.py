@@ -285,15 +285,12 @@ BASELINE_HINT = (
 class _Saved(Struct):
     """The part of a saved run that says in which schema it is."""
 
-    schema: int = SCHEMA
+    schema: int
 
 
 def read_saved(path: Path) -> list[RunSummary]:
-    """Return the runs of a saved summary; raises UserError where it is none.
-
-    Keys that a newer version added are left out; what it means by the others is not known where its
-    schema is newer, too.
-    """
+    """Return the runs of a saved summary; raises UserError where it is none, or of another
+    schema."""
     try:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
@@ -302,14 +299,14 @@ def read_saved(path: Path) -> list[RunSummary]:
         raise UserError(f"{path} is not JSON: {error}", hint=BASELINE_HINT) from None
     runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
     try:
-        is_newer = any(run.schema > SCHEMA for run in msgspec.convert(runs, list[_Saved]))
-        saved = [] if is_newer else msgspec.convert(runs, list[RunSummary])
+        schemas = {run.schema for run in msgspec.convert(runs, list[_Saved])} - {SCHEMA}
+        saved = [] if schemas else msgspec.convert(runs, list[RunSummary])
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is no summary: {error}", hint=BASELINE_HINT) from None
-    if is_newer:
+    if schemas:
         raise UserError(
-            f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
-            hint="use that version, or save the baseline again with this one",
+            f"{path}: its schema is {min(schemas)}, and this hpcdist reads {SCHEMA}",
+            hint="save the baseline again with this hpcdist",
         )
     return saved
 

@@ -383,15 +383,15 @@ def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
 
 
 def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:
-    """Return a note where `hpcdist profile` has slowed steps down."""
+    """Return a note where the profiler has slowed steps down."""
     profiled = [figures for figures in ranks if figures.profiled_steps]
     if not profiled:
         return []
     whose = sorted({figures.rank for figures in profiled})
     num_steps = max(figures.profiled_steps for figures in profiled)
     note = (
-        f"hpcdist profile slowed down {number_of(num_steps, 'step')} of {listed(whose)}, which are "
-        "in no figure"
+        f"the profiler slowed down {number_of(num_steps, 'step')} of {listed(whose)}, which are in "
+        "no figure"
     )
     if len(whose) < world_size:
         note += "; where other ranks waited for them, that time counts"

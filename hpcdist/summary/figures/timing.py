@@ -119,9 +119,8 @@ def merged(parts: Iterable[StepTotals]) -> StepTotals:
 
 
 def drop_profiled(windows: Sequence[Window]) -> Sequence[Window]:
-    """Return the windows of one rank and attempt without those under the profiler; the first is
-    warm-up in any case."""
-    return [window for place, window in enumerate(windows) if not window.profiled or place == 0]
+    """Return the windows of one rank and attempt without those under the profiler."""
+    return [window for window in windows if not window.profiled]
 
 
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:

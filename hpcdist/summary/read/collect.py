@@ -97,17 +97,19 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
         file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         texts = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        begins = [*file.found["start"], *file.found["node"]]
         num_lines = sum(map(len, file.found.values()))
         num_lines += file.num_others + file.num_odd + file.num_torn
-        is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
+        begins = [*file.found["start"], *file.found["node"]]
+        schema = next((one.schema for one in begins if one.schema != SCHEMA_VERSION), None)
+        if schema is not None:
+            file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         torn = f"{number_of(file.num_torn, 'torn line')} skipped"
         odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
         faults = {
             "skipped, it is empty": num_lines == 0,
             torn: file.num_torn > 0,
             odd: file.num_odd > 0,
-            "written by a newer hpcdist, only what this one knows was read": is_newer,
+            f"skipped, its schema is {schema}, and this hpcdist reads {SCHEMA_VERSION}": schema,
         }
         texts = [fault for fault, is_so in faults.items() if is_so]
     return file.found, [Fault(path=f"events/{path.name}", text=text) for text in texts]
@@ -140,9 +142,9 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
 
 def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
     """Return the windows of a file as they were written, by their numbers, and what was not so in
-    the file; without any numbers, as older versions wrote them, the windows as they are."""
+    the file."""
     numbers = [window.number for window in windows if window.number is not None]
-    if not numbers or (numbers == [*range(len(windows))]):
+    if numbers == [*range(len(windows))]:
         return windows, Disorder()
     first: dict[int, Window] = {}
     for window in windows:
@@ -152,7 +154,7 @@ def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
     return [first[number] for number in sorted(first)], Disorder(
         moved=sum(number < latest for number, latest in zip(first, newest, strict=True)),
         repeated=len(numbers) - len(first),
-        missing=max(first) + 1 - len(first),
+        missing=max(first, default=-1) + 1 - len(first),
         foreign=len(windows) - len(numbers),
     )
 

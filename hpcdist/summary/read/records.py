@@ -74,12 +74,12 @@ class Totals(Struct, frozen=True, kw_only=True, gc=False):
     max: Seconds
 
 
-class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
-    """A window of steps of one rank, as far as events of every schema have it."""
+class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+    """A window of steps of one rank."""
 
     time_s: Seconds | None = None
     number: Count | None = None
-    """In its file, from 0 on; older versions gave none."""
+    """In its file, from 0 on."""
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
@@ -93,25 +93,16 @@ class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", 
     """From its last step until it was written: a rank may have hung, and ended then."""
     step_time_s: Totals
     epoch: Count | None = None
-    loss: float | None = None
-
-
-class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
-    """A window of steps of one rank."""
-
     phases_s: dict[str, Seconds] = field(default_factory=dict)
     """Time by phase, over all its steps."""
     histogram: dict[Bucket, Counts] = field(default_factory=dict)
     """Bucket -> the counts of it and of those that follow it."""
+    loss: float | None = None
+    """Of its last batch."""
     mean_loss: float | None = None
-    """Over its steps; older versions recorded that of the last batch alone, `loss`."""
+    """Over its steps, by this rank's samples."""
     learning_rate: float | None = None
     """Value in its last step."""
-
-    @property
-    def train_loss(self) -> float | None:
-        """The loss of training in this window, by this rank's samples."""
-        return self.loss if self.mean_loss is None else self.mean_loss
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
@@ -150,8 +141,6 @@ class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
 class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
     """The memory of a model in one rank, and the peak so far."""
 
-    time_s: Seconds | None = None
-    step: Count | None = None
     parameter_bytes: Count
     gradient_bytes: Count
     optimizer_bytes: Count
@@ -226,7 +215,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "stop", "place", "opened")
+OTHER_KINDS = ("model", "setup", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 

@@ -12,21 +12,17 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_rank
-from hpcdist.summary.read.records import Evaluation, Memory, RankRecord, Window
-
-EventT = TypeVar("EventT", Evaluation, Memory)
+from hpcdist.summary.read.records import Evaluation, RankRecord, Window
 
 
 class Attempt(NamedTuple):
     """One attempt, by its lowest rank."""
 
     record: RankRecord
-    other_files: list[tuple[int, Path]]
-    """Files of the other ranks, by rank: read one at a time, they need not all be in memory."""
     ends_s: list[float]
     """Unix time at which each window ended; where clocks say nothing, or went back, by what the
     windows took."""
@@ -60,21 +56,19 @@ class Attempt(NamedTuple):
             if window.step <= self.last_step:
                 yield window, end_s
 
-    def counting(self, events: Iterable[EventT]) -> Iterator[tuple[int, float, EventT]]:
-        """Yield those of its events that count, each behind its step and Unix time."""
-        for event in events:
-            step, time_s = event.step, event.time_s
+    def evaluations(self) -> Iterator[tuple[int, float, Evaluation]]:
+        """Yield the evaluations that count, each behind its step and Unix time."""
+        for evaluation in self.record.evaluations:
+            step, time_s = evaluation.step, evaluation.time_s
             if step is not None and time_s is not None and step <= self.last_step:
-                yield step, time_s, event
+                yield step, time_s, evaluation
 
 
 def read_timeline(path: Path) -> list[Attempt]:
     """Read the lowest rank of every attempt, in their order, also of those without a step."""
     files = sorted(Run(path).event_files(), key=lambda file: (file[1], file[0]))
-    by_attempt = [list(own) for _, own in itertools.groupby(files, key=lambda file: file[1])]
-    records = [
-        read_rank(file, rank=rank, attempt=number) for (rank, number, file), *_ in by_attempt
-    ]
+    lowest = [next(own) for _, own in itertools.groupby(files, key=lambda file: file[1])]
+    records = [read_rank(file, rank=rank, attempt=number) for rank, number, file in lowest]
     ends = [window_ends_s(record.windows) for record in records]
     spans = []  # when each began to step and when it ended, as far as that is known
     for record, own in zip(records, ends, strict=True):
@@ -86,14 +80,11 @@ def read_timeline(path: Path) -> list[Attempt]:
     return [
         Attempt(
             record=record,
-            other_files=[(rank, file) for rank, _, file in own_files[1:]],
             ends_s=own_ends,
             offset_s=next(offsets) if own_ends else 0.0,
             last_step=last_step,
         )
-        for record, own_files, own_ends, last_step in zip(
-            records, by_attempt, ends, last_steps, strict=True
-        )
+        for record, own_ends, last_step in zip(records, ends, last_steps, strict=True)
     ]
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from hpcdist.base.files import read_json, shipped_folder
+from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
 from hpcdist.base.secrets import Stars, starred_args
 from hpcdist.base.table import Cell, Column, Table
-from hpcdist.base.terminal_lines import last_lines
-from hpcdist.base.text import decimals_for, format_number, shown
+from hpcdist.base.text import decimals_for, format_number, harmless, shown
 from hpcdist.base.version import __version__
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.run import Run
@@ -38,14 +37,12 @@ if TYPE_CHECKING:
 
 _SCRIPT = "report.js"
 _STYLE = "report.css"
-_LOG_LINES = 40
-_LONGEST_LINE = 2_000
-"""Characters: lines of progress bars can be long, and many runs may have failed."""
-
+_MOST_TRACEBACK = 10_000
+"""Characters of a traceback, from its end, that are shown."""
 _MOST_FAILURES = 6
 """Failed runs that stand above all."""
 _MOST_OPEN = 3
-"""Failed runs of a job whose logs are unfolded."""
+"""Failed runs of a job whose tracebacks are unfolded."""
 _BAR_HEIGHT = 30.0
 _NO_RATE = 0.4
 """Height of the bar of a run without a speed."""
@@ -85,7 +82,6 @@ def to_html(
         num_failed=len(failed),
         num_runs=sum(len(section.rows) for section in report.sections),
         skipped=report.skipped,
-        log_lines=_LOG_LINES,
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M"),
         # Our own files, not to be escaped; and so is what matplotlib drew, which escapes texts.
@@ -165,8 +161,9 @@ class PageRun(NamedTuple):
     verdict: str
     """Sentence on a run that did not end well; else empty."""
     log_name: str
-    log: str
-    """The end of the log of the rank that failed first."""
+    traceback: str
+    """The verdict's, in which secrets have stars. The page is shown to others, and a log has what
+    the program printed."""
     again: str | None
     traces: list[PageLink]
     """Chrome traces of profiled steps."""
@@ -283,7 +280,10 @@ def _is_failed(run: RunSummary) -> bool:
 def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
     run = row.run
     is_failed = _is_failed(run)
-    spec = Run(Path(run.path)).read_spec() if run.path else None
+    directory = Run(Path(run.path)) if run.path else None
+    spec = directory.read_spec() if directory else None
+    verdict = directory.read_verdict() if directory and is_failed else None
+    traceback = (verdict and verdict.traceback) or ""
     return PageRun(
         number=row.number,
         id=shown(run.run),
@@ -292,7 +292,7 @@ def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
         is_open=is_open,
         verdict=shown(run.verdict.message) if run.verdict and is_failed else "",
         log_name=shown(run.verdict.log or "") if run.verdict else "",
-        log=_log(run) if is_failed else "",
+        traceback=harmless(traceback[-_MOST_TRACEBACK:]),
         again=command_again(spec or RunSpec()),
         traces=list(_traces(run, folder)),
     )
@@ -305,25 +305,6 @@ def _traces(run: RunSummary, folder: Path) -> Iterator[PageLink]:
         if file is not None and file.is_file():
             place = os.path.relpath(file, os.path.realpath(folder))
             yield PageLink(shown(file.name), f"./{quote(place)}")  # a path, whatever it begins with
-
-
-def _log(run: RunSummary) -> str:
-    """Return the end of the log that the verdict names, if it is in the run's directory: one from
-    elsewhere could name any file. The run's secrets are starred out, as the page is shown to
-    others."""
-    if run.path is None or run.verdict is None:
-        return ""
-    directory, stars = Run(Path(run.path)), Stars()
-    file = directory.named_log(run.verdict.log)
-    if file is None:
-        return ""
-    stars.value(read_json(directory.private_file))
-    lines = []
-    for line in map(stars.again, last_lines(file, _LOG_LINES)):
-        left = len(line) - _LONGEST_LINE
-        more = f" ... and {left:,} more characters" if left > 0 else ""
-        lines.append(line[:_LONGEST_LINE] + more)
-    return "\n".join(lines)
 
 
 def _inline(drawing: Drawing) -> PageDrawing:

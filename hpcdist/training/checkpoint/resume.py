@@ -71,8 +71,8 @@ def _find(context: RankContext, job: TrainingJob) -> str | None:
         checkpoint_files.remove_unfinished(own)
     if context.attempt > 0:
 
-        def set_aside(path: Path, wrong: str) -> None:
-            _pass_over(context, path, wrong)
+        def set_aside(path: Path) -> None:
+            _pass_over(context, path)
             if context.is_current():
                 checkpoint_files.set_aside_damaged(path)
 
@@ -86,24 +86,19 @@ def _find(context: RankContext, job: TrainingJob) -> str | None:
 
 def _find_given(context: RankContext, resume: str) -> Path:
     """Return the newest whole checkpoint that checkpoint.resume can mean."""
-    wrongs = []
-
-    def pass_over(path: Path, wrong: str) -> None:
-        wrongs.append(f"{path.name} {wrong}")
-        _pass_over(context, path, wrong)
-
     candidates = checkpoint_files.resume_candidates(resume)
-    path = checkpoint.newest_intact(candidates, pass_over)
+    path = checkpoint.newest_intact(candidates, lambda path: _pass_over(context, path))
     if path is None:
         raise HpcdistError(
-            f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {wrongs[0]}",
+            f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {candidates[0].name} "
+            "is damaged, or not hpcdist's",
             hint="start without it: leave checkpoint.resume out",
         )
     return path
 
 
-def _pass_over(context: RankContext, path: Path, wrong: str) -> None:
-    message = f"{path.name} {wrong} and is passed over for the one before"
+def _pass_over(context: RankContext, path: Path) -> None:
+    message = f"{path.name} is damaged and is passed over for the one before"
     context.say(f"warning: {message}")
     context.events.write("note", message=message)
 

@@ -69,6 +69,8 @@ def empty_like(
         name, _, _ = full.removeprefix(_OPTIMIZER).rpartition(".")
         if full.startswith(_OPTIMIZER) and name in numbers:
             own = parameters[numbers[name]].detach()
+            if shape.numel() > max(1, own.numel()):
+                raise ValueError(f"{full} has the shape {tuple(shape)}")
             is_alike = shape == own.shape
             flat[full] = (
                 torch.empty_like(own, dtype=dtype) if is_alike else torch.empty(shape, dtype=dtype)

@@ -79,7 +79,7 @@ def test_a_wrong_transform_among_those_that_are_measured_is_refused():
 
 
 def test_a_trial_in_a_process_of_its_own_says_what_is_wrong_with_a_list(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torchvision")
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
     with pytest.raises(JobError, match="has 'RandomAfine', which is no preset") as caught:
         check_transform(["light", "RandomAfine"])
     assert "RandomAffine" in caught.value.hint
@@ -103,3 +103,13 @@ def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing(spec, shape):
 def test_a_crop_larger_than_the_images_is_refused_with_their_size():
     with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
         build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
+
+
+def test_transforms_are_tried_without_a_module_of_the_working_directory(tmp_path, monkeypatch):
+    for planted in ("json.py", "torchvision.py"):
+        (tmp_path / planted).write_text("open('attacked', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    with pytest.raises(JobError, match="degree"):
+        check_transform([{"RandomAffine": {"degree": 5}}])
+    assert not (tmp_path / "attacked").exists()

@@ -40,6 +40,11 @@ def end():
             os.environ["PYTHONHASHSEED"] = "0"
             os.execv(sys.executable, [sys.executable, *sys.argv])
         open(f"hash-{rank}", "w").write(str(hash("a word")))
+    elif way == "exec of orig_argv":
+        if "FOREIGN_EXEC" not in os.environ:
+            os.environ["FOREIGN_EXEC"] = "1"
+            os.execv(sys.executable, sys.orig_argv)
+        open(f"again-{rank}", "w").write(str(sys.argv[1:]))
     elif way == "exec that fails":
         os.execvp("sh", ["sh", "-c", "exit 6"])
     elif way == "exec of a command":

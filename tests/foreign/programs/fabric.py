@@ -7,9 +7,11 @@ import sys
 import torch
 from lightning_fabric import Fabric
 
-options = {"devices": 1} if "alone" in sys.argv else {"devices": 2, "strategy": "ddp"}
+is_launched = "unlaunched" not in sys.argv
+options = {"devices": 2, "strategy": "ddp"} if is_launched else {}
 fabric = Fabric(accelerator="cpu", **options)
-fabric.launch()
+if is_launched:  # else each rank trains for itself, as in Lightning's example of cross validation
+    fabric.launch()
 fabric.seed_everything(1)
 model, optimizer = torch.nn.Linear(8, 1), None
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

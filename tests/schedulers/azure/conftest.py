@@ -4,9 +4,9 @@ import os
 import subprocess
 
 import pytest
+import yaml
 from azure_standin import PROFILE, azure_standin
 from forked_command import command_server, run_command
-from ruamel.yaml import YAML
 
 from hpcdist.runs.run import Run
 
@@ -40,7 +40,7 @@ def hpcdist(tmp_path, monkeypatch, azure, command_process):
     folder.mkdir()
     profiles = {"azure-gpu": {"scheduler": "azure", "azure": PROFILE}}
     with (folder / "hpcdist.yaml").open("w") as file:
-        YAML().dump({"clusters": profiles}, file)
+        yaml.safe_dump({"clusters": profiles}, file)
     (folder / "train.py").write_text("print('trained')\n")
     (folder / ".gitignore").write_text("runs\ndata\n")
     subprocess.run(["git", "init", "-q", str(folder)], check=True)

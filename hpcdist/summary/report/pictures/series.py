@@ -69,9 +69,9 @@ def read_learning(path: Path) -> Learning:
             continue
         for window, end_s in attempt.windows():
             after_s = attempt.after_start_s(end_s)
-            _add(curves.train_loss, window.step, after_s, window.train_loss)
+            _add(curves.train_loss, window.step, after_s, window.mean_loss)
             _add(curves.learning_rate, window.step, after_s, window.learning_rate)
-        for step, time_s, evaluation in attempt.counting(attempt.record.evaluations):
+        for step, time_s, evaluation in attempt.evaluations():
             after_s = max(0.0, attempt.after_start_s(time_s))
             _add(curves.test_loss, step, after_s, evaluation.loss)
             _add(curves.accuracy, step, after_s, evaluation.accuracy)

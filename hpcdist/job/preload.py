@@ -1,0 +1,150 @@
+"""Heavy packages that a user's program imports: imported once per node, before the fork.
+
+The program's own files are read, never run. Where one sets a variable of the environment that the
+packages may read as they are imported, each rank imports them itself, but for those at the top of a
+script, above all such lines and all imports of own modules. What installed packages set, or `exec`,
+or files in folders that are added to sys.path, is not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcdist.base.files import read_bytes
+from hpcdist.job.files import MOST_SOURCE_BYTES
+
+_TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
+_NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas", "PIL"))
+PRELOADED_PACKAGES = frozenset(("torch", "torchvision")) | _NUMERIC | _TRAINERS
+"""Packages that can be imported before the fork: importing them starts no thread of their own, and
+what they seed or read of a rank's environment meanwhile is renewed in the rank (import_state)."""
+_NEEDS_DYNAMO = re.compile(b"DistributedDataParallel|fully_shard|FullyShardedDataParallel|optim")
+"""Names whose first use imports torch._dynamo, which takes as long as torch itself."""
+_NOT_READ = (
+    *("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_RANK", "ROLE_", "MASTER_", "HPCDIST_"),
+    *("PL_TRAINER_", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "NCCL_", "GLOO_", "UCX_", "FI_"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_", "WANDB_"),
+    *("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH"),
+)
+"""Beginnings of variables that no heavy package reads as it is imported."""
+_READ_BY_TRAINERS = (
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_", "MPL"),
+    *("MLFLOW_", "COMET_", "NEPTUNE_", "SLURM_", "TF_", "XLA_", "JAX_"),
+)
+"""Beginnings of those that only torchmetrics and Lightning read; all others may be read by any.
+Recorded while the packages were imported (torch 2.15, lightning 2.6)."""
+_SETTERS = frozenset(("setdefault", "pop", "update", "clear", "putenv", "unsetenv", "load_dotenv"))
+_MOST_FILES, _MOST_BYTES = 300, 2_000_000
+
+
+class _OwnFile(NamedTuple):
+    source: bytes
+    tree: ast.Module
+    names: set[str]
+    """Variables that it sets and the packages may read; what is no name stands for any."""
+    lines: list[int]
+    """Lines that set those, or import own modules."""
+
+
+def heavy_imports(path: Path, root: Path | None = None) -> list[str]:
+    """Return the heavy modules to import before the fork for the program in a file; its imports
+    look first in `root`, or in its own folder. Raises what reading and parsing the file raises."""
+    folders = [*dict.fromkeys((root or path.parent, Path.cwd()))]
+    if any(_find(folders, name) for name in PRELOADED_PACKAGES):
+        return []  # the program may find a module of the user's in its place
+    main, *others = files = _own_files(path, folders)
+    names = {name for file in files for name in file.names}
+    packages = PRELOADED_PACKAGES - (_TRAINERS if names else frozenset())
+    knows_all = all(name.startswith(_READ_BY_TRAINERS) for name in names)
+    if knows_all:
+        nodes = [*ast.walk(main.tree), *(node for file in others for node in file.tree.body)]
+    else:
+        is_safe = root is None  # before a module come its packages
+        nodes = [
+            node for node in main.tree.body if is_safe and node.lineno < min(main.lines, default=0)
+        ]
+    modules = (module for node in nodes for level, module in _imports(node) if not level)
+    heavy = list(dict.fromkeys(one for one in modules if one.partition(".")[0] in packages))
+    if knows_all and any(one.startswith("torch") for one in heavy):
+        needs_dynamo = any(_NEEDS_DYNAMO.search(file.source) for file in files)
+        heavy += ["torch._dynamo"] if needs_dynamo else []
+    return heavy
+
+
+def _own_files(main: Path, folders: list[Path]) -> list[_OwnFile]:
+    """Return the program's main file, and after it the files that are imported from it."""
+    files: list[_OwnFile] = []
+    waiting, num_bytes = [main], 0
+    for path in waiting:  # it grows
+        try:
+            source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
+            file = _OwnFile(source, ast.parse(source), set(), [])
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            if path is main:
+                raise
+            continue
+        num_bytes += len(source)
+        if files and (len(files) == _MOST_FILES or num_bytes > _MOST_BYTES):
+            files[0].names.add("")  # the others may set any
+            break
+        files.append(file)
+        packages = (at / "__init__.py" for at in path.parents if folders[0] in at.parents)
+        waiting += [package for package in packages if package.is_file() and package not in waiting]
+        for node in ast.walk(file.tree):
+            line: int = getattr(node, "lineno", 0)
+            name = _variable_set_by(node)
+            if name is not None and not name.startswith(_NOT_READ):
+                file.names.add(name)
+                file.lines.append(line)
+            for level, module in _imports(node):
+                places = [path.parents[level - 1]] if level else folders
+                inner = (f"{module}.{alias.name}" for alias in getattr(node, "names", ()))
+                for own in filter(None, (_find(places, one) for one in (module, *inner))):
+                    file.lines.append(line)
+                    waiting += [own] if own not in waiting else []
+    return files
+
+
+def _imports(node: ast.AST) -> list[tuple[int, str]]:
+    """Return the modules that a statement names, each after its level: 0 unless it is relative."""
+    if isinstance(node, ast.Import):
+        return [(0, alias.name) for alias in node.names]
+    return [(node.level, node.module or "")] if isinstance(node, ast.ImportFrom) else []
+
+
+def _find(folders: list[Path], name: str) -> Path | None:
+    """Return the file of an own module, or of the package that may define the name."""
+    parts = name.strip(".").split(".")
+    for folder, end in product(folders, range(len(parts), 0, -1)):
+        place = folder.joinpath(*parts[:end])
+        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+            if file.is_file() and parts[0] != "hpcdist":
+                return file
+    return None
+
+
+def _variable_set_by(node: ast.AST) -> str | None:
+    """Return the variable of the environment that a node sets or removes, no name for any, or None.
+    Names decide: what is called environ is taken for os.environ."""
+    match node:
+        case ast.Subscript(value=owner, slice=key, ctx=ast.Store() | ast.Del()):
+            return str(getattr(key, "value", "")) if _name(owner) == "environ" else None
+        case ast.Call(func=function, args=args) if _name(function) in _SETTERS:
+            name = str(getattr(args[0], "value", "")) if args else ""
+            is_there = _name(function) == "setdefault" and name in os.environ
+            whose = _name(getattr(function, "value", None))
+            return name if whose in {"environ", "os", "dotenv", ""} and not is_there else None
+        case ast.Assign(value=owner) | ast.AugAssign(target=owner):  # another name for it, or |=
+            return "" if _name(owner) == "environ" else None
+        case ast.alias(name="environ", asname=str()):
+            return ""
+    return None
+
+
+def _name(node: object) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))

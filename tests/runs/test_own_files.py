@@ -1,0 +1,256 @@
+"""Jobs that wait while others exchange their files: nothing is loaded that others can have made."""
+
+import os
+import pickle
+import shlex
+import subprocess
+
+import pytest
+from another_user import NOBODY, as_nobody, needs_root
+from submitting import submit_run
+
+from hpcdist.agent.agent import run_agent
+from hpcdist.base import files
+from hpcdist.base.ownership import check_own_folder
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job import load_job
+from hpcdist.runs.run import Run
+from hpcdist.schedulers import submitting
+from hpcdist.schedulers.base import JobPlace, Target
+from hpcdist.schedulers.local.scheduler import scheduler as local
+from hpcdist.schedulers.lsf import hosts
+from hpcdist.schedulers.slurm.submitting import Sbatch
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    run.make()
+    files.write_json(run.spec_file, {"job": {"name": "as submitted"}})
+    files.write_json(run.private_file, {"args": ["secret"]})
+    return run
+
+
+def make_link(path):
+    path.rename(path.with_name("away"))
+    path.symlink_to("away")
+
+
+# The run's folder and files.
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: os.chown(path, NOBODY, NOBODY), "run belongs to nobody, and the job is root"),
+        (lambda path: path.chmod(0o770), "can be written by others (chmod go-w forbids it)"),
+        (lambda path: path.chmod(0o702), "can be written by others (chmod go-w forbids it)"),
+        (lambda path: os.chown(path / "launch", NOBODY, NOBODY), "launch belongs to nobody"),
+        (lambda path: os.chown(path / "spec.json", NOBODY, 0), "spec.json belongs to nobody"),
+        (lambda path: path.rename(path.with_name("away")), "No such file or directory"),
+        (make_link, "run: a link stands in its place"),
+        (lambda path: (path / "spec.json").chmod(0o660), "spec.json can be written by others"),
+        (lambda path: (path / "private.json").chmod(0o606), "private.json can be written by"),
+        (lambda path: make_link(path / "spec.json"), "spec.json cannot be read: a link stands in"),
+    ],
+    ids=[
+        *("foreign", "of the group", "of the world", "foreign folder", "foreign file", "gone"),
+        *("link", "file of the group", "file of the world", "link to a file"),
+    ],
+)
+@needs_root
+def test_an_agent_starts_nothing_in_a_run_directory_that_others_could_have_changed(
+    run, capsys, spoil, said
+):
+    check_own_folder(run.path)
+    spoil(run.path)
+    assert run_agent(run.path, JobPlace(node_rank=0, host="here")) == 1
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.endswith(": nothing of it was run\n")
+
+
+def test_the_verdict_says_what_others_could_have_changed(run):
+    run.spec_file.chmod(0o666)
+    assert run_agent(run.path, JobPlace(node_rank=0, host="here")) == 1
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.state) == ("launch", "failed")
+    assert "spec.json can be written by others" in verdict.message
+
+
+@needs_root
+def test_an_agent_writes_nothing_into_a_foreign_run_directory(run):
+    os.chown(run.path, NOBODY, NOBODY)
+    assert run_agent(run.path, JobPlace(node_rank=0, host="here")) == 1
+    assert not run.verdict_file.exists()
+
+
+# Whole jobs.
+
+
+def test_every_script_looks_at_the_folders_of_the_snapshot_first():
+    scripts = sorted(files.shipped_folder("templates").glob("*.sh.j2"))
+    texts = {path.name: path.read_text() for path in scripts}
+    for part in ("own_folders.sh.j2", "setup.sh.j2", "start_agent.sh.j2"):
+        del texts[part]
+    assert len(texts) >= 3
+    for name, text in texts.items():
+        assert text.index('{% include "own_folders.sh.j2" %}') < text.index("cd {{ cwd"), name
+
+
+class Pwn:
+    """Whoever loads a pickle of it runs the attacker's code."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (f"{self.folder}/pwned",)
+
+
+@pytest.fixture
+def queued(reachable, monkeypatch):
+    """A job that was submitted in a folder of runs that everybody may write by now, and waits; what
+    starts it, as its scheduler would."""
+    (reachable / "train.py").write_text(f"open({str(reachable / 'trained')!r}, 'w')")
+    waiting = []
+
+    def wait(command, *_, **__):
+        waiting.append(command)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(submitting, "start_local_controller", wait)
+    run = submit_run(load_job("train.py"), reachable / "runs")
+    script = run.script_file.read_text()  # schedulers keep it
+    run.path.parent.chmod(0o777)
+    variables = {"JOB_ID": run.read_job_id(), "NTASKS": "1", "GLOBALID": "0", "LOCALID": "0"}
+    environment = {f"SUBMITIT_LOCAL_{name}": value for name, value in variables.items()}
+
+    def start():
+        return subprocess.run(
+            ["bash"],
+            input=script,
+            env=os.environ | environment | {"SUBMITIT_EXECUTOR": "local"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+
+    start.commands = waiting
+    return run, start
+
+
+def assert_refused(queued, reachable):
+    _, start = queued
+    done = start()
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr.split("error: ")[-1]
+    assert ": nothing of it was run\nhint: submit it again" in done.stderr
+    assert not (reachable / "pwned").exists()
+    assert not (reachable / "trained").exists()
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["folder", "link"])
+def test_a_queued_job_whose_run_directory_is_exchanged_runs_no_code_of_others(
+    queued, reachable, how
+):
+    run, _ = queued
+    away, job_id = run.path.with_name("away"), run.read_job_id()
+
+    def exchange():
+        run.path.rename(away)
+        folder = run.path if how == "folder" else run.path.with_name("of-nobody")
+        (folder / "submitit").mkdir(parents=True)
+        for name in (f"{job_id}_submitted.pkl", "task-0.pkl"):
+            (folder / "submitit" / name).write_bytes(pickle.dumps(Pwn(reachable)))
+        folder.chmod(0o755)
+        if how == "link":
+            run.path.symlink_to(folder)
+
+    reachable.chmod(0o777)
+    as_nobody(exchange)
+    assert_refused(queued, reachable)
+    assert Run(away).read_verdict() is None  # whole, once it is back in its place
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["foreign", "written", "link"])
+def test_a_pickle_that_others_could_have_changed_is_not_loaded(queued, reachable, how):
+    run, _ = queued
+    path = run.submitit_folder / "task-0.pkl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    for folder in (run.path, run.submitit_folder):
+        folder.chmod(0o755)
+    reachable.chmod(0o777)
+    if how == "foreign":
+        os.chown(path, NOBODY, NOBODY)
+    elif how == "written":
+        path.chmod(0o666)
+    else:
+        path.unlink()
+        path.symlink_to(reachable / "theirs.pkl")
+        path = reachable / "theirs.pkl"
+    as_nobody(lambda: path.write_bytes(pickle.dumps(Pwn(reachable))))
+    assert_refused(queued, reachable)
+
+
+def test_the_script_that_is_executed_here_is_not_read_from_where_it_could_be_exchanged(queued):
+    run, start = queued
+    (command,) = start.commands
+    assert shlex.split(command) == ["/bin/bash", "-c", run.script_file.read_text()]
+
+
+@needs_root
+@pytest.mark.parametrize("which", [".", "submitit"])
+def test_nothing_is_written_for_the_hosts_of_a_job_where_the_folder_is_somebody_elses(
+    run, monkeypatch, which
+):
+    os.chown(run.path / which, NOBODY, NOBODY)
+    before = sorted(run.path.rglob("*"))
+    options = {"--logs": run.submitit_folder, "--job": "7", "--nodes": 1, "--launcher": "x"}
+    words = [str(word) for option in options.items() for word in option]
+    monkeypatch.setattr("sys.argv", ["hosts", *words, "--", "true"])
+    with pytest.raises(SystemExit, match=r"belongs to nobody, .*: nothing of it was run"):
+        hosts.main()
+    assert sorted(run.path.rglob("*")) == before
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["foreign", "link"])
+def test_no_program_is_started_in_a_snapshot_that_somebody_else_has_put_there(
+    reachable, write_script, how
+):
+    snapshot = reachable / ".snapshots"
+    if how == "foreign":
+        snapshot.mkdir()
+        os.chown(snapshot, NOBODY, NOBODY)
+    else:
+        snapshot.symlink_to(reachable)
+    job = load_job(write_script("")).job
+    target = Target(
+        name="job", folder=reachable / "job", cwd=str(snapshot), own_folders=[str(snapshot)]
+    )
+    script = local.render(job, target, local.plan(job, ClusterProfile()))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"hpcdist: {snapshot} is a link, or belongs to somebody else: nothing of it was run\n"
+    )
+
+
+def test_sbatch_gets_the_script_and_not_its_path(tmp_path, monkeypatch):
+    target = Target(name="job", folder=tmp_path / "job", cwd=str(tmp_path))
+    target.make_folders()
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(
+        f"#!/bin/sh\necho exchanged > {target.script_file}\ncat > {tmp_path}/sent\n"
+        "echo Submitted batch job 7\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    script = f"#!/bin/bash\ntrue {os.fsdecode(bytes([0xFC]))}\n"
+    assert Sbatch(target, script).submit([os.getpid], num_nodes=1) == ["7"]
+    assert (tmp_path / "sent").read_bytes() == b"#!/bin/bash\ntrue \xfc\n"
