@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import faulthandler
+import hashlib
 import io
 import os
 import resource
@@ -16,6 +17,7 @@ import select
 import signal
 import stat
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable
@@ -36,7 +38,15 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
-from hpcdist.job.spec import JobSpec, OwnCodeJob, job_to_dict
+from hpcdist.job.spec import (
+    FunctionJob,
+    JobSpec,
+    ModuleJob,
+    OwnCodeJob,
+    ProgramJob,
+    ScriptJob,
+    job_to_dict,
+)
 from hpcdist.machine.memory import free_host_bytes, kernel_kills
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
@@ -59,6 +69,7 @@ _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
 MOST_MESSAGE_LETTERS = 10_000
+_MOST_CODE_BYTES = 16e6
 MOST_TRACEBACK_LETTERS = 100_000
 
 
@@ -175,6 +186,7 @@ def run_workload(
     pid = os.getpid()
     place = context.place_fields()
     node = place.pop("node_rank")
+    place["code"] = _digests({} if context.rank else _main_files(context.job))
     context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
     report = None
     context.progress.alive()
@@ -375,7 +387,46 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=max_cuda_bytes,
         by="rank",
+        code=_digests({} if context.rank else _own_modules(context.job)),
     )
+
+
+def _digests(paths: dict[str, str]) -> dict[str, str]:
+    """Return digests of the user's files, as far as they can be read."""
+    digests = {}
+    for name, path in paths.items():
+        with contextlib.suppress(OSError, ValueError):
+            content = files.read_bytes(path, most_bytes=_MOST_CODE_BYTES)
+            digests[name] = hashlib.blake2b(content, digest_size=8).hexdigest()
+    return digests
+
+
+def _main_files(job: JobSpec) -> dict[str, str]:
+    """Return the file that is run, and of a program the one that it runs in turn: a job may be
+    edited as soon as it has begun."""
+    match job:
+        case ProgramJob():
+            script = next((word for word in job.args if os.path.isfile(word)), None)
+            return {"__main__": job.script} | ({"script": script} if script else {})
+        case ScriptJob() | ModuleJob():
+            return {"__main__": job.script}
+        case FunctionJob():
+            return {"__main__": job.source} if job.source else {}
+    return {}
+
+
+def _own_modules(job: JobSpec) -> dict[str, str]:
+    """Return the files of the modules that were imported, but for those of installed packages."""
+    installed = (sysconfig.get_path("stdlib"), str(Path(workloads.__file__).parents[1]))
+    paths = {}
+    for name, module in [*sys.modules.items()]:
+        path = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(path, str) or path.startswith(installed) or name == "__mp_main__":
+            continue
+        is_package = {"site-packages", "dist-packages"} & set(Path(path).parts)
+        if not is_package and (name != "__main__" or isinstance(job, OwnCodeJob)):
+            paths[name] = path
+    return paths
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -27,7 +27,7 @@ import msgspec
 
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
-from hpcdist.machine.cpus import cpu_quota
+from hpcdist.machine.cpus import cpu_model, cpu_quota
 from hpcdist.machine.process import descendants
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
@@ -123,6 +123,7 @@ class UsageSampler:
             host=self.host,
             cpus=None if share.cpus is None else list(share.cpus),
             num_cpus=share.num_cpus,
+            cpu_model=cpu_model(),
         )
         try:
             events = EventWriter(self.run.usage_file(self.node, attempt))

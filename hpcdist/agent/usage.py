@@ -57,6 +57,8 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
     """CPUs that the ranks may use; a quota counts in part."""
     host_cpus: Count | None = None
     """CPUs that the host has, other jobs' included."""
+    cpu_model: str | None = None
+    """As /proc/cpuinfo names it."""
     gpus: list[GpuFacts] = []
 
 

@@ -156,11 +156,17 @@ def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
     return format_number(mean, decimals) + spread
 
 
+_NOT_KNOWN = 100
+"""Times the mean from which on the end of an interval says nothing."""
+
+
 def interval_text(measure: Measure, decimals: int) -> str:
     """`1.83 (1.10 to 2.90)`; the mean alone where no interval is known, or none is to be seen."""
     text, ends = format_number(measure.mean, decimals), measure.interval
     if ends is None:
         return text
+    if ends.high > _NOT_KNOWN * abs(measure.mean) > 0:
+        return f"{text} (interval not known)"
     # Half of it lies below zero only because it is as long to both sides.
     least = max(0.0, ends.low) if measure.mean > 0 else ends.low
     low, high = (format_number(end, decimals) for end in (least, ends.high))

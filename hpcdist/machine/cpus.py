@@ -26,6 +26,15 @@ def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0), key=place)
 
 
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the name of this machine's CPUs; None where the kernel tells none, as on ARM."""
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip() or None
+    return None
+
+
 def share_cpus(
     cpus: Sequence[int], num_shares: int, *, per_share: int | None = None
 ) -> list[list[int]]:

@@ -23,6 +23,7 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
+from hpcdist.summary.figures.disturbance import find_left_out
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
@@ -78,7 +79,7 @@ def summarize(
             state, account = known.get(run.id), accounting.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
     if not compares_disturbed:
-        measured = list(map(_set_aside, measured))
+        measured = _set_disturbed_aside(measured)
     compared = compare_runs(measured)
     summaries = _beside_each_other(measured, compared, goal=goal)
     return Summary(
@@ -121,12 +122,23 @@ def _ask(
     return known, accounting or {}
 
 
-def _set_aside(run: MeasuredRun) -> MeasuredRun:
-    """Return a run as one that is not compared where something else disturbed it."""
-    if (disturbed := run.figures.disturbed) is None:
-        return run
-    set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
-    return msgspec.structs.replace(run, set_aside=set_aside)
+def _set_disturbed_aside(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Return runs, some as such that are not compared since something else disturbed them."""
+    kinds = []
+    digests = configurations([run.conditions for run in measured])
+    for run, digest in zip(measured, digests, strict=True):
+        own = run.figures
+        size = own.nodes, own.gpus_per_node
+        kind = own.job, own.comparison, own.variant, digest.configuration, own.ran_with.code, size
+        kinds.append((kind, own))
+    left_out = find_left_out(kinds)
+    why = "{} (--with-disturbed compares it all the same)"
+    return [
+        msgspec.structs.replace(run, set_aside=why.format(run.figures.disturbed))
+        if run.figures.run in left_out
+        else run
+        for run in measured
+    ]
 
 
 def _beside_each_other(

@@ -168,11 +168,14 @@ class Straggler(Struct, frozen=True, kw_only=True):
     rank: int | None = None
     """None where all ranks of the node are slower than all others."""
     node: int | None = None
+    """None where it is another one in each repeat, on the same host."""
     host: str | None = None
+    others: list[int] = []
+    """Further ranks, or nodes without `rank`, that are slow throughout, too."""
     longer_s: float
     """Seconds per step that it needs more than the typical rank, for its own part."""
     slowest_in: int
-    """Stretches of steps in which it was the slowest."""
+    """Stretches of steps in which it was the slowest; of several, in which each was slow."""
     stretches: int
     """Stretches that were compared."""
 
@@ -323,6 +326,24 @@ class Parting(Struct, frozen=True, kw_only=True):
     """The ranks that most are, which have one set of parameters."""
 
 
+class RanWith(Struct, frozen=True, kw_only=True):
+    """All that must be equal beside the settings for runs to be repeats or sizes of each other;
+    what is not known of a run is None."""
+
+    code: str | None = None
+    """Digest of the user's files that ran."""
+    device: str | None = None
+    """cpu or cuda."""
+    device_model: str | None = None
+    """Names of its GPUs, or else of its CPUs."""
+    cluster: str | None = None
+    scheduler: str | None = None
+    backend: str | None = None
+    torch: str | None = None
+    image: str | None = None
+    """What tells the container's image from others."""
+
+
 class RunFigures(Struct, frozen=True, kw_only=True):
     """The figures of one run by itself."""
 
@@ -340,6 +361,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Id of the comparison that it is a part of."""
     variant: str | None = None
     """Name of its variant there."""
+    ran_with: RanWith = RanWith()
     state: State | None = None
     nodes: int
     gpus_per_node: int
@@ -393,7 +415,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     lost_steps: int = 0
     """Steps that were done again after restarts."""
     lost_time_s: float | None = None
-    """Between attempts, and for steps done again; None with one attempt."""
+    """Between attempts, and for steps done again, while the job held its resources; None with one
+    attempt."""
+    waited_s: float | None = None
+    """Between its lives, in the queue; None with one life."""
     attempts: list[AttemptSummary] = []
     epochs: int | None = None
     """Finished epochs."""
@@ -446,8 +471,8 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
     measure the same."""
     settings: str | None = None
-    """Digest of the same without the device that it ran on: where the two are equal, the run never
-    began, and its device is not known."""
+    """Digest of the same without the device and cluster that it ran on: where the two are equal,
+    the run never began, and its device is not known."""
 
     differs_in: dict[str, str] = {}
     """Settings in which runs of its job differ, so that they are not compared, by dotted key."""
@@ -499,6 +524,9 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     nodes: int
     world_size: int
     num_cpus: int | None = None
+    ran_with: RanWith = RanWith()
+    disturbed: str | None = None
+    """Other work on the CPUs of a run that counts, in words."""
     samples_per_s: Measure | None = None
     """Over the runs; of a single one the mean alone."""
     interval: Interval | None = None
@@ -549,7 +577,6 @@ class PlaceSummary(Struct, frozen=True, kw_only=True):
     samples_per_s: Measure
     price: float | None = None
     """Mean of the runs; None where one has none."""
-    price_per_s: float | None = None
     speedup: Ratio | None = None
     """Against the first place; None for that."""
 

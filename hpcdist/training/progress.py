@@ -79,7 +79,7 @@ class Progress:
             own = " (rank 0)" if self.context.world_size > 1 else ""  # all else is of all ranks
             line += f"  loss {loss:.4f}{own}"
         if score:
-            line += f"  accuracy {score.accuracy:.4f}"
+            line += f"  accuracy {100 * score.accuracy:.2f} %"
         if loss is not None:
             line += f"  {self.global_samples / self.epoch_time_s:,.0f} samples/s"
         return line

@@ -95,7 +95,7 @@ def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(a
     )
     everything = printed(runs, details=True)
     for text in (everything, to_markdown(make_report(summarize(runs, {})))):
-        assert "Share of step time by phase" in text
+        assert "Mean time of a step by phase" in text
         assert "test accuracy, from the first step" in text
         assert "Not shown" not in text
 
@@ -122,8 +122,8 @@ def test_of_many_runs_those_that_failed_are_listed_first(add_size):
 
 def test_phases_stand_where_nothing_else_says_where_the_time_goes(add_size):
     going = printed([add_size(2, verdict=None)])
-    assert "Share of step time by phase" in going
-    assert "Share of step time by phase" not in printed([add_size(2, name="-done")])
+    assert "Mean time of a step by phase" in going
+    assert "Mean time of a step by phase" not in printed([add_size(2, name="-done")])
 
 
 def test_a_single_failed_run_is_told_once(add_size):

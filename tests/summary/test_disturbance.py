@@ -1,4 +1,4 @@
-"""Runs that something else disturbed are named, and not compared unless that is asked for."""
+"""Disturbed runs are named, and not compared where others of their kind were undisturbed."""
 
 import msgspec
 import pytest
@@ -63,3 +63,43 @@ def test_a_host_that_was_busy_with_other_work_disturbs_only_where_its_cpus_were_
     compared = summarize([alone, busy], {}, compares_disturbed=True).runs
     assert [run.speedup for run in compared] == pytest.approx([1.0, 2.0])
     assert compared[1].disturbed == load
+
+
+def test_where_no_run_of_its_kind_was_undisturbed_it_is_compared_and_called_uncertain(
+    trained, capsys
+):
+    runs = [trained(f"busy-{n}-{k}", ranks=n, own=0.7 * n, busy=n) for n in (1, 2) for k in "abc"]
+    summary = summarize(runs, {})
+    assert [run.speedup for run in summary.runs[3:]] == pytest.approx([2.0] * 3)
+    text = told(capsys, summary)
+    assert "ddp: 2 ranks (1 x 2) are 2.00 times as fast as 1 (1 x 1): 100 %" in text
+    assert "This is uncertain: other processes took 0.6 of the 2 CPUs that it had on host0." in text
+
+
+def test_three_disturbed_repeats_have_their_mean_and_the_reason(trained, capsys):
+    runs = [trained(f"busy-{k}", ranks=2, own=1.4, busy=2.0) for k in "abc"]
+    text = told(capsys, summarize(runs, {}))
+    assert "ddp: 200 ± 0 samples/s on 2 ranks, but other processes took 0.6 of the 2 CPUs" in text
+
+
+def test_the_headline_is_not_about_a_run_that_was_left_out(trained, events, capsys):
+    calm = trained("calm", ranks=1)
+    fast = trained("fast", ranks=1, own=0.8, busy=1.0)
+    events.write(
+        fast, 0, [events.start(0, world_size=1, host="host0"), *events.steady([300.0] * 6)]
+    )
+    text = told(capsys, summarize([calm, fast], {}))
+    assert text.startswith("ddp: 100 ± 0 samples/s on 1 rank.")
+
+
+def test_variants_that_were_disturbed_are_compared_and_said_to_be(trained, capsys):
+    runs = []
+    for index, name in enumerate(("a", "b")):
+        run = trained(name, ranks=2, own=1.4, busy=2.0)
+        spec = msgspec.json.decode(run.spec_file.read_bytes())
+        spec["sweep"] = {"id": "s", "variant": name, "index": index, "job_name": "s"}
+        run.spec_file.write_bytes(msgspec.json.encode(spec))
+        runs.append(run)
+    summary = summarize(runs, {})
+    assert [each.num_measured for each in summary.comparisons[0].variants] == [1, 1]
+    assert "This is uncertain: other processes took 0.6 of the 2 CPUs" in told(capsys, summary)

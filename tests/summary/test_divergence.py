@@ -87,3 +87,23 @@ def test_runs_without_a_step_in_common_and_one_run_twice_are_refused(add, capsys
     for names, message in {("a", "b"): "no step in common", ("a", "a"): "the same run"}.items():
         assert main(["diff", *names]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_other_code_is_a_difference_outside_of_git_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for number in range(2):
+        (tmp_path / "beside.py").write_text(f"number = {number}\n")
+        (tmp_path / "same.py").write_text("")
+        (tmp_path / "train.py").write_text(
+            f"import beside, same  # {number}\n"
+            "from hpcdist import record\n"
+            "for _ in range(30): record.step(samples=1, loss=1.0)\n"
+        )
+        assert main(["submit", "train.py", "--local", "--wait"]) == 0
+        names += sorted({path.name for path in (tmp_path / "runs").glob("train-*")} - {*names})
+    found = diff(capsys, *names)["differences"]
+    assert [one["key"] for one in found if one["kind"] == "code"] == [
+        "file of __main__",
+        "file of beside",
+    ]

@@ -29,7 +29,7 @@ from hpcdist.summary import summarize, to_json
 PERCENTILES = ("step_time_s.p50", "step_time_s.p95")
 RESTART = ((0, 100), (60, 150))
 REQUEUES = ((0, 80), (50, 120), (100, 100), (100, 180))
-OF_CLOCKS = ("lost_time_s", "parts_s.restarts", "cost.")
+OF_CLOCKS = ("lost_time_s", "waited_s", "parts_s.restarts", "cost.")
 """What is told by the clocks of hosts, before and after a restart."""
 SHAPES = {
     "one rank": Shape(),

@@ -14,7 +14,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
+from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events, lost_time_s
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
@@ -211,7 +211,7 @@ def span(life, begin_s, stepping_s, end_s, *, unnoticed_s=0.0):
     ],
 )
 def test_what_restarts_took_is_a_part_of_the_time_held(spans, held_s, lost_s):
-    cost = cost_by_events(spans, again_s=7.0, num_gpus=4, num_cpus=None)
+    cost = cost_by_events(spans, lost_s=lost_time_s(spans, 7.0), num_gpus=4, num_cpus=None)
     assert (cost.held_s, cost.lost_s) == (held_s, lost_s)
     assert cost.lost_share == (None if lost_s is None else pytest.approx(lost_s / held_s))
     assert cost.gpu_hours == pytest.approx(4 * held_s / 3600)
@@ -264,8 +264,8 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
     dashes, full = sorted(rows, key=lambda row: row[1] != "-")
     assert set(dashes[1:]) == {"-"}
     assert full[1:] == [
-        *("5.0", "12.0", "0.400", "50", "1.00", "100", "2.00"),
-        *("1.0", "of", "2", "3.00"),
+        *("5.0", "12.0", "0.400", "50", "1,024", "100", "2.00"),
+        *("1.0", "of", "2", "3,072"),
     ]
     assert "restarts" not in table
     assert "Wh" in table

@@ -55,6 +55,7 @@ def expected_figures(history: History) -> dict[str, Any]:
         "train_loss": _train_loss(history),
         "lost_steps": lost_steps(history),
         "lost_time_s": lost_time_s,
+        "waited_s": _waited_s(history),
         **_cost(history, every_step),
         **_paces(history),
         "attempts": [
@@ -66,6 +67,27 @@ def expected_figures(history: History) -> dict[str, Any]:
 
 
 def _notes(history: History) -> list[str]:
+    return [*_notes_on_windows(history), *_notes_on_steps(history.attempts[-1])]
+
+
+def _notes_on_steps(attempt: Attempt) -> list[str]:
+    """A torn file has neither its last window nor its end."""
+    last = {
+        rank.rank: attempt.first_step
+        + len(rank.steps)
+        - (rank.windows[-1] if rank.tears_last_window else 0)
+        for rank in attempt.ranks
+        if rank.steps
+    }
+    most = max(last.values(), default=0)
+    return [
+        f"rank {rank} recorded no step after step {step}, and others went on to step {most}"
+        for rank, step in last.items()
+        if step < most
+    ]
+
+
+def _notes_on_windows(history: History) -> list[str]:
     """Windows that are lost before another that is there are noticed by their numbers."""
     missing = {}
     for rank in itertools.chain.from_iterable(attempt.ranks for attempt in history.attempts):
@@ -276,19 +298,6 @@ def _epochs(history: History, attempt: Attempt) -> int:
     return max(finished)
 
 
-def _lost_time_s(history: History, steps: Sequence[Step]) -> float | None:
-    """Waiting as the node saw it that waited least, and the mean time of what was done again."""
-    if len(history.attempts) < 2:
-        return None
-    stepped = [a for a in history.attempts if any(rank.steps for rank in a.ranks)]
-    waited_s = 0.0
-    for before, after in itertools.pairwise(stepped):
-        ends_s = _by_node(before, _worked_until_s, max)
-        begins_s = _by_node(after, lambda _, rank: rank.begins_s, min)
-        waited_s += min(begins_s[node] - ends_s[node] for node in begins_s)
-    return waited_s + lost_steps(history) * statistics.mean(step.time_s for step in steps)
-
-
 def _known_end_s(attempt: Attempt, rank: RankHistory) -> float:
     if not rank.tears_last_window:
         return end_s(rank) + rank.hangs_s
@@ -341,12 +350,21 @@ def _cost(history: History, steps: Sequence[Step]) -> dict[str, Any]:
         "cost.num_gpus": history.world_size,
         "cost.gpu_hours": gpu_hours,
         "cost.num_cpus": None,
-        "cost.lost_s": _lost_of_held_s(history, steps),
+        "cost.lost_s": _lost_time_s(history, steps),
         "cost.waiting_share": None,
     }
 
 
-def _lost_of_held_s(history: History, steps: Sequence[Step]) -> float | None:
+def _waited_s(history: History) -> float | None:
+    gaps = [
+        after.begins_s - _known_end_s(before, before.ranks[0])
+        for before, after in itertools.pairwise(history.attempts)
+        if before.life != after.life
+    ]
+    return sum(gaps) if gaps else None
+
+
+def _lost_time_s(history: History, steps: Sequence[Step]) -> float | None:
     if len(history.attempts) < 2:
         return None
     lost_s = lost_steps(history) * statistics.mean(step.time_s for step in steps)

@@ -132,10 +132,11 @@ def _on_best(best: Mapping[str, Series], chosen: Mapping[str, DataloadCell]) -> 
 
 def _on_undecided(series: Series, times: Sequence[Ratio], with_transform: str) -> str:
     alike = [cell for cell, time in zip(series, times, strict=True) if not is_slower(time)]
-    fastest = min(series, key=lambda cell: cell.mean_time_s)
     fewest = series[0]
-    gain = interval_text(times[0], 1)
-    many = f"{with_workers(fastest.setting.workers)} it is {gain} times as fast as "
+    fastest = min(series, key=lambda cell: cell.mean_time_s)
+    other = min((cell for cell in series if cell is not fewest), key=lambda cell: cell.mean_time_s)
+    gain = interval_text(_rate_ratio(other, fewest, series), 1)
+    many = f"{with_workers(other.setting.workers)} it is {gain} times as fast as "
     many += with_workers(fewest.setting.workers)
     why = f"the passes differ by {show_percent(max(map(spread, alike)))} (sd)"
     again = "Run it again with more passes (data.repeats)."
@@ -241,6 +242,8 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
     yield f"{whose} takes {step_time}, a batch {batch_time}: {then}."
     if step.on_cpus:
         batch_s = computing_s(cell) * cell.setting.batch_size * cell.ranks / cell.cpus
+        if not cell.setting.workers:  # the rank itself loads, and then steps
+            batch_s = cell.mean_time_s
         together_s = max(cell.mean_time_s, step.mean_time_s + batch_s)
         yield (
             "both, measured alone, need the same CPUs: together a step takes about "

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpcdist.base.text import format_time, number_of, shown, whole_percents
+from hpcdist.base.text import format_time, listed, number_of, shown, whole_percents
 from hpcdist.summary.figures import shares as part
 from hpcdist.summary.figures.run import OWN_CODE
 from hpcdist.summary.values import Losses, RunFigures, Straggler
@@ -75,7 +75,14 @@ def advise(case: Case) -> list[str]:
 
 
 def straggler_named(straggler: Straggler) -> str:
-    """Name a straggler: `rank 3 (node 1, host n17)`, `all ranks of node 1 (host n17)`."""
+    """Name a straggler: `rank 3 (node 1, host n17)`, `all ranks of node 1 (host n17)`, `ranks 1 and
+    6`, `all ranks of host n17`."""
+    if straggler.rank is None and straggler.node is None:
+        return f"all ranks of host {shown(straggler.host or '')}"
+    if straggler.others and straggler.rank is not None:
+        return listed([straggler.rank, *straggler.others])
+    if straggler.others:
+        return f"all ranks of {listed([straggler.node or 0, *straggler.others], 'node')}"
     where = [] if straggler.node is None or straggler.rank is None else [f"node {straggler.node}"]
     where += [f"host {shown(straggler.host)}"] if straggler.host else []
     who = f"rank {straggler.rank}"
@@ -146,13 +153,15 @@ def _stragglers(case: Case, share: float) -> str | None:
             ", but no single rank is clearly the slowest: batches may take different times, or "
             "something else may use the CPUs now and then"
         )
-    verb = "need" if straggler.rank is None else "needs"
+    verb = "need" if straggler.rank is None or straggler.others else "needs"
     leave = ", or exclude that node" if case.is_over_hosts else ""
     look = f"look for what slows it down there{leave}"
     if case.losses.nodes > 1 and not case.is_over_hosts:
         where = f", {shown(straggler.host)}" if straggler.host else ""
         look = f"all nodes are simulated on one host{where}: look at the CPUs that it has there"
-    if straggler.host is None:
+    if straggler.others:
+        look = "look for what they have in common, and mend all of them"
+    elif straggler.host is None:
         look = "this happens on other hosts too, so look at what that rank does"
     return (
         f": {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "

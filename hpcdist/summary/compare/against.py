@@ -7,7 +7,7 @@ A change is a regression where the mean fell by more than the threshold, and the
 (`base.statistics`; all changes are one family): over the repeats of both sides; where only one side
 was repeated, as if the other spread alike; over blocks of windows of steps where there is one run
 of each. The last does not know how runs differ from one to the next. Runs that something else
-disturbed are left out, as everywhere.
+disturbed are left out: a gate must not fail by chance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcdist.base.statistics import (
     spread_measure,
 )
 from hpcdist.base.text import first_few
-from hpcdist.summary.values import SCHEMA, RunSummary
+from hpcdist.summary.values import SCHEMA, RanWith, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
 """Failed: no run is done. Not distinguishable: the difference may be chance."""
@@ -70,6 +70,8 @@ class Change(Struct, frozen=True, kw_only=True):
     over: Over | None = None
     """The origin of the spread."""
     same_settings: bool = True
+    differing: dict[str, list[str]] = {}
+    """Key of `ran_with` that differs -> its values before and now."""
     outcome: Outcome
 
 
@@ -188,11 +190,24 @@ def _compare(pair: _Pair) -> list[_Compared]:
             before=_side(measured),
             now=Side(runs=[run.run for run in pair.now]),
             same_settings=pair.same_settings,
+            differing=_differing(pair),
             outcome="failed",
         )
         if quantity in now or has_failed:
             compared.append(_Compared(change, measured, now.get(quantity)))
     return compared
+
+
+def _differing(pair: _Pair) -> dict[str, list[str]]:
+    differing = {}
+    for key in RanWith.__struct_fields__:
+        values = [
+            ", ".join(sorted({value for run in side if (value := getattr(run.ran_with, key))}))
+            for side in (pair.before, pair.now)
+        ]
+        if all(values) and values[0] != values[1]:
+            differing[key] = values
+    return differing
 
 
 def _judge(compared: Sequence[_Compared], threshold: float) -> list[Change]:

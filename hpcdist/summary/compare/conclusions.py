@@ -62,7 +62,20 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def headline(comparison: Comparison) -> str | None:
-    """Name the fastest variant, or those that it may be; None where there is nothing to compare."""
+    """Name the fastest variant, or those that it may be, and say where other programs disturbed
+    them; None where there is nothing to compare."""
+    text = _fastest(comparison)
+    loads = [variant.disturbed for variant in comparison.variants]
+    return text and text + uncertainty(loads)
+
+
+def uncertainty(loads: Sequence[str | None]) -> str:
+    """Return the sentence that ends a comparison of which these runs were disturbed."""
+    load = next(filter(None, loads), None)
+    return f" This is uncertain: {shown(load)}." if load else ""
+
+
+def _fastest(comparison: Comparison) -> str | None:
     baseline = comparison.variants[0]
     others = [
         variant
@@ -139,7 +152,12 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
         on = ""
     elif _is_larger(variant):
         on = f" on {number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"
-    sentences = [f"{name}: {times} times as fast as {shown(baseline.name)}{on}."]
+    first = shown(baseline.name)
+    sentences = [f"{name}: {times} times as fast as {first}{on}."]
+    for key in ("device_model", "cluster"):
+        mine, theirs = (getattr(each.ran_with, key) for each in (variant, baseline))
+        if mine and theirs and mine != theirs:
+            sentences.append(f"{name} ran on {shown(mine)}, and {first} on {shown(theirs)}.")
     if variant.speedup.over != "runs":
         sentences.append(_ONCE)
     if differs(variant.speedup) is False:
@@ -182,7 +200,8 @@ def _losses(loser: Losses | VariantSummary) -> str:
     if straggler is None or lost[part.STRAGGLERS] < WORTH_SAYING:
         return text
     share = format_percent(straggler.slowest_in / straggler.stretches)
-    return f"{text} The slowest is {straggler_named(straggler)}, in {share} % of the run."
+    verb = "are" if straggler.others else "is"
+    return f"{text} The slowest {verb} {straggler_named(straggler)}, in {share} % of the run."
 
 
 def _told(

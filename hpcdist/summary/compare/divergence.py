@@ -120,6 +120,7 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
     """Return what a run recorded of itself, by its kind and name, as far as it is there."""
     spec = run.read_spec() or RunSpec()
     start = next((record.starts[-1] for record in reversed(records) if record.starts), None)
+    code = next((record.code for record in reversed(records) if record.code), {})
     files = run.usage_files()
     newest = max((attempt for _, attempt, _ in files), default=0)
     nodes = [read_node(path, node=node, attempt=n) for node, n, path in files if n == newest]
@@ -138,6 +139,7 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
                 f"file {entry.path}": entry.sha256[:_SHORT] or f"link to {entry.target}"
                 for entry in (manifest.entries if manifest else ())
             },
+            **{f"file of {name}": digest for name, digest in code.items()},
         },
         "device": {
             "device": _joined(gpu.name for gpu in gpus) or (start and start.device),

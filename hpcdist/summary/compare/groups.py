@@ -1,8 +1,8 @@
 """Group the runs that can be compared, and compute how much faster the larger ones are: pure.
 
-Two runs are alike when their jobs differ only in resources. Everything else in the job, the torch
-version, the scheduler and the kind of device must be equal, except what changes no step:
-`NOT_COMPARED` lists it. Only done runs enter.
+Two runs are alike when they differ only in nodes and GPUs. Everything else in the job, and all that
+`RanWith` lists, must be equal, except what changes no step: `NOT_COMPARED` lists it. What is not
+known of a run is taken as that of the others, where these have one value. Only done runs enter.
 
 Weak scaling: more GPUs, and each takes as many samples per step as before, so that a step gets
 larger. Strong scaling: more GPUs share a step of as many samples as before, so that each takes
@@ -14,7 +14,6 @@ Runs for which no other size is alike are compared with those whose whole batch 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import shlex
 from collections import defaultdict
@@ -25,16 +24,17 @@ from hpcdist.base.statistics import mean
 from hpcdist.summary.compare import sizes
 from hpcdist.summary.compare.sizes import lose_by_size, num_gpus
 from hpcdist.summary.compare.variants import Speedup, compare_variants
+from hpcdist.summary.figures.rank import digest_of
 from hpcdist.summary.figures.run import MeasuredRun
-from hpcdist.summary.values import Comparison, Group, Losses, Scaling
+from hpcdist.summary.values import Comparison, Group, Losses, RanWith, Scaling
 
 NOT_COMPARED = (
     "name",  # the runs of one job are looked at together anyway
     "description",
-    "resources",
+    *("resources.nodes", "resources.gpus", "resources.mem_gb", "resources.time_limit_min"),
     "strategy",  # one rank needs no strategy; what a strategy costs is part of the speed-up
     "launch",  # restarts and time limits; the device and backend that ran are compared
-    "record",
+    *("record.enabled", "record.window_s", "record.usage_s", "record.track", "record.goal"),
     *("container.runtime", "container.mounts", "container.python", "container.options"),
     "train.seed",  # repeats
     "data.download",
@@ -284,8 +284,12 @@ def _texts(runs: Sequence[MeasuredRun], *, but: Sequence[str] = ()) -> dict[int,
     """Return equal texts for equal conditions, by the identity of these: of thousands of runs most
     share theirs."""
     shared = {id(run.conditions): run.conditions for run in runs}
+    # What one run has and the other does not say is no difference.
+    not_known = [
+        key for key in _OF_MACHINES if len({own.get(key) for own in shared.values()} - {None}) < 2
+    ]
     return {
-        key: json.dumps(_compared(conditions, but=but), sort_keys=True)
+        key: json.dumps(_compared(conditions, but=[*but, *not_known]), sort_keys=True)
         for key, conditions in shared.items()
     }
 
@@ -361,11 +365,11 @@ def _is_partly_known(key: str, settings: Mapping[int, Mapping[str, str]]) -> boo
     return len({own[key] for own in settings.values() if key in own}) < 2
 
 
-_OF_MACHINES = ("device", "backend", "torch")
-"""Conditions that only a run that began has."""
+_OF_MACHINES = RanWith.__struct_fields__
 
 _FREE = (
-    "torch",  # a check against a baseline asks what a new version brings
+    "code",  # a check against a baseline asks what a change of it brings
+    "torch",
     "scheduler",
     "backend",
     "script",  # another checkout of it
@@ -375,8 +379,7 @@ _FREE = (
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""
 
-_DEVICE = "device"
-_DIGEST_BYTES = 6
+_PLACE = ("device", "device_model", "cluster")
 
 
 class Digests(NamedTuple):
@@ -385,7 +388,7 @@ class Digests(NamedTuple):
     configuration: str
     """Digest of all that must be equal."""
     settings: str
-    """Digest of the same without the device, which is not known of a run that never began."""
+    """Digest of the same without the place, whose device is not known of a run that never began."""
 
 
 def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
@@ -395,16 +398,14 @@ def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
     """
     digests = {}
     for conditions in {id(conditions): conditions for conditions in runs}.values():
-        settings = _digest({key: value for key, value in conditions.items() if key != _DEVICE})
-        configuration = _digest(conditions) if conditions.get(_DEVICE) else settings
+        settings = _digest({key: own for key, own in conditions.items() if key not in _PLACE})
+        configuration = _digest(conditions) if conditions.get("device") else settings
         digests[id(conditions)] = Digests(configuration, settings)
     return [digests[id(conditions)] for conditions in runs]
 
 
 def _digest(conditions: Mapping[str, Any]) -> str:
     fixed = _compared(conditions) | {"strategy": conditions.get("strategy")}
-    compared = {
-        key: value for key, value in fixed.items() if key not in _FREE and value is not None
-    }
-    text = json.dumps(compared, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return digest_of(
+        {key: value for key, value in fixed.items() if key not in _FREE and value is not None}
+    )

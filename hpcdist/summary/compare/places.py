@@ -27,7 +27,8 @@ def compare_places(runs: Sequence[RunSummary]) -> list[PlaceComparison]:
     alike: dict[tuple[object, ...], list[RunSummary]] = defaultdict(list)
     for run in runs:
         if run.state == "done" and run.samples_per_s and run.samples_per_s.mean > 0:
-            key = (run.job, run.settings, run.comparison, run.nodes, run.gpus_per_node)
+            code = run.ran_with.code
+            key = (run.job, run.settings, code, run.comparison, run.nodes, run.gpus_per_node)
             alike[key].append(run)
     compared = ((same[0], _summaries(same)) for same in alike.values())
     return [
@@ -52,7 +53,6 @@ def _summaries(same: Sequence[RunSummary]) -> list[PlaceSummary]:
             runs=[run.run for run in runs],
             samples_per_s=rate,
             price=_mean_price(runs),
-            price_per_s=_price_per_s(runs),
             speedup=speedup,
         )
         for (name, runs), rate, speedup in zip(places.items(), rates, speedups, strict=True)
@@ -62,11 +62,6 @@ def _summaries(same: Sequence[RunSummary]) -> list[PlaceSummary]:
 def _mean_price(runs: Sequence[RunSummary]) -> float | None:
     prices = [run.cost.price for run in runs if run.cost and run.cost.price is not None]
     return mean(prices) if len(prices) == len(runs) else None
-
-
-def _price_per_s(runs: Sequence[RunSummary]) -> float | None:
-    cost = runs[-1].cost  # as the newest pays
-    return None if cost is None or cost.price is None else cost.price / cost.held_s
 
 
 def place_sentences(comparison: PlaceComparison) -> Iterator[str]:
@@ -92,11 +87,10 @@ def _named(place: PlaceSummary, comparison: PlaceComparison) -> str:
 
 
 def _money(place: PlaceSummary, first: PlaceSummary) -> str:
-    if not (place.price and first.price and place.price_per_s and first.price_per_s):
+    if not (place.price and first.price):
         return ""
-    assert place.speedup is not None
     own, other = (f"{price:,.4g}" for price in (place.price, first.price))
-    gain = place.speedup.mean * first.price_per_s / place.price_per_s
+    gain = first.price / place.price  # equal runs, start-up and evaluations included
     if abs(gain - 1) < _SURE_OF_MONEY:
         value = "as many samples for the same money"
     else:

@@ -228,15 +228,21 @@ def _overall_rate(runs: Sequence[MeasuredRun]) -> float:
 
 def common_straggler(runs: Sequence[MeasuredRun]) -> Straggler | None:
     """Return who held the others up in every run; on other hosts each time, it is the rank's own
-    work."""
+    work, and on one host under other numbers, the host's."""
     stragglers = [run.figures.straggler for run in runs if run.figures.straggler]
     if not runs or len(stragglers) < len(runs):
         return None
-    if len({(straggler.rank, straggler.node) for straggler in stragglers}) != 1:
-        return None
-    is_same_host = len({straggler.host for straggler in stragglers}) == 1
+    hosts = {straggler.host for straggler in stragglers}
+    is_same_host = len(hosts) == 1
+    first = stragglers[0]
+    if len({(each.rank, each.node, *each.others) for each in stragglers}) != 1:
+        if not is_same_host or None in hosts or any(each.others for each in stragglers):
+            return None
+        if any((run.figures.num_hosts or 1) < 2 for run in runs):
+            return None
+        first = msgspec.structs.replace(first, rank=None, node=None)
     return msgspec.structs.replace(
-        stragglers[0],
+        first,
         host=stragglers[0].host if is_same_host else None,
         longer_s=mean(straggler.longer_s for straggler in stragglers),
         slowest_in=sum(straggler.slowest_in for straggler in stragglers),

@@ -38,7 +38,8 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Spee
     the first variant; only done runs are counted."""
     by_name: dict[str, list[MeasuredRun]] = {}
     for run in runs:
-        by_name.setdefault(run.figures.variant or "", []).append(run)
+        own = by_name.setdefault(run.figures.variant or "", [])
+        own.append(_as_repeat(run, own[0]) if own else run)
     first = runs[0].figures.variant or ""
     speedups = _speedups(by_name, first)
     variants = {
@@ -48,11 +49,12 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Spee
     comparison = Comparison(
         id=runs[0].figures.comparison or "", baseline=first, variants=list(variants.values())
     )
-    own = [variants[run.figures.variant or ""] for run in runs]
-    baseline = variants[first]
-    return comparison, [
-        _speedup(run, variant, baseline) for run, variant in zip(runs, own, strict=True)
-    ]
+    speedup_of = {
+        run.figures.run: _speedup(run, variants[name], variants[first])
+        for name, own in by_name.items()
+        for run in own
+    }
+    return comparison, [speedup_of[run.figures.run] for run in runs]
 
 
 def _speedups(by_name: Mapping[str, Sequence[MeasuredRun]], first: str) -> dict[str, Ratio]:
@@ -90,6 +92,8 @@ def _summarize(
         nodes=first.nodes,
         world_size=first.world_size,
         num_cpus=first.num_cpus,
+        ran_with=first.ran_with,
+        disturbed=next((run.figures.disturbed for run in counted if run.figures.disturbed), None),
         samples_per_s=rate,
         interval=rate.interval if rate else None,
         parts_s=mean_parts_s(counted) if counted else None,
@@ -110,6 +114,16 @@ def _summarize(
         overall=losses.efficiency,
         advice=losses.advice,
     )
+
+
+def _as_repeat(run: MeasuredRun, first: MeasuredRun) -> MeasuredRun:
+    """Return a run of a variant as one that does not count where it is no repeat of the first."""
+    mine, theirs = (msgspec.structs.asdict(each.figures.ran_with) for each in (run, first))
+    for key, value in mine.items():
+        if value and theirs[key] and value != theirs[key]:
+            why = f"{key} is {value}, but {theirs[key]} in {first.figures.run}"
+            return msgspec.structs.replace(run, set_aside=why)
+    return run
 
 
 def _why_unfit(run: MeasuredRun) -> str | None:

@@ -33,37 +33,6 @@ def lost_steps(attempts: Attempts) -> int:
     return lost
 
 
-def lost_time_s(attempts: Attempts, again_s: float) -> float | None:
-    """Return the time from each attempt's last step to the next one's first, with that for what was
-    done again; None where there was one attempt. Attempts without a step belong to the time
-    between."""
-    if len(attempts) < 2:
-        return None
-    stepped = [
-        attempts[number]
-        for number in sorted(attempts)
-        if any(figures.stepping_s is not None for figures in attempts[number])
-    ]
-    return again_s + sum(itertools.starmap(_between_s, itertools.pairwise(stepped)))
-
-
-def _between_s(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> float:
-    """Return the time from the last step of an attempt to the first one of the next, as the host
-    saw it that waited least: clocks of hosts may differ by more than that. Where no host took part
-    in both, the clocks are believed."""
-
-    def seen_s(hosts: set[str | None]) -> float | None:
-        ended_s = largest(own.worked_until_s for own in before if own.start.host in hosts)
-        begun_s = smallest(own.stepping_s for own in after if own.start.host in hosts)
-        return None if ended_s is None or begun_s is None else begun_s - ended_s
-
-    earlier, later = ({figures.start.host for figures in ranks} for ranks in (before, after))
-    shortest_s = smallest(seen_s({host}) for host in earlier & later)
-    if shortest_s is None:
-        shortest_s = seen_s(earlier | later)
-    return max(0.0, shortest_s or 0.0)  # a clock may have been set meanwhile
-
-
 def verdict_on(record: RunRecord, number: int) -> Verdict | None:
     """Return the verdict on an attempt; the run's own is that on its last one."""
     verdict = record.attempts.get(number, AttemptRecord()).verdict
@@ -128,15 +97,14 @@ def list_spans(record: RunRecord, attempts: Attempts) -> list[AttemptSpan]:
 def cost_by_events(
     spans: Sequence[AttemptSpan],
     *,
-    again_s: float,
+    lost_s: float | None,
     num_gpus: int | None,
     num_cpus: float | None,
     price_per_hour: float | None = None,
 ) -> Cost | None:
     """Return the cost as the run's own files tell it; None where they hold no time.
 
-    `spans` are in order, `again_s` is what steps took that were done again; `price_per_hour` is
-    that of all nodes.
+    `spans` are in order, `lost_s` is `lost_time_s`; `price_per_hour` is that of all nodes.
     """
     # From the begin of the first attempt of each life to the end of its last.
     lives: dict[int, list[AttemptSpan]] = defaultdict(list)
@@ -145,7 +113,6 @@ def cost_by_events(
     held_s = sum(max(0.0, max(s.end_s for s in own) - own[0].begin_s) for own in lives.values())
     if held_s <= 0:
         return None
-    lost_s = _lost_s(spans, again_s)
     cost = Cost(
         held_s=held_s,
         source="events",
@@ -180,17 +147,30 @@ def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
     )
 
 
-def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
+def lost_time_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
     """Return the time that attempts after the first took before they stepped, and the time from
-    the last step of those before until their end was noticed; all of one that never stepped."""
+    the last step of those before until their end was noticed; all of one that never stepped.
+
+    Between two lives the job waits in a queue and holds nothing: `waited_s` counts that.
+    """
     if len(spans) < 2 or all(span.stepping_s is None for span in spans):
         return None
     lost_s = again_s
     for before, span in itertools.pairwise(spans):
         until_s = span.end_s if span.stepping_s is None else span.stepping_s
         since_s = before.end_s if before.worked_until_s is None else before.worked_until_s
-        if before.life != span.life:  # in between nothing is held
+        if before.life != span.life:
             lost_s += max(0.0, before.end_s - since_s)
             since_s = span.begin_s
         lost_s += max(0.0, until_s - since_s)
     return lost_s
+
+
+def waited_s(spans: Sequence[AttemptSpan]) -> float | None:
+    """Return the time from the end of each life to the begin of the next; None with one life."""
+    gaps = [
+        max(0.0, span.begin_s - before.end_s)
+        for before, span in itertools.pairwise(spans)
+        if before.life != span.life
+    ]
+    return sum(gaps) if gaps else None

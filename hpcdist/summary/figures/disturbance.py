@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from hpcdist.base.text import number_of
 from hpcdist.summary.figures.usage import NodeTotals
+from hpcdist.summary.values import RunFigures
 
 _OTHERS_SHARE = 0.1
 """Share of the CPUs that others take from a run, where the CPUs are full."""
@@ -34,6 +35,14 @@ class OtherLoad(NamedTuple):
             f"other processes took {self.others_busy:.1f} of the "
             f"{number_of(self.num_cpus, 'CPU')} that it had on {self.host or 'its host'}"
         )
+
+
+def find_left_out(runs: Iterable[tuple[Hashable, RunFigures]]) -> set[str]:
+    """Return the disturbed runs that are not compared, from runs and their kinds: those of a kind
+    that others of were undisturbed. On a machine that is never idle, what there is is compared."""
+    known = list(runs)
+    calm = {kind for kind, run in known if run.disturbed is None and run.state == "done"}
+    return {run.run for kind, run in known if run.disturbed is not None and kind in calm}
 
 
 def find_other_loads(nodes: Iterable[NodeTotals]) -> list[OtherLoad]:

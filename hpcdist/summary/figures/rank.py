@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -79,8 +81,19 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     max_cuda_bytes: int | None
     digests: list[Digest] = []
     """Of each step that has some; none once they are compared with those of other ranks."""
+    code: str | None = None
+    """Digest of the user's files that ran; None where none is known."""
     benchmarks: dict[str, Any] = {}
     """Results by the keys of benchmarks; None where nothing was measured."""
+
+
+_DIGEST_BYTES = 6
+
+
+def digest_of(value: Any) -> str:
+    """Return a short digest of plain values."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _num_steps(windows: Sequence[Window]) -> int:
@@ -140,6 +153,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
         digests=record.digests,
+        code=digest_of(record.code) if record.code else None,
         benchmarks={
             benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS
         },

@@ -25,6 +25,7 @@ from hpcdist.summary.figures.attempts import (
     list_spans,
     lost_steps,
     lost_time_s,
+    waited_s,
     with_accounting,
 )
 from hpcdist.summary.figures.disturbance import find_other_loads
@@ -47,6 +48,7 @@ from hpcdist.summary.values import (
     ModelStates,
     Parting,
     RankPace,
+    RanWith,
     RunFigures,
     VerdictSummary,
 )
@@ -110,7 +112,8 @@ def measure_run(
     step_time_s = timing.step_time(totals)
     num_lost = lost_steps(attempts)
     again_s = num_lost * (step_time_s.mean if step_time_s else 0.0)
-    between_s = lost_time_s(attempts, again_s)
+    spans = list_spans(record, attempts)
+    lost_s = lost_time_s(spans, again_s)
     evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
     lowest = min((figures.rank for figures in ranks if figures.totals.steps), default=None)
     paces = _paces(ranks) if world_size > 1 else []
@@ -126,13 +129,14 @@ def measure_run(
             attempts,
             rotating_s=rotating_s,
             num_lost=num_lost,
-            lost_s=between_s or 0.0,
+            lost_s=lost_s or 0.0,
             are_apart=is_apart,
         )
     usage = summarize_usage(nodes)
     throughput = timing.throughput(complete)
     rate = throughput.mean if throughput else None
     loads = sorted(find_other_loads(nodes), key=lambda load: -load.others_busy)
+    ran_with = _ran_with(record, ranks, nodes)
     summary = RunFigures(
         run=record.id,
         job=record.facts.name,
@@ -141,6 +145,7 @@ def measure_run(
         image=record.container.described if record.container else None,
         comparison=record.comparison,
         variant=record.variant,
+        ran_with=ran_with,
         state=verdict.state if verdict else None,
         nodes=num_nodes,
         gpus_per_node=gpus,
@@ -184,7 +189,8 @@ def measure_run(
         restarts=max([0, record.newest_attempt, verdict.restarts if verdict else 0, *attempts]),
         steps=largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
-        lost_time_s=between_s,
+        lost_time_s=lost_s,
+        waited_s=waited_s(spans),
         attempts=list_attempts(record, attempts),
         epochs=largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
@@ -200,12 +206,13 @@ def measure_run(
             *dict.fromkeys(note for figures in ranks for note in figures.notes),
             *_notes_on_disorder(ranks),
             *_notes_on_profiles(ranks, world_size),
+            *(_notes_on_steps(newest) if verdict and verdict.state == "done" else []),
             *([together.why] if together.why and not is_apart else []),
         ],
         usage=usage,
         cost=cost_by_events(
-            list_spans(record, attempts),
-            again_s=again_s,
+            spans,
+            lost_s=lost_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=num_cpus_of(nodes) or num_cpus,
             price_per_hour=record.price_per_hour and record.price_per_hour * num_nodes,
@@ -217,7 +224,7 @@ def measure_run(
         missing = f"only {num_stepped} of {world_size} ranks recorded steps"
     return MeasuredRun(
         figures=summary,
-        conditions=_conditions(record, ranks),
+        conditions=flatten(record.job) | msgspec.structs.asdict(ran_with),
         missing=None if complete else missing,
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
@@ -363,6 +370,18 @@ def _notes_on_disorder(ranks: Sequence[RankFigures]) -> list[str]:
     return [f"{note}; each window counts once, in its order"]
 
 
+def _notes_on_steps(ranks: Sequence[RankFigures]) -> list[str]:
+    """Return a note where some ranks of a finished attempt stopped before the others."""
+    last = {own.rank: own.last_step for own in ranks if own.spans and own.last_step is not None}
+    most = max(last.values(), default=0)
+    early = {step for step in last.values() if step < most}
+    return [
+        f"{listed([rank for rank in last if last[rank] == step])} recorded no step after step "
+        f"{step:,}, and others went on to step {most:,}"
+        for step in sorted(early)[:1]
+    ]
+
+
 def _notes_on_profiles(ranks: Sequence[RankFigures], world_size: int) -> list[str]:
     """Return a note where the profiler has slowed steps down."""
     profiled = [figures for figures in ranks if figures.profiled_steps]
@@ -395,20 +414,27 @@ def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
     )
 
 
-def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
-    """Return the job by dotted key, and what it really ran on: devices of one kind compare."""
+def _ran_with(
+    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals]
+) -> RanWith:
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     if _lacks_gpus(record, ranks):  # the number of its GPUs decides what it computes, not how fast
         devices = {f"{record.facts.resources.gpus} GPUs that are not there"}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
-    return {
-        **flatten(record.job),
-        "scheduler": record.scheduler,
-        "device": ", ".join(sorted(devices)),
-        "backend": ", ".join(sorted(backends)),
-        "torch": record.torch_version,
-        "image": record.container.identity if record.container else None,
-    }
+    if any(device.startswith("cuda") for device in devices):
+        models = {gpu.facts.name for node in nodes for gpu in node.gpus}
+    else:
+        models = {node.begin.cpu_model for node in nodes if node.begin}
+    return RanWith(
+        code=_newest_of_lowest_rank(ranks, lambda figures: figures.code),
+        device=", ".join(sorted(devices)) or None,
+        device_model=", ".join(sorted(filter(None, models))) or None,
+        cluster=record.cluster,
+        scheduler=record.scheduler,
+        backend=", ".join(sorted(backends)) or None,
+        torch=record.torch_version,
+        image=record.container.identity if record.container else None,
+    )
 
 
 DATA_PARALLEL = "data_parallel"

@@ -16,6 +16,8 @@ from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hpcdist.base.statistics import lower_median, mean
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.values import Straggler
@@ -84,20 +86,30 @@ def rotating_s(stretches: Sequence[Stretch]) -> float:
 def find_straggler(
     stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
 ) -> Straggler | None:
-    """Return the node all of whose ranks are slower than all others throughout, or else the rank
-    that is; None where there is none. `step_s`: mean time of a step."""
+    """Return the nodes all of whose ranks are slower than the others throughout, or else the ranks
+    that are; None where there is none. `step_s`: mean time of a step."""
     by_node: dict[int | None, list[int]] = defaultdict(list)
     for index, place in enumerate(places):
         by_node[place.node].append(index)
     has_nodes = None not in by_node and len(by_node) > 1 and min(map(len, by_node.values())) > 1
     nodes = list(by_node.values()) if has_nodes else []
-    if slowest := _slowest(stretches, nodes):
-        others = [index for group in nodes if group != slowest.group for index in group]
-        if straggler := _worth_it(stretches, places, slowest, others, step_s):
-            return straggler
     everyone = list(range(len(places)))
-    slowest = _slowest(stretches, [[index] for index in everyone])
-    return slowest and _worth_it(stretches, places, slowest, everyone, step_s)
+    for groups in (nodes, [[index] for index in everyone]):
+        several = _several_slow(stretches, groups, step_s)
+        slow = several and _worth_it(stretches, places, several, everyone, step_s)
+        if several and slow:
+            own = [places[index] for index in several.group]
+            numbers = [place.node or 0 if groups is nodes else place.rank for place in own]
+            first, *others = dict.fromkeys(numbers)
+            rank, node = (None, first) if groups is nodes else (first, own[0].node)
+            return replace(slow, rank=rank, node=node, host=None, others=others)
+        if slowest := _slowest(stretches, groups):
+            # A node's ranks are compared with those of other nodes, and a rank with all.
+            rest = [index for group in nodes if group != slowest.group for index in group]
+            compared = rest if groups is nodes else everyone
+            if straggler := _worth_it(stretches, places, slowest, compared, step_s):
+                return straggler
+    return None
 
 
 def _paces(
@@ -159,14 +171,39 @@ def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> _Slow
     wins = sum(
         low[own] > max(high[:own] + high[own + 1 :]) for low, high in zip(least, most, strict=True)
     )
-    # By chance each wins a stretch of so many (binomial), and any of them could have been the one.
-    num, share = len(stretches), 1 / len(groups)
-    chance = len(groups) * sum(
+    # By chance each wins a stretch of so many, and any of them could have been the one.
+    num = len(stretches)
+    chance = len(groups) * _tail(wins, num, 1 / len(groups))
+    is_beyond = chance < _CHANCE and 2 * wins > num
+    return _Slowest(groups[own], wins) if is_beyond else None
+
+
+def _several_slow(
+    stretches: Sequence[Stretch], groups: Sequence[list[int]], step_s: float
+) -> _Slowest | None:
+    """Return the ranks of two groups or more whose fastest ranks take longer than the typical
+    group, by what counts, more often than by chance: half of the groups at most, as the rest says
+    what is typical."""
+    wins = [0] * len(groups)
+    for stretch in stretches:
+        least = [min(stretch.own_s[index] for index in group) for group in groups]
+        limit_s = lower_median(least) + _LEAST_SHARE * step_s if least else 0.0
+        wins = [won + (own_s > limit_s) for won, own_s in zip(wins, least, strict=True)]
+    num = len(stretches)
+    slow = [place for place, won in enumerate(wins) if len(groups) * _tail(won, num, 0.5) < _CHANCE]
+    if len(slow) < 2:
+        return None
+    return _Slowest(
+        [index for place in slow for index in groups[place]], min(wins[p] for p in slow)
+    )
+
+
+def _tail(wins: int, num: int, share: float) -> float:
+    """Return the probability of so many wins or more by chance (binomial)."""
+    return sum(
         math.comb(num, won) * share**won * (1 - share) ** (num - won)
         for won in range(wins, num + 1)
     )
-    is_beyond = chance < _CHANCE and 2 * wins > num
-    return _Slowest(groups[own], wins) if is_beyond else None
 
 
 def _worth_it(

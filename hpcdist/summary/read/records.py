@@ -43,6 +43,8 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     cpus: list[int] | None = None
     num_cpus: Count | None = None
     backend: str | None = None
+    code: dict[str, str] = {}
+    """Module of the user's -> digest of its file; `__main__` is the script or program."""
 
 
 class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group"):
@@ -181,6 +183,8 @@ class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
 
     time_s: Seconds | None = None
     step: Count | None = None
+    code: dict[str, str] = {}
+    """That of all modules that were imported."""
     max_rss_bytes: Count | None = None
     max_cuda_bytes: Count | None = None
 
@@ -258,6 +262,12 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     measurements: dict[str, list[Any]] = {}
     """Events of benchmarks, by kind."""
     faults: list[Fault]
+
+    @property
+    def code(self) -> dict[str, str]:
+        """The digests of all files that ran; of one that was edited meanwhile, the earlier one."""
+        tellers: list[Start | End] = [*self.ends, *self.starts]
+        return {name: digest for one in tellers for name, digest in one.code.items()}
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):

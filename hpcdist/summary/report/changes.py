@@ -23,7 +23,16 @@ def print_changes(console: Console, comparison: Changes) -> None:
 
 
 def conclusion(comparison: Changes) -> str:
-    """Return the outcome of the comparison in one sentence."""
+    """Return the outcome of the comparison in one sentence, and what it compares with what."""
+    unlike = {
+        f"{key} is {shown(now)}, and was {shown(before)}"
+        for change in comparison.changes
+        for key, (before, now) in change.differing.items()
+    }
+    return _outcome(comparison) + (f" Not alike: {'; '.join(sorted(unlike))}." if unlike else "")
+
+
+def _outcome(comparison: Changes) -> str:
     limit = f"{100 * comparison.threshold:g} %"
     worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
     if not worse:

@@ -24,6 +24,7 @@ from hpcdist.summary.values import SCHEMA, Summary, to_json
 
 _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler", "cluster", "image"),
+    *("ran_with.code", "ran_with.device_model", "ran_with.torch"),
     *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
     *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),
@@ -45,7 +46,7 @@ _AFTER_PHASES = (
     ),
     *("time_to_accuracy.step", "time_to_accuracy.epoch", "time_to_accuracy.samples"),
     *("peak_rss_bytes", "peak_cuda_bytes", "model_states.total_bytes"),
-    *("restarts", "lost_steps", "lost_time_s"),
+    *("restarts", "lost_steps", "lost_time_s", "waited_s"),
     *("slowest_rank.rank", "slowest_rank.host", "slowest_rank.own_time_s"),
     *("fastest_rank.rank", "fastest_rank.host", "fastest_rank.own_time_s"),
     *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),

@@ -17,7 +17,7 @@ from hpcdist.base.text import (
     shown,
     spread_text,
 )
-from hpcdist.summary.compare.conclusions import times_hardware
+from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
 
@@ -33,6 +33,11 @@ _MOST_EFFICIENCY = 1.1
 _MORE_RUNS = " More repeats, or longer runs, would make that clear."
 _ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
 
+_MISCOUNTED = 1.5
+_COUNTS_ALL = (
+    " That cannot be: record.step(samples=...) must count the samples of its own rank alone, or "
+    "something else slowed the smaller run down."
+)
 _TOO_GOOD = " More than ideal is seldom real: something else may have slowed the smaller run down."
 
 
@@ -53,7 +58,9 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     if best.differs_in:
         job = f"{job} with {shown(best.settings_text)}"
     if best.speedup is not None:
-        return f"{job}: {_scaling_sentence(best, runs)}"
+        compared = [run for run in runs if run.compared_with == best.compared_with]
+        loads = [run.disturbed for run in (best, *compared)]
+        return f"{job}: {_scaling_sentence(best, runs)}{uncertainty(loads)}"
     if is_benchmark(best):
         answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
         text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
@@ -106,7 +113,9 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
     if benchmarked := [run for run in done if is_benchmark(run)]:
         return max(benchmarked[::-1], key=lambda run: run.world_size)
     kinds = _kinds(done)
-    return max(kinds[0], key=_rate) if len(kinds) == 1 else None
+    if len(kinds) != 1:
+        return None
+    return max(kinds[0], key=lambda run: (run.disturbed is None, _rate(run)))
 
 
 def _kinds(runs: Sequence[RunSummary]) -> list[list[RunSummary]]:
@@ -176,6 +185,8 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
             f"ideal{scaling}.{_MORE_RUNS}{_hardware(run, baseline)}"
         )
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    if efficiency > _MISCOUNTED:
+        doubt = _COUNTS_ALL
     of_ideal = f"{format_percent(efficiency)} % of the ideal speed-up{scaling}"
     return (
         f"{sizes} are {speedup} times as fast as {theirs}: {of_ideal}.{doubt}"
@@ -243,6 +254,8 @@ def _restart_remarks(run: RunSummary) -> Iterator[str]:
         restarted += f", {number_of(run.lost_steps, 'step')} done again"
     if run.lost_time_s:
         restarted += f", {run.lost_time_s:,.1f} s lost"
+    if run.waited_s:
+        restarted += f"; {run.waited_s:,.1f} s in the queue between, which count as no time of it"
     yield restarted
     for attempt in run.attempts[:-1]:
         if attempt.message:

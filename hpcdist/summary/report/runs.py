@@ -42,7 +42,6 @@ _STRAGGLING_NOTE = (
 )
 _SETTINGS_COLUMNS = 2
 _MIB = 2**20
-_GIB = 2**30
 _WH_J = 3600.0
 _WHOLE_MIB = 100
 _HUGE_LOSS = 1e6
@@ -51,7 +50,7 @@ _PHASE_HEADERS = {
     "data_wait": "data\nwait",
     "host_to_device": "to\ndevice",
     "forward_backward": "forward\nbackward",
-    "exposed_communication": "exposed\ncomm.",
+    "exposed_communication": "wait for\nranks",
     "optimizer": "opti-\nmizer",
     "checkpoint": "check-\npoint",
 }
@@ -203,14 +202,14 @@ def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     known = [phase for phase in _PHASE_HEADERS if phase in phases]
     unknown = [phase for phase in phases if phase not in {*_PHASE_HEADERS, OTHER}]
 
-    def share(phase: str) -> Callable[[Row], float | None]:
-        def value(row: Row) -> float | None:
-            assert row.run.step_time_s is not None
-            phase_s = (row.run.phase_s or {}).get(phase, 0.0)
-            mean_s = row.run.step_time_s.mean
-            return phase_s / mean_s if mean_s else None
+    unit_s, unit = time_unit(
+        max(row.run.step_time_s.mean for row in stepped if row.run.step_time_s)
+    )
+    times = [time_s / unit_s for row in stepped for time_s in (row.run.phase_s or {}).values()]
+    in_unit = number(decimals_for(times), per=unit_s)
 
-        return value
+    def time(phase: str) -> Callable[[Row], float]:
+        return lambda row: (row.run.phase_s or {}).get(phase, 0.0)
 
     def straggling(row: Row) -> tuple[float, int, int] | None:
         """Return how many times as long the slowest rank takes as the fastest, and these two."""
@@ -224,13 +223,13 @@ def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     columns = [
         _NUMBER,
         *(
-            Column(_PHASE_HEADERS.get(phase, shown(phase)), share(phase), percent())
+            Column(_PHASE_HEADERS.get(phase, shown(phase)), time(phase), in_unit)
             for phase in ordered
         ),
         Column("slowest to\nfastest rank", straggling, of_two),
     ]
     note = _STRAGGLING_NOTE if any(row.run.slowest_rank for row in stepped) else ""
-    yield Table("Share of step time by phase, in %", columns, stepped, note)
+    yield Table(f"Mean time of a step by phase, as recorded, in {unit}", columns, stepped, note)
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
@@ -277,7 +276,7 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
 
     of_gpus = [
         Column("GPU\nbusy", of("usage", "gpu_utilization"), percent(), unit="%"),
-        Column("GPU mem.", of("usage", "max_gpu_memory_bytes"), numbers(_GIB), unit="GiB"),
+        Column("GPU mem.", of("usage", "max_gpu_memory_bytes"), each(_mib), unit="MiB"),
         Column("power", of("usage", "gpu_power_w"), numbers(most=0), unit="W"),
         Column("energy", of("usage", "energy_j"), numbers(_WH_J), unit="Wh"),
     ]
@@ -291,7 +290,7 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         *of_gpus,
         Column("CPUs\nbusy", busy_cpus, each(busy_of_all)),
         # What the scheduler measured itself.
-        Column("MaxRSS", of("accounting", "max_rss_bytes"), numbers(_GIB), unit="GiB"),
+        Column("MaxRSS", of("accounting", "max_rss_bytes"), each(_mib), unit="MiB"),
         Column("job's en-\nergy", of("accounting", "energy_j"), numbers(_WH_J), unit="Wh"),
     ]
     known = [column for column in columns if any(column.value(row) is not None for row in rows)]

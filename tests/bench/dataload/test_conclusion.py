@@ -87,7 +87,20 @@ def test_passes_that_differ_too_much_do_not_even_tell_whether_workers_help(cells
     assert "; the passes differ by 121 % (sd). Run it again" in unclear
     assert late.startswith("Loading is the bottleneck")
     slower = headline(cells({0: 168.0, 2: 200.0}, sd_ms=204.0))
-    assert slower.startswith("Whether fewer workers do as well is not certain: without workers it")
+    assert slower.startswith(
+        "Whether fewer workers do as well is not certain: with 2 workers it is 0.8 ("
+    )
+
+
+def test_no_way_is_compared_with_itself(cells):
+    said = headline(cells({0: 50.0, 2: 55.0, 4: 54.0}, sd_ms=30.0))
+    assert "with 4 workers it is 0.9 (" in said
+    assert ") times as fast as without workers" in said
+
+
+def test_a_rank_that_loads_by_itself_does_so_before_its_step_however_many_cpus_it_has(cells):
+    step = ModelStep(batch_size=64, mean_time_s=0.03, on_cpus=True)
+    assert "together a step takes about 90 ms" in told(cells({0: 60.0}, cpus=8.0), step)
 
 
 def test_whether_the_model_waits_is_not_said_where_it_cannot_be_told(cells):

@@ -140,13 +140,13 @@ def _add_own_times(
 MOST_NODES = 64
 
 GPU_BUSY = "GPU busy (%)"
-GPU_MEMORY = "GPU memory (GiB)"
+GPU_MEMORY = "GPU memory (MiB)"
 GPU_POWER = "power of a GPU (W)"
 CPUS_BUSY = "CPUs busy"
 PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY)
 """Panels in the order in which they are drawn."""
 
-_GIB = 2**30
+_MIB = 2**20
 _LEAST_POINTS = 2
 _GAP = (math.nan, math.nan, 0.0)
 """Point between two attempts, where nothing was sampled."""
@@ -217,6 +217,6 @@ def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
         if gpu.power_w:
             yield GPU_POWER, name, gpu.power_w.mean
         if gpu.memory_bytes:
-            yield GPU_MEMORY, name, gpu.memory_bytes.max / _GIB
+            yield GPU_MEMORY, name, gpu.memory_bytes.max / _MIB
     if window.cpus_busy:
         yield CPUS_BUSY, node, window.cpus_busy.mean

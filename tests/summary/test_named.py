@@ -1,0 +1,36 @@
+"""What makes figures doubtful is named beside them."""
+
+from hpcdist.base.statistics import Interval, Measure
+from hpcdist.base.text import interval_text, spread_text
+from hpcdist.summary import summarize
+from hpcdist.summary.report.report import make_report
+
+
+def test_an_interval_that_says_nothing_is_not_known():
+    wide = Measure(mean=5.35, interval=Interval(low=-314_733.0, high=314_744.0))
+    assert interval_text(wide, 2) == spread_text(wide, 2) == "5.35 (interval not known)"
+    assert interval_text(Measure(mean=2.9, interval=Interval(low=1.7, high=4.8)), 1) == (
+        "2.9 (1.7 to 4.8)"
+    )
+
+
+def test_samples_of_all_ranks_counted_on_each_rank_are_named(make_run, events):
+    runs = []
+    for gpus in (1, 4):
+        run = make_run(f"on-{gpus}", gpus=gpus)
+        for rank in range(gpus):  # each counts what all of them did
+            start = events.start(rank, world_size=gpus, device="cuda:0")
+            events.write(run, rank, [start, *events.steady([100.0 * gpus * 0.89] * 5)])
+        runs.append(run)
+    (section,) = make_report(summarize(runs, {})).sections
+    assert "400 % of the ideal" in section.conclusions[0]
+    assert "count the samples of its own rank alone" in section.conclusions[0]
+
+
+def test_a_rank_that_stopped_before_the_others_is_named(make_run, events):
+    run = make_run("uneven", gpus=2)
+    for rank, windows in ((0, 10), (1, 9)):
+        start = events.start(rank, world_size=2)
+        events.write(run, rank, [start, *events.steady([100.0] * windows), events.end()])
+    (found,) = summarize([run], {}).runs
+    assert found.notes == ["rank 1 recorded no step after step 90, and others went on to step 100"]
