@@ -71,7 +71,6 @@ _LONGEST_FIRST = (
     "tests/training",
     "tests/agent",
     "tests/data/images/test_loading.py",
-    "tests/schedulers/test_sixth.py",
 )
 """Files are dealt out to several processes: the last to begin must not be the longest."""
 

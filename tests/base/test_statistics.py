@@ -25,9 +25,6 @@ from hpcdist.base.statistics import (
     weighted_standard_deviation,
 )
 
-TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 120: 1.980}
-"""Two-sided, 95 %; from any textbook."""
-
 
 def over_runs(*values):
     return measure(values)
@@ -133,13 +130,6 @@ def test_welch_has_the_textbook_answer():
     assert found.interval.high == pytest.approx(1.2 * math.exp(2.306004 * error))
 
 
-def test_for_small_spreads_p_is_that_of_scipy_for_the_difference():
-    stats = pytest.importorskip("scipy.stats")
-    first, second = [9998.0, 10001.0, 10003.0], [9994.0, 9995.5, 9991.0, 9994.0]
-    expected = stats.ttest_ind(second, first, equal_var=False)
-    assert ratio(measure(second), measure(first)).p == pytest.approx(expected.pvalue, rel=1e-2)
-
-
 def test_values_that_do_not_spread_differ_surely_or_not_at_all():
     flat = over_runs(10.0, 10.0, 10.0)
     assert ratio(flat, flat).p == 1.0
@@ -154,23 +144,9 @@ def test_in_another_unit_all_of_it_is_as_many_times_as_large():
     assert half.over == "runs"
 
 
-@pytest.mark.parametrize(("freedom", "t"), TABLE.items())
-def test_quantiles_are_those_of_the_tables(freedom, t):
-    assert quantile(0.95, freedom) == pytest.approx(t, abs=5e-4)
-    assert two_sided(t, freedom) == pytest.approx(0.05, abs=1e-4)
-
-
-def test_one_degree_of_freedom_is_the_cauchy_distribution_and_infinitely_many_the_normal_one():
-    for t in (0.1, 1.0, 3.0, 100.0):
-        assert two_sided(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-10)
-        assert two_sided(t, math.inf) == pytest.approx(math.erfc(t / 2**0.5))
-    assert quantile(0.95, math.inf) == pytest.approx(1.959964, abs=1e-6)
-    assert two_sided(0.0, 7) == 1.0
-
-
 def test_all_is_as_scipy_has_it():
     stats = pytest.importorskip("scipy.stats")
-    for freedom in (1, 1.37, 2.5, 8, 41.9, 1000, 1e4):
+    for freedom in (1, 1.37, 2.5, 8, 41.9, 1000, 1e4, math.inf):
         for t in (0.0, 1e-3, 0.7, 2.0, 8.0, 40.0):
             assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9)
         assert quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)

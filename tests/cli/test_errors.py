@@ -116,14 +116,6 @@ def test_a_command_that_is_found_but_does_not_answer_is_no_scheduler(hpcdist):
     assert_refused(hpcdist("submit", "ddp"), 3, "no scheduler was found")
 
 
-def test_slurm_is_chosen_where_sbatch_answers(hpcdist):
-    script = hpcdist.write("bin/sbatch", "#!/bin/sh\necho slurm 24.05\n")
-    script.chmod(0o755)
-    hpcdist.environment["PATH"] = str(script.parent)
-    done = hpcdist("render", "ddp")
-    assert "no scheduler was found" not in done.stderr
-
-
 def test_without_a_verb_the_help_is_shown(hpcdist):
     done = hpcdist()
     assert done.returncode == 2
