@@ -130,16 +130,6 @@ def test_an_agent_that_is_signalled_before_it_joins_cancels_the_run(launch, writ
     assert not launched.run.log_files()
 
 
-def test_agents_that_never_meet_give_up_with_a_verdict(launch, write_script):
-    # Long enough for node 1, however busy the machine is.
-    launched = launch(write_script(WAIT), nodes=3, agents=[0, 1], join_timeout_s=3)
-    verdict = launched.verdict()
-    assert verdict.kind == "launch"
-    assert "node 2 did not join within 3 s" in verdict.message
-    alone = launch(write_script(WAIT), nodes=2, agents=[1], join_timeout_s=0.5)
-    assert "could not reach the agent of node 0" in alone.verdict().message
-
-
 def test_a_node_that_allows_too_few_open_files_says_which_process_needs_how_many(
     launch, write_script
 ):

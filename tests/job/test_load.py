@@ -151,13 +151,6 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
     assert error.message.startswith("--nodes: resources.nodes is ")
 
 
-def test_a_value_from_set_is_refused_with_the_set():
-    error = error_of("ddp", overrides=["train.lr=fast"])
-    assert error.message.startswith(
-        '--set train.lr=fast: train.lr is "fast", must be a finite number'
-    )
-
-
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
@@ -345,20 +338,6 @@ def test_jobs_are_listed_and_a_broken_one_says_what_is_wrong(tmp_path):
     assert listed["mine"].description == "two lines"
     assert listed["bad"].error == "jobs/bad.yaml: resources.nodes is 0, must be 1 or more"
     assert msgspec.to_builtins(listed["ddp"])["workload"] == "train"
-
-
-def test_an_unknown_section_is_laid_at_the_door_of_the_option_that_named_it():
-    with pytest.raises(JobError, match=r"^--set trian\.epochs=3: trian is not a known key"):
-        load_job("ddp", overrides=["trian.epochs=3"])
-
-
-def test_known_names_come_in_one_order():
-    hints = set()
-    for _ in range(3):
-        with pytest.raises(JobError) as caught:
-            load_job("ddp", overrides=["trian.epochs=3"])
-        hints.add(caught.value.hint)
-    assert len(hints) == 1
 
 
 def test_a_goal_that_names_no_figure_is_refused_with_what_it_may_be():

@@ -1,7 +1,6 @@
 """A user of a cluster: calls the command on its login node, and looks at the runs."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -139,8 +138,3 @@ def expand(node_list):
             first, _, last = piece.partition("-")
             names += [f"{stem}{number}" for number in range(int(first), int(last or first) + 1)]
     return names
-
-
-def without_run_folder(environment=os.environ):
-    """The environment without a folder of runs that the tests' own user has set."""
-    return {name: value for name, value in environment.items() if name != "HPCDIST_RUNS"}
