@@ -163,18 +163,6 @@ def test_where_all_raise_the_same_nobody_is_a_victim(launch, write_script):
     assert sorted([verdict.rank, *verdict.also_failed]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("how", "culprit"), [("sleep", 0), ("stop", 3)])
-def test_a_hang_is_found_and_told_from_those_who_wait(fail, how, culprit):
-    launched, verdict, _ = fail(how, [culprit], hang_timeout_s=3)
-    assert verdict.kind == "hang"
-    assert verdict.rank == culprit
-    assert verdict.victims == sorted({0, 1, 2, 3} - {culprit})
-    assert verdict.step == 7
-    assert {"sleep": "script.py:", "stop": "is stopped"}[how] in verdict.message
-    waiting = launched.run.stacks_file((culprit + 1) % 4).read_text()
-    assert "all_reduce" in waiting
-
-
 def test_a_rank_that_ends_early_and_well_is_told_when_the_others_fail_for_want_of_it(fail):
     _, verdict, _ = fail("exit 0", [1])
     assert verdict.kind == "exception"

@@ -100,18 +100,6 @@ def test_a_killed_store_ends_the_run_with_a_verdict(launch, write_script):
     assert "the store where the ranks meet was lost" in verdict.message
 
 
-@pytest.mark.parametrize(
-    ("node", "signum"), [(0, signal.SIGINT), (1, signal.SIGTERM), (0, signal.SIGHUP)]
-)
-def test_a_signal_to_an_agent_cancels_the_run(launch, write_script, signum, node):
-    launched = launch(write_script(WAIT), nodes=2)
-    wait_until_up(launched, 2)
-    os.kill(launched.agent_pid(node), signum)
-    verdict = launched.verdict()
-    assert (verdict.state, verdict.signal) == ("cancelled", signum.name)
-    assert verdict.exit_code_of_run == 130
-
-
 def test_a_signal_to_all_processes_of_the_run_cancels_it(launch, write_script):
     launched = launch(write_script(WAIT), gpus=3, max_restarts=2)
     wait_until_up(launched, 3)

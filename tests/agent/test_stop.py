@@ -63,18 +63,6 @@ def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warn
         assert (last["status"], last["exit_code"]) == ("stopped", 75)
 
 
-def test_a_warning_that_comes_while_the_ranks_start_stops_them_before_they_have(
-    launch, write_script
-):
-    launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[0])
-    warn(launched, 0)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.exit_code_of_run) == ("time_limit", 75)
-    assert launched.run.event_files() == []
-    launched.start_agent(1)
-    launched.wait(lambda: not launched.agents_alive())
-
-
 def test_an_agent_that_waits_for_its_leader_tells_it_of_a_warning(launch, write_script):
     launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[1])
     warn(launched, 1)

@@ -9,9 +9,7 @@ import sys
 
 from waiting import wait_for
 
-from hpcdist.cli.main import main
 from hpcdist.runs.run import Run
-from hpcdist.workloads.own_code import ScriptWorkload
 
 HELLO = """
 import os, sys
@@ -156,14 +154,6 @@ def test_a_debug_run_that_is_interrupted_is_cancelled(hpcdist):
         assert process.wait(90) == 130
     (listed,) = json.loads(hpcdist("runs", "--json").stdout)
     assert (listed["state"], listed["exit_code"]) == ("cancelled", 130)
-
-
-def test_a_job_is_prepared_once(hpcdist, monkeypatch, capfd):
-    prepared = []
-    monkeypatch.setattr(ScriptWorkload, "prepare", lambda self: prepared.append(self.job))
-    script = hpcdist.write("hello.py", HELLO)
-    assert main(["submit", str(script), "--local", "--runs", str(hpcdist.folder / "runs")]) == 0
-    assert len(prepared) == 1
 
 
 def test_a_restart_is_told_with_its_cause(hpcdist):

@@ -88,11 +88,6 @@ def test_the_section_lsf_counts_as_one_value_and_null_takes_it_away(profiles):
     assert load_profile().origins["lsf"] == "hpcdist.yaml"
 
 
-def test_flags_count_without_a_file_too(profiles):
-    loaded = load_profile(flags={"partition": Flag(name="--partition", value="gpu")})
-    assert loaded.profile == ClusterProfile(partition="gpu")
-
-
 def test_the_nearest_file_above_counts_up_to_the_root_of_the_repository(profiles, monkeypatch):
     outer = profiles.project(of_one("{partition: outer}"))
     inner = profiles.project_folder / "repository" / "src"

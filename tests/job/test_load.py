@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import Flag, load_job, parse_flag
+from hpcdist.job import load_job, parse_flag
 from hpcdist.job.comparison import list_jobs
-from hpcdist.job.spec import ScriptJob, TrainJob
+from hpcdist.job.spec import ScriptJob
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"k{n}: &{after} [{', '.join(['*' + before] * 9)}]\n"
@@ -41,13 +41,6 @@ def error_of(name, **options):
 
 
 # What is loaded.
-
-
-def test_a_shipped_job_is_found_by_its_name():
-    loaded = load_job("ddp")
-    assert isinstance(loaded.job, TrainJob)
-    assert loaded.source == "ddp"
-    assert loaded.job.name == "ddp"
 
 
 def test_a_local_job_hides_a_shipped_one(tmp_path):
@@ -191,11 +184,6 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
     assert load_job("ddp", flags=flags, overrides=["resources.nodes=2"]).job.resources.nodes == 2
 
 
-def test_typed_values_are_refused_by_the_name_of_their_flag():
-    error = error_of("ddp", flags={"resources.gpus": Flag(name="gpus", value="2")})
-    assert error.message.startswith('gpus: resources.gpus is "2", must be a whole number')
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -319,11 +307,6 @@ def test_script_arguments_for_a_train_job_are_refused():
     error = error_of("ddp", script_args=["--lr", "0.1"])
     assert "takes no script arguments: --lr 0.1" in error.message
     assert "--set" in error.hint
-
-
-def test_an_unreadable_job_file_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "a.yaml")
-    assert "is not a regular file" in error_of("a.yaml").message
 
 
 # What is listed.

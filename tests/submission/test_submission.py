@@ -224,22 +224,6 @@ def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_pat
     assert (spec.git, spec.user) == (None, str(os.getuid()))
 
 
-def test_planning_has_no_effect_and_names_no_run(loaded, tmp_path):
-    planned = plan_run(loaded, scheduler="local")
-    (script,) = planned_scripts(PlannedSubmission.of_run(planned), tmp_path / "runs")
-    assert f"{tmp_path}/runs/RUN/submitit" in script
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_runs_folder_that_is_a_file_is_refused(loaded, tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunDirectoryError, match="is a file, not a folder") as caught:
-        submit(loaded, tmp_path / "runs")
-    assert caught.value.exit_code == 2
-    with pytest.raises(RunDirectoryError, match="cannot be written: Not a directory"):
-        submit(loaded, tmp_path / "runs" / "deeper")
-
-
 @pytest.mark.parametrize("kilobytes", [4, 8, 12])
 def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
     disk = small_disk(kilobytes)
