@@ -11,6 +11,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.slurm.queue import parse_accounting
 from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.submission.dependencies import parse_after
 from hpcdist.submission.layout import group_points
@@ -223,6 +224,14 @@ def ended(code):
 def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
     verdicts = [None if code is None else ended(code) for code in codes]
     assert exit_code_of_all(verdicts) == expected
+
+
+def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
+    text = "7|CANCELLED|Dependency|a\n8|CANCELLED by 0|Dependency|b\n9|COMPLETED|None|c|d\n"
+    removed, cancelled, done = parse_accounting(text)
+    assert "did not end as --after requires" in removed.condition().reason
+    assert cancelled.condition().reason == "Slurm says CANCELLED"
+    assert (done.name, done.condition().state) == ("c|d", "done")
 
 
 @pytest.fixture
