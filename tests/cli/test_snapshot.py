@@ -44,6 +44,15 @@ def test_debug_mode_runs_in_the_snapshot_too(hpcdist, tree):
     assert f"in {tree / 'runs/.snapshots'}" in done.stdout, done.stderr
 
 
+def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
+    hpcdist.environment["GIT_CEILING_DIRECTORIES"] = str(tmp_path.parent)
+    hpcdist.write("train.py", SCRIPT)
+    done = hpcdist("submit", "train.py", "--local", "--snapshot")
+    assert done.returncode == 2
+    assert "is in no git work tree" in done.stderr
+    assert "hint: make one with git init" in done.stderr
+
+
 def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
     alone = (
         "from hpcdist import record\nrecord.start()\n"

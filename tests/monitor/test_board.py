@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import wait_for
 
 from hpcdist.base import files
 from hpcdist.monitor.board import Board, RunView, make_frame, plain
@@ -62,6 +63,15 @@ def test_of_a_folder_what_goes_on_and_the_last_that_ended_are_shown(going, monke
     assert len(shown) == 6
     assert "going-on" in shown
     assert not board.is_over
+
+
+def test_a_run_that_its_scheduler_knows_nothing_of_is_lost(going):
+    made = submitted(going())
+    board = Board([made.run])
+    wait_for(lambda: board.look() and board.is_over)
+    (view,) = board.look()
+    assert view.state == "lost"
+    assert view.details == ["the job ended before hpcdist started in it: its log has the reason"]
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "lsf"])
