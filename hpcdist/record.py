@@ -25,7 +25,6 @@ from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.exit import shield_worker
 from hpcdist.rank.own_loop import (
     batches,
-    digest,
     evaluate,
     finish,
     flops,
@@ -38,7 +37,6 @@ from hpcdist.rank.own_loop import (
 __all__ = [
     "EXIT_STOPPED",
     "batches",
-    "digest",
     "evaluate",
     "finish",
     "flops",

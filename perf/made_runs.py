@@ -47,7 +47,6 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
     verdict = _done()
     for _ in range(num_runs):
         run = Run.create(runs, "ddp")
-        run.make_rank_folders(range(num_ranks))
         for rank, path in enumerate(events):
             os.link(path, run.event_file(rank))
         os.link(usage, run.usage_file(0))
@@ -63,7 +62,6 @@ def make_large_run(runs: Path, *, num_nodes: int, ranks_per_node: int, num_windo
     Ranks differ in what they say of themselves, and share the steps of a few.
     """
     runs.mkdir(exist_ok=True)
-    num_ranks = num_nodes * ranks_per_node
     bodies = []
     for number in range(_RANKS_THAT_DIFFER):
         path = runs.parent / f"{runs.name}-body-{number}.jsonl"
@@ -71,7 +69,6 @@ def make_large_run(runs: Path, *, num_nodes: int, ranks_per_node: int, num_windo
         bodies.append(path.read_bytes())
     usage = runs.parent / f"{runs.name}-usage.jsonl"
     run = Run.create(runs, "ddp")
-    run.make_rank_folders(range(num_ranks))
     for node in range(num_nodes):
         address = f"10.0.{node // 256}.{node % 256}"
         agent = AgentFile(node=node, host=f"host{node}", device="cpu", address=address)
@@ -122,9 +119,6 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         busy = num_cpus * drawing.uniform(0.8, 1)
         node = {
             "cpus_busy": busy,
-            "memory_bytes": 300e6 * num_cpus,
-            "node_cpus_busy": busy,
-            "node_memory_bytes": 400e6 * num_cpus,
         }
         sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
         window = windows.add(sample, time_s=0.0)

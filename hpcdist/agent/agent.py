@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,17 +19,16 @@ from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
 from hpcdist.agent.outcome.disk import full_disk
-from hpcdist.base.errors import EXIT_FAILED
+from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
-from hpcdist.base.ownership import is_own
+from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.job.spec import FunctionJob, JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, check_folder, read_run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
-from hpcdist.schedulers import load_requeuer
+from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, Scheduler
 from hpcdist.schedulers.jobs import note_own_job
 
@@ -65,7 +64,6 @@ class Agent:
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
         try:
-            self._run.make_rank_folders([self._node.place.node_rank])
             if self._may_begin():
                 adopt_orphans()
                 os.environ.update(self._node.environment(os.environ))
@@ -165,24 +163,21 @@ class Agent:
 def run_agent(
     run_path: Path,
     place: JobPlace,
-    digests: Mapping[str, str] | None = None,
 ) -> int:
-    """Be the agent of one node; returns the exit code of the run, as far as this node knows it.
-
-    `digests` are those of the run's files at its submission; None where there was none.
-    """
+    """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
     close_umask()
     run = Run(run_path)
     try:
-        contents = None if digests is None else read_run(run, digests)
-        job, plan, spec = run.read_launch(contents)
-        if digests is not None and spec.snapshot and spec.snapshot.folder:
+        check_own_folder(run.path)
+        job, plan, spec = run.read_launch()
+        is_shared = spec.scheduler is not None and load_scheduler(spec.scheduler).shares_files
+        if is_shared and spec.snapshot and spec.snapshot.folder:
             snapshot = Path(spec.snapshot.folder)
-            check_folder(snapshot.parent, with_content=False)
-            check_folder(snapshot, with_content=False)
-    except BrokenSealError as error:
+            check_own_folder(snapshot.parent, with_content=False)
+            check_own_folder(snapshot, with_content=False)
+    except NotOwnError as error:
         return _refuse(run, place, error.message)
-    except (KeyError, msgspec.ValidationError) as error:
+    except (KeyError, SchedulerError, msgspec.ValidationError) as error:
         return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
     is_inside = left.take_note()
     if is_inside:

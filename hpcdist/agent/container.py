@@ -36,6 +36,7 @@ from hpcdist.base import files
 from hpcdist.base.carried import note_use
 from hpcdist.base.errors import EXIT_FAILED
 from hpcdist.base.needs import OLDEST
+from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.secrets import Stars
 from hpcdist.machine.containers import (
     InContainer,
@@ -47,7 +48,6 @@ from hpcdist.machine.containers import (
 )
 from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, read_run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, former_lives
@@ -76,10 +76,10 @@ _MARK = re.compile(r"^\S*(?:FATAL|ERROR|error)\S*\s*")
 def main() -> None:
     """Start the agents of this node in the image, and end with their exit code; the scheduler's
     script calls this."""
-    from hpcdist.schedulers.submitting import load_sealed_task
+    from hpcdist.schedulers.submitting import load_task
 
     options = _parse(sys.argv[1:])
-    task = load_sealed_task(Path(options.folder), options.seal)
+    task = load_task(Path(options.folder))
     assert isinstance(task, AgentTask)
     code = _Outside(task, options).run_to_end()
     # submitit's controller, of the local scheduler, would end the others for an error of the first.
@@ -89,7 +89,6 @@ def main() -> None:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hpcdist.agent.container")
     parser.add_argument("folder")
-    parser.add_argument("seal")
     for name in ("runtime", "image", "python", "python-path"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("mount", "option"):
@@ -145,8 +144,9 @@ class _Outside:
         for signum in _SIGNALS:
             signal.signal(signum, self._note_signal)
         try:
-            *_, self._spec = self._run.read_launch(read_run(self._run, self._task.digests))
-        except (BrokenSealError, msgspec.ValidationError) as error:
+            check_own_folder(self._run.path)
+            *_, self._spec = self._run.read_launch()
+        except (NotOwnError, msgspec.ValidationError) as error:
             return self._refuse(str(error))
         if self._requeuer is not None and self._place.node_rank == 0:
             note_own_job(self._run, self._requeuer.own_job_id())
@@ -192,7 +192,7 @@ class _Outside:
         container = container._replace(mounts=(*mounts, *self._temporary(mounts)))
         environment = environment_inside(container, os.environ)
         environment[INSIDE_VARIABLE] = container.runtime
-        agent = [container.python, "-u", "-c", _INSIDE, self._options.folder, self._options.seal]
+        agent = [container.python, "-u", "-c", _INSIDE, self._options.folder]
         note_use(Path(container.python_path))
         command = [
             *self._starter,

@@ -59,10 +59,6 @@ class Joined(NamedTuple):
     """The address of node 0 that answered."""
     source: str
     """This host's own address on the way there."""
-    beats: bool
-    """Node 0's agent sends beats, and wants to get them."""
-    is_certain: bool
-    """Node 0's agent is of the same life of the job, or it cannot be another."""
 
 
 class _OtherLifeError(Exception):
@@ -83,7 +79,6 @@ def join_meeting(
     give_up: Callable[[], bool],
     rendezvous: Rendezvous | None = None,
     era: Era | None = None,
-    beats: bool = False,
 ) -> Joined | None:
     """Connect to node 0's agent; the caller's first message is Join.
 
@@ -97,7 +92,6 @@ def join_meeting(
         version=__version__,
         life=era.life if era else None,
         attempt=era.attempt if era else None,
-        beats=beats,
     )
     begin_s = time.monotonic()
     while not give_up():
@@ -208,18 +202,11 @@ def _join(place: MeetingPlace, address: str, hello: Hello, *, source: str | None
                     f"this node has hpcdist {__version__}, node 0 has {version}: all nodes of a "
                     "run must have the same"
                 )
-            case Welcome(time_s) as welcomed:
+            case Welcome(time_s):
                 offset_s = time_s - (sent_s + time.time()) / 2
         own_address = str(connection.getsockname()[0])
         on_failure.pop_all()
-    return Joined(
-        channel.expect(TO_AGENT),
-        offset_s,
-        address,
-        own_address,
-        beats=welcomed.beats,
-        is_certain=welcomed.life is not None or hello.life is None,
-    )
+    return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)
 
 
 class Follower:
@@ -235,17 +222,14 @@ class Follower:
         agent_timeout_s: float,
     ) -> None:
         """`orders` takes what the coordinator wants; `on_lost` is told why the leader is lost."""
-        self.is_certain = joined.is_certain
         self.clock_offset_s = joined.clock_offset_s
         """Seconds to add to this host's clock for node 0's."""
         self._channel = joined.channel
-        self._beats = joined.beats
         self._orders = orders
         self._on_lost = on_lost
         self._selector = selector
         self._liveness = Liveness(agent_timeout_s, now_s=time.monotonic())
-        if joined.beats:
-            self._liveness.begin(_LEADER)
+        self._liveness.begin(_LEADER)
         selector.register(self._channel, selectors.EVENT_READ, self._take_orders)
 
     def tell(self, message: ToLeader) -> None:
@@ -255,21 +239,14 @@ class Follower:
             self._on_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
 
     def beat(self, beat: Beat) -> None:
-        """Tell node 0 that this node's agent lives, if it wants to know; another thread calls
-        this."""
-        if self._beats:
-            with contextlib.suppress(ChannelClosedError):
-                self._channel.send(beat)
+        """Tell node 0 that this node's agent lives; another thread calls this."""
+        with contextlib.suppress(ChannelClosedError):
+            self._channel.send(beat)
 
     def on_time(self) -> None:
         """Find the leader lost that does nothing any more; call it when all that came was read."""
         for reason in self._liveness.look(time.monotonic()).values():
             self._on_lost(reason)
-
-    def leave(self) -> None:
-        """Close the connection: the leader was not this run's, in this life of the job."""
-        self._selector.unregister(self._channel)
-        self._channel.close()
 
     def _take_orders(self) -> None:
         try:

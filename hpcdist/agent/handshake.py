@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from hpcdist.machine import descriptors
+from hpcdist.machine.process import MORE_DESCRIPTORS
 
 SECRET_BYTES = 32
 CHALLENGE_BYTES = 32
@@ -137,7 +137,7 @@ class _Stranger:
 def _none_left() -> str:
     return (
         "its agent has no open file left for another connection: it may have "
-        f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} ({descriptors.ADVICE})"
+        f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} ({MORE_DESCRIPTORS})"
     )
 
 

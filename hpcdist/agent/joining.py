@@ -88,7 +88,6 @@ class Joining:
             give_up=give_up,
             rendezvous=rendezvous,
             era=own_era(self._attempts, rendezvous),
-            beats=launch.agent_timeout_s > 0,
         )
         if joined is None:
             return None

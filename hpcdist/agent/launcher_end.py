@@ -21,7 +21,6 @@ from hpcdist.base.polling import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import read_run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
@@ -43,15 +42,15 @@ _NO_STEP = re.compile(
 
 def main() -> None:
     """Say how the run ended, or have its job requeued; the scheduler's script calls this after srun
-    has ended with an error: with submitit's folder, the seal, the error, and the length that the
-    script's log had before."""
-    from hpcdist.schedulers.submitting import load_sealed_task
+    has ended with an error: with submitit's folder, the error, and the length that the script's log
+    had before."""
+    from hpcdist.schedulers.submitting import load_task
 
-    folder, seal, code, begin = sys.argv[1:]
-    task = load_sealed_task(Path(folder), seal)
+    folder, code, begin = sys.argv[1:]
+    task = load_task(Path(folder))
     assert isinstance(task, AgentTask)
     run = Run(Path(task.run_path))
-    job, _, _ = run.read_launch(read_run(run, task.digests))
+    job, _, _ = run.read_launch()
     requeuer = load_requeuer(task.scheduler)
     if requeuer is not None:
         said = srun_errors(Path("/dev/stderr"), begin=int(begin))

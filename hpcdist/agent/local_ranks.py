@@ -100,7 +100,6 @@ class LocalRanks:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._was_silent = self._is_quiet = False
-        self._run.make_rank_folders(order.rank for order in orders)
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 

@@ -73,8 +73,6 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
     life: int | None = None
     """The life of the job that node 0's agent is of; None: it does not say."""
-    attempt: int | None = None
-    """The newest attempt that it knew of as it began to listen."""
 
 
 class Era(NamedTuple):
@@ -116,8 +114,6 @@ class HostedMeeting:
         self._on_message = on_message
         self._on_lost = on_lost
         self._channels: dict[int, Channel[ToLeader | Beat]] = {}
-        self._beating: dict[int, Channel[ToLeader | Beat]] = {}  # those that know beats
-        self._agent_timeout_s = agent_timeout_s
         self._liveness = Liveness(agent_timeout_s, now_s=time.monotonic())
         self._era = era
         self._is_overtaken = is_overtaken
@@ -140,7 +136,6 @@ class HostedMeeting:
             port=listener.getsockname()[1],
             secret=secret.hex(),
             life=era.life if era else None,
-            attempt=era.attempt if era else None,
         )
         files.write_json(run.meeting_file, msgspec.to_builtins(place))
 
@@ -160,8 +155,8 @@ class HostedMeeting:
             self._lose(node, f"{error}{self._liveness.last_seen(node)}")
 
     def beat(self, beat: Beat) -> None:
-        """Send to all that know it, from any thread; of who is gone, its connection tells."""
-        for channel in list(self._beating.values()):
+        """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
+        for channel in list(self._channels.values()):
             with contextlib.suppress(ChannelClosedError):
                 channel.send(beat)
 
@@ -185,7 +180,7 @@ class HostedMeeting:
                 self._log(f"node {hellos[0].node} was refused: {hellos[0]}")
             else:
                 hello = hellos[0]
-                newcomer.send(welcome(hello, self._era, beats=self._agent_timeout_s > 0))
+                newcomer.send(Welcome(time_s=time.time()))
         except ChannelClosedError as error:
             hello = None
             self._log(f"an agent left before it had joined: {error}")
@@ -199,9 +194,7 @@ class HostedMeeting:
         node = hello.node
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
-        if hello.beats:
-            self._beating[node] = channel
-            self._liveness.begin(node)
+        self._liveness.begin(node)
         receive = functools.partial(self._receive, node, channel)
         self._selector.register(channel, selectors.EVENT_READ, receive)
 
@@ -226,7 +219,6 @@ class HostedMeeting:
             self._on_lost(node, reason)
 
     def _close(self, node: int) -> bool:
-        self._beating.pop(node, None)
         self._liveness.end(node)
         channel = self._channels.pop(node, None)
         if channel is None:
@@ -250,15 +242,6 @@ def refuse(hello: Hello, era: Era | None, is_overtaken: Callable[[], bool]) -> R
     if hello.life != era.life or (hello.attempt > era.attempt and is_overtaken()):
         return Refusal(version=__version__, life=era.life, attempt=era.attempt)
     return None
-
-
-def welcome(hello: Hello, era: Era | None, *, beats: bool) -> Welcome:
-    """Return an answer with nothing in it that the other agent may not know."""
-    return Welcome(
-        time_s=time.time(),
-        life=era.life if era is not None and hello.life is not None else None,
-        beats=beats and hello.beats,
-    )
 
 
 class Leader:

@@ -43,9 +43,9 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.machine.descriptors import use_all_descriptors
 from hpcdist.machine.network import NoSuchInterfaceError
 from hpcdist.machine.ports import NoFreePortError
+from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
@@ -80,7 +80,7 @@ class Member:
         self._attempts = attempts
         self._log = log
         self._notes = Notes()
-        use_all_descriptors()  # the ranks get back the limit that their user has
+        use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
             node.job,
@@ -130,7 +130,6 @@ class Member:
         if note := note_on_device(self._node.plan.device, device):
             self._log(note)
         self._file.change(device=device, gpus=gpus)
-        self._node.check_descriptors(device)
         try:
             self._lead() if self._node.place.node_rank == 0 else self._join()
         except UNFIT:
@@ -271,7 +270,7 @@ class Member:
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
-        if self._is_closing or self._leaves_stranger():
+        if self._is_closing:
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
@@ -282,17 +281,6 @@ class Member:
                 attempt=self._attempts.number,
                 node=0,
             )
-
-    def _leaves_stranger(self) -> bool:
-        """Join again where the leader, before it had begun an attempt with this agent, turns out to
-        be one that may be of another life of the job."""
-        if self._follower is None or self._follower.is_certain or self._attempts.has_begun:
-            return False
-        self._log("the agent of node 0 left before it had begun: joining again")
-        self._follower.leave()
-        self._follower = None
-        self._join()
-        return True
 
     def _finish(self, verdict: Verdict) -> None:
         self._verdict = verdict
@@ -306,7 +294,7 @@ class Member:
             case messages.Ask():
                 self._ranks.inspect(order.request)
             case messages.Close():
-                self._is_closing = self._is_closing or not self._leaves_stranger()
+                self._is_closing = True
             case _:
                 self._ranks.obey(order)
 

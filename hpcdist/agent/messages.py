@@ -87,19 +87,13 @@ class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=Tru
     """The life of the job that the agent is of; None where it does not say."""
     attempt: int | None = None
     """The newest attempt that the agent found, -1 before the first."""
-    beats: bool = False
-    """It sends Beat, and wants to get it; older agents know none."""
 
 
-class Welcome(Message, tag="welcome", omit_defaults=True):
+class Welcome(Message, tag="welcome"):
     """Node 0's agent takes the connection for that node's; the agent's Join follows."""
 
     time_s: float
     """Node 0's clock."""
-    life: int | None = None
-    """The life of the job that node 0's agent is of; told only to who has told its own."""
-    beats: bool = False
-    """It sends Beat, and wants to get it; told only to who does."""
 
 
 class Refusal(Message, tag="refusal", forbid_unknown_fields=False, omit_defaults=True):

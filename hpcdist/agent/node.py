@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
@@ -14,7 +13,6 @@ from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
-from hpcdist.machine import descriptors
 from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, show_only, visible_uuids
@@ -75,8 +73,6 @@ class OwnNode:
     place: JobPlace
     notify: Sequence[str] = ()
     """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
-    open_files: int = field(default_factory=descriptors.soft_limit)
-    """Soft limit that the agent was started with."""
 
     @property
     def name(self) -> str:
@@ -146,17 +142,6 @@ class OwnNode:
         workload.check_host(device)
         return device, gpus
 
-    def check_descriptors(self, device: str) -> None:
-        """Raise DisagreementError where a process on this node may not have as many open files as
-        it needs."""
-        num_ranks = self.num_nodes * self.job.ranks_per_node
-        is_gloo = self.plan.backend == "gloo" or (device == "cpu" and self.plan.backend == "auto")
-        needs = descriptors.needs_of_node(self.job.ranks_per_node, num_ranks, is_gloo=is_gloo)
-        if self.place.node_rank == 0:
-            needs += descriptors.needs_of_node_0(self.num_nodes, num_ranks)
-        if (sentence := descriptors.shortage(needs, descriptors.hard_limit())) is not None:
-            raise DisagreementError(sentence)
-
     def own_addresses(self) -> list[str]:
         """Return the addresses of this host, node 0, that the other nodes may try, best first.
         Raises NoSuchInterfaceError."""
@@ -194,8 +179,6 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By which it reaches node 0."""
     interface: str | None = None
     """On the way to node 0."""
-    open_files: int | None = None
-    """Hard limit of a process there; None: there is none, or it is not known."""
 
 
 class OwnFile:
@@ -208,7 +191,6 @@ class OwnFile:
             node=node.place.node_rank,
             host=node.place.host,
             process=identify(os.getpid()),
-            open_files=None if math.isinf(limit := descriptors.hard_limit()) else int(limit),
         )
 
     def change(self, **changes: object) -> None:
@@ -244,9 +226,6 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
     gpu: str | None = None
     """UUID of its GPU, or of its first."""
     environment: dict[str, str]
-    open_files: int | None = None
-    """Soft limit that its user has; None: that of its forkserver."""
-    """It tells which checkpoints it opens."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,7 +306,6 @@ def rank_orders(
             run_path=str(run.path),
             gpu=gpus[local_rank * num_gpus] if gpus else None,
             environment=environment,
-            open_files=node.open_files,
         )
         orders.append(order)
     return orders

@@ -37,7 +37,6 @@ from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import JobSpec, OwnCodeJob, job_to_dict
-from hpcdist.machine.descriptors import settle_for_rank
 from hpcdist.machine.memory import free_host_bytes, kernel_kills
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
@@ -95,8 +94,6 @@ def become_rank(
         del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    if order.open_files is not None:
-        settle_for_rank(order.open_files, order.world_size)
     seen = {name: os.environ[name] for name in CHECKED_VARIABLES if name in os.environ}
     check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
     _say(messages.Checked(attempt=order.attempt, check=check), say_to)

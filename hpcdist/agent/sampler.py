@@ -1,4 +1,4 @@
-"""Sampling of what a run uses of its nodes: GPUs through NVML, CPUs and memory through psutil.
+"""Sampling of what a run uses of its nodes: GPUs through NVML, CPUs through psutil and /proc/stat.
 
 Every agent has one sampler, a thread that lives as long as an attempt's ranks do, and writes
 `events/node-NNNNN.jsonl` (docs/events.md). It begins two seconds after the ranks, so that the time
@@ -7,30 +7,27 @@ Measured every 5 s: 3 CPU seconds per hour with 2 ranks, and 0.06 s to begin wit
 most with 8 ranks of 8 DataLoader workers each. psutil and pynvml are not imported before the first
 sample.
 
-A thread, and not a timer of the agent's loop: a driver that answers late, or a rank whose memory
-takes long to be counted, must not keep the agent from its ranks. It is a daemon: one that hangs in
-the driver does not outlive the agent. The agent forks before the first one, and not after.
+A thread, and not a timer of the agent's loop: a driver that answers late must not keep the agent
+from its ranks. It is a daemon: one that hangs in the driver does not outlive the agent. The agent
+forks before the first one, and not after.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from hpcdist.agent.host import HostReader
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
-from hpcdist.machine.amd import AmdGpu, driver_version, find_amd_gpus
 from hpcdist.machine.cpus import cpu_quota
-from hpcdist.machine.memory import proportional_bytes
 from hpcdist.machine.process import descendants
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
@@ -44,10 +41,11 @@ _LOOK_S = 0.2
 _SHORTEST_S = 0.05
 _END_LIMIT_S = 0.2
 
-_MOST_COST = 0.002
-"""Share of the time for counting memory."""
-_FIRST_COST_S = 0.1
-_KNOWN_FOR_S = 60.0
+_PROC_STAT = Path("/proc/stat")
+_BUSY = (0, 1, 2, 5, 6, 7)
+"""Columns of /proc/stat: user, nice, system, irq, softirq, and steal, which another guest of the
+hypervisor used. That of guests is in user and nice."""
+_TICKS_PER_S = 100  # USER_HZ: the kernel's interface has no other
 
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
 """HW_SLOWDOWN, SW_THERMAL, HW_THERMAL and HW_POWER_BRAKE of nvml.h. The power cap is not among
@@ -125,7 +123,6 @@ class UsageSampler:
             host=self.host,
             cpus=None if share.cpus is None else list(share.cpus),
             num_cpus=share.num_cpus,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
         try:
             events = EventWriter(self.run.usage_file(self.node, attempt))
@@ -169,87 +166,95 @@ def _busiest(gpus: Sequence[Mapping[str, float]]) -> float | None:
     return max(shares) if shares and len(shares) == len(gpus) else None
 
 
-@dataclass
-class _Seen:
-    """A process, and what is known of its CPU time and its memory."""
-
-    process: psutil.Process
-    cpu_s: float = 0.0
-    """With that of the children which it has waited for."""
-    rss_bytes: int = 0
-    shared_bytes: int | None = None
-    """By how much less than its resident memory it counted, when it was last counted."""
-    counted_s: float = 0.0
-
-
 class RankProcesses:
-    """CPU time and memory of a node's ranks, with all processes below them.
+    """CPU time of a node's ranks, with all processes below them.
 
-    CPU time is exact: what a DataLoader worker used goes to its parent as it is waited for, so
-    nothing is lost with workers that end. Memory that processes share counts once, and is what the
-    kernel's count of it (PSS) costs time for, some 70 ms per GB in ordinary pages: it is asked for
-    as often as `_MOST_COST` allows, one process after the other, of each at most once a minute. In
-    between the resident memory, which costs nothing, tells by how much a process grew. Where a
-    process was not yet counted at all, there is no figure.
+    It is exact: what a DataLoader worker used goes to its parent as it is waited for, so nothing is
+    lost with workers that end.
     """
 
     def __init__(self) -> None:
         import psutil
 
         self._psutil = psutil
-        self._seen: dict[int, _Seen] = {}
+        self._processes: dict[int, psutil.Process] = {}
         self._cpu_s: dict[int, float] = {}
-        self._begin_s = time.monotonic()
-        self._cost_s = 0.0
 
     def sample(self, ranks: Iterable[int], length_s: float) -> dict[str, float]:
-        """`cpus_busy` since the last sample, `length_s` ago, of ranks that were there then, and
-        `memory_bytes` now, of the processes with the pids `ranks` and all below them."""
+        """`cpus_busy` since the last sample, `length_s` ago, of ranks that were there then: the
+        processes with the pids `ranks` and all below them."""
         trees = {rank: [rank, *descendants(rank)] for rank in ranks}
-        self._look_at(pid for tree in trees.values() for pid in tree)
-        before, self._cpu_s = self._cpu_s, {}
-        for rank, tree in trees.items():
-            self._cpu_s[rank] = sum(self._seen[pid].cpu_s for pid in tree if pid in self._seen)
-        found: dict[str, float] = {}
+        of_process = self._look_at(pid for tree in trees.values() for pid in tree)
+        before = self._cpu_s
+        self._cpu_s = {
+            rank: sum(of_process.get(pid, 0.0) for pid in tree) for rank, tree in trees.items()
+        }
         known = self._cpu_s.keys() & before.keys()
-        if known and length_s > 0:
-            used_s = sum(max(0.0, self._cpu_s[rank] - before[rank]) for rank in known)
-            found["cpus_busy"] = used_s / length_s
-        memory_bytes = self._memory_bytes()
-        if memory_bytes is not None:
-            found["memory_bytes"] = memory_bytes
-        return found
+        if not known or length_s <= 0:
+            return {}
+        used_s = sum(max(0.0, self._cpu_s[rank] - before[rank]) for rank in known)
+        return {"cpus_busy": used_s / length_s}
 
-    def _look_at(self, pids: Iterable[int]) -> None:
-        """Keep the processes that are there, and no others."""
-        kept: dict[int, _Seen] = {}
+    def _look_at(self, pids: Iterable[int]) -> dict[int, float]:
+        """Return the CPU time of each, with that of the children which it has waited for; keep the
+        processes that are there, and no others."""
+        kept: dict[int, psutil.Process] = {}
+        cpu_s: dict[int, float] = {}
         for pid in pids:
             with contextlib.suppress(self._psutil.Error):  # it has just ended
-                seen = self._seen.get(pid) or _Seen(self._psutil.Process(pid))
-                seen.rss_bytes = seen.process.memory_info().rss
-                seen.cpu_s = sum(seen.process.cpu_times()[:4])
-                kept[pid] = seen
-        self._seen = kept
+                process = self._processes.get(pid) or self._psutil.Process(pid)
+                cpu_s[pid] = sum(process.cpu_times()[:4])
+                kept[pid] = process
+        self._processes = kept
+        return cpu_s
 
-    def _memory_bytes(self) -> int | None:
-        living = [seen for seen in self._seen.values() if seen.rss_bytes]  # else it has just ended
-        for seen in sorted(living, key=lambda one: one.counted_s):
-            begin_s = time.monotonic()
-            is_known = seen.shared_bytes is not None and begin_s - seen.counted_s < _KNOWN_FOR_S
-            if is_known or self._cost_s >= _FIRST_COST_S + _MOST_COST * (begin_s - self._begin_s):
-                break
-            pss_bytes = proportional_bytes(seen.process.pid)  # 0 where that is not permitted
-            seen.shared_bytes = seen.rss_bytes - (pss_bytes or seen.rss_bytes)
-            seen.counted_s = time.monotonic()
-            self._cost_s += seen.counted_s - begin_s
-        if not living or any(seen.shared_bytes is None for seen in living):
-            return None
-        return sum(max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in living)
+
+class HostReader:
+    """CPU time of all processes of a host, whoever's they are; begins at once.
+
+    /proc/stat is the whole machine's, in a container too, and counts CPUs by the numbers that a
+    process is bound by. Where a container has a view of its own (lxcfs), these numbers are not in
+    it: then nothing is told of them.
+    """
+
+    def __init__(self, cpus: Sequence[int] | None, *, proc_stat: Path = _PROC_STAT) -> None:
+        """`cpus`: those that ranks are bound to; None where they are bound to none."""
+        self._cpus = cpus
+        self._proc_stat = proc_stat
+        self._busy_s = self._read_cpus()
+
+    @property
+    def num_cpus(self) -> int:
+        """The number of CPUs that are online; of a container's own view, those in it."""
+        return len(self._busy_s)
+
+    def sample(self, length_s: float) -> dict[str, float]:
+        """Return `bound_cpus_busy` since the last sample, `length_s` ago; nothing where the host
+        does not tell it."""
+        before, self._busy_s = self._busy_s, self._read_cpus()
+        used_s = {
+            cpu: max(0.0, busy_s - before[cpu])
+            for cpu, busy_s in self._busy_s.items()
+            if cpu in before
+        }
+        bound_to = used_s.keys() if self._cpus is None else self._cpus
+        if length_s <= 0 or not used_s or any(cpu not in used_s for cpu in bound_to):
+            return {}
+        return {"bound_cpus_busy": sum(used_s[cpu] for cpu in bound_to) / length_s}
+
+    def _read_cpus(self) -> dict[int, float]:
+        """Return the busy seconds of each CPU since the host was started."""
+        busy_s = {}
+        for line in self._proc_stat.read_text().splitlines():
+            name, *columns = line.split()
+            if name.startswith("cpu") and name != "cpu":
+                ticks = sum(int(columns[column]) for column in _BUSY if column < len(columns))
+                busy_s[int(name.removeprefix("cpu"))] = ticks / _TICKS_PER_S
+        return busy_s
 
 
 class GpuReader:
-    """The GPUs that a node's ranks drive, as NVML has them, or the kernel, from the first sample to
-    `close`.
+    """The GPUs that a node's ranks drive, as NVML has them, from the first sample to `close`.
 
     They are known by their UUIDs, which the agent found when it chose them, so CUDA_VISIBLE_DEVICES
     is of no concern here. What a GPU does not tell (a part of one, MIG, has no use and no power of
@@ -259,7 +264,7 @@ class GpuReader:
     def __init__(self, uuids: Sequence[str]) -> None:
         """Nothing is read where there is no GPU, no library or no driver."""
         self.facts: list[GpuFacts] = []
-        self._gpus: list[_Gpu | AmdGpu] = []
+        self._gpus: list[_Gpu] = []
         self._nvml: Any = None
         if not uuids:
             return
@@ -268,8 +273,6 @@ class GpuReader:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
-            self._gpus += find_amd_gpus(uuids)
-            self.facts += map(_amd_facts, find_amd_gpus(uuids))
             return
         self._nvml = pynvml
         for uuid in uuids:
@@ -302,13 +305,11 @@ class _Gpu:
         name = self._ask("name", self._nvml.nvmlDeviceGetName)
         driver = self._ask("driver", lambda _: self._nvml.nvmlSystemGetDriverVersion())
         memory = self._ask("memory_bytes", self._memory)
-        limit_mw = self._ask("power_limit", self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return GpuFacts(
             uuid=uuid,
             name=_text(name),
             driver=_text(driver),
             memory_bytes=int(memory.total) if memory is not None else None,
-            power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
         )
 
     def sample(self, length_s: float) -> dict[str, float]:
@@ -318,9 +319,6 @@ class _Gpu:
             "utilization": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
             "memory_bytes": lambda gpu: self._memory(gpu).used,
             "power_w": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            "temperature_c": lambda gpu: nvml.nvmlDeviceGetTemperature(
-                gpu, nvml.NVML_TEMPERATURE_GPU
-            ),
             "throttled": lambda gpu: bool(
                 nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED
             ),
@@ -352,16 +350,6 @@ class _Gpu:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
         except self._nvml.NVMLError:  # a driver before 510
             return self._nvml.nvmlDeviceGetMemoryInfo(handle)
-
-
-def _amd_facts(gpu: AmdGpu) -> GpuFacts:
-    return GpuFacts(
-        uuid=gpu.uuid,
-        name=gpu.name,
-        memory_bytes=gpu.total_bytes or None,
-        power_limit_w=gpu.power_limit_w,
-        driver=driver_version(),
-    )
 
 
 def _text(value: str | bytes | None) -> str | None:

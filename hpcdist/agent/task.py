@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +17,12 @@ the run, once submitit has stored the task's result."""
 class AgentTask:
     """submitit's callable: be the agent of this node."""
 
-    def __init__(
-        self, run_path: str, scheduler: str, digests: Mapping[str, str] | None = None
-    ) -> None:
-        """`digests` are those of the run's files: `hpcdist.runs.seal`."""
+    def __init__(self, run_path: str, scheduler: str) -> None:
         self.run_path = run_path
         self.scheduler = scheduler
-        self.digests = dict(digests or {})
 
     def of_node(self) -> int:
-        """Be the agent of a node whose run directory is its own: what it holds was checked when it
-        was made."""
+        """Be the agent of a node whose run directory is its own."""
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
@@ -45,11 +39,8 @@ class AgentTask:
         from hpcdist.schedulers import load_scheduler
 
         path = Path(self.run_path)
-        # A job that waited while hpcdist was replaced may have a pickle without them.
-        digests = getattr(self, "digests", {})
-        scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
-        place = load_scheduler(str(scheduler)).place()
-        code = run_agent(path, place, digests)
+        place = load_scheduler(self.scheduler).place()
+        code = run_agent(path, place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         if place.node_rank == 0:

@@ -10,14 +10,14 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
 
+from hpcdist.runs.events import SCHEMA_VERSION
+
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
 _GROWTH = 0.1
 """Share of the time so far: samples begin close to each other, so that short runs have some."""
 ENERGY = "energy_j"
-CPU_ENERGY = "cpu_energy_j"
-"""Quantities of a GPU and of a node that are added up: they are those of the whole time since the
-last sample."""
+"""The quantity of a GPU that is added up: it is that of the whole time since the last sample."""
 
 # The bounds keep every figure that is computed from damaged files finite.
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
@@ -25,10 +25,9 @@ Count = Annotated[int, Meta(ge=0, le=10**18)]
 
 
 class Spread(Struct, frozen=True, kw_only=True, gc=False):
-    """A quantity within a window: its mean over time, its smallest and its largest sample."""
+    """A quantity within a window: its mean over time, and its largest sample."""
 
     mean: Amount
-    min: Amount
     max: Amount
 
 
@@ -39,7 +38,6 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     name: str | None = None
     memory_bytes: Count | None = None
     """Its memory."""
-    power_limit_w: Amount | None = None
     driver: str | None = None
     """Version of its driver."""
 
@@ -50,7 +48,7 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
 
     begin_s: Amount
     """Unix time at which the ranks were started."""
-    schema: int = 1
+    schema: int = SCHEMA_VERSION
     node: Count | None = None
     host: str | None = None
     cpus: list[int] | None = None
@@ -59,8 +57,6 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
     """CPUs that the ranks may use; a quota counts in part."""
     host_cpus: Count | None = None
     """CPUs that the host has, other jobs' included."""
-    memory_bytes: Count | None = None
-    """Memory of the node, other jobs' included."""
     gpus: list[GpuFacts] = []
 
 
@@ -71,7 +67,6 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
     """Share of the time, 0 to 1, in which anything ran on it."""
     memory_bytes: Spread | None = None
     power_w: Spread | None = None
-    temperature_c: Spread | None = None
     throttled: Spread | None = None
     """1 while heat or the power supply slow it down, else 0: the mean is the share of the time."""
     energy_j: Amount | None = None
@@ -85,15 +80,9 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
     samples: Count
     cpus_busy: Spread | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
-    memory_bytes: Spread | None = None
-    """Memory of the ranks; what they share counts once."""
-    node_cpus_busy: Spread | None = None
-    """The same of all processes on the node, whoever's they are."""
     bound_cpus_busy: Spread | None = None
-    """The same on the CPUs that the ranks are bound to; on all, where they are bound to none."""
-    node_memory_bytes: Spread | None = None
-    cpu_energy_j: Amount | None = None
-    """Energy of the host's processors and of their memory, whoever used them."""
+    """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
+    all, where they are bound to none."""
     gpus: list[GpuWindow] = []
     """In the order of those in the `node` event."""
 
@@ -150,12 +139,11 @@ def _gpu_window(samples: Sequence[Sample], index: int) -> GpuWindow:
 
 
 def _summed_up(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Any]:
-    """Return the sum of each energy, and the spread of everything else."""
+    """Return the sum of the energy, and the spread of everything else."""
     summed_up: dict[str, Any] = _spreads(found)
-    for name in (ENERGY, CPU_ENERGY):
-        if summed_up.pop(name, None) is not None:
-            energies = [values[name] for _, values in found if name in values]
-            summed_up[name] = _short(sum(energies))
+    if summed_up.pop(ENERGY, None) is not None:
+        energies = [values[ENERGY] for _, values in found if ENERGY in values]
+        summed_up[ENERGY] = _short(sum(energies))
     return summed_up
 
 
@@ -169,7 +157,7 @@ def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Sp
         whole_s = sum(length_s for length_s, _ in own)
         mean = sum(length_s * value for length_s, value in own) / whole_s if whole_s else low
         mean = min(high, max(low, mean))  # whatever the rounding
-        spreads[name] = Spread(mean=_short(mean), min=_short(low), max=_short(high))
+        spreads[name] = Spread(mean=_short(mean), max=_short(high))
     return spreads
 
 

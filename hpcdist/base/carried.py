@@ -169,13 +169,10 @@ def _tree(folder: Path, *, any_file: bool = False) -> Iterator[tuple[str, bytes]
 
 
 def _own_metadata() -> Iterator[tuple[str, bytes]]:
-    """Yield what names the version and the entry points, by which submitit finds LSF's jobs."""
+    """Yield what names the version."""
     folder = f"hpcdist-{__version__}.dist-info"
     lines = ["Metadata-Version: 2.1", "Name: hpcdist", f"Version: {__version__}", ""]
     yield f"{folder}/METADATA", "\n".join(lines).encode()
-    with suppress(metadata.PackageNotFoundError):
-        text = metadata.distribution("hpcdist").read_text("entry_points.txt")
-        yield f"{folder}/entry_points.txt", (text or "").encode()
 
 
 def _distribution(name: str) -> Iterator[tuple[str, bytes]]:

@@ -11,13 +11,72 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError
+
 Who = Literal["everyone", "group", "owner"]
+
+_MOST_BYTES = 1e9
+
+
+class NotOwnError(HpcdistError):
+    """A job finds files that are another user's, or that others can write."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message}: nothing of it was run",
+            hint="submit it again, with --runs or HPCDIST_RUNS into a folder that only you can "
+            "write",
+        )
+
+
+def check_own_folder(folder: Path, *, with_content: bool = True) -> None:
+    """Raise NotOwnError where a folder is not this user's own, is a link, or can be written by
+    others; or where something right in it is another user's."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        why = "a link stands in its place" if folder.is_symlink() else error.strerror
+        raise NotOwnError(f"{folder}: {why}") from None
+    try:
+        _check_own(folder, os.fstat(descriptor))
+        for name in os.listdir(descriptor) if with_content else ():
+            with suppress(FileNotFoundError):  # renamed at this moment, by the submitter
+                inner = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                _check_owner(folder / name, inner)
+    finally:
+        os.close(descriptor)
+
+
+def read_own(path: Path) -> bytes:
+    """Return the content of a file; NotOwnError where it is not this user's own, is a link, or can
+    be written by others."""
+    try:
+        with files.open_regular(path, most_bytes=_MOST_BYTES, flags=os.O_NOFOLLOW) as file:
+            _check_own(path, os.fstat(file.fileno()))
+            return file.readall()
+    except OSError as error:
+        why = "a link stands in its place" if path.is_symlink() else error.strerror
+        raise NotOwnError(f"{path} cannot be read: {why}") from None
+
+
+def _check_own(path: Path, status: os.stat_result) -> None:
+    _check_owner(path, status)
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NotOwnError(f"{path} can be written by others (chmod go-w forbids it)")
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        owner, user = owner_name(status.st_uid), owner_name(os.geteuid())
+        raise NotOwnError(f"{path} belongs to {owner}, and the job is {user}'s")
 
 
 class Door(msgspec.Struct, frozen=True):

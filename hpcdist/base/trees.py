@@ -31,10 +31,6 @@ class Tree(NamedTuple):
     num_bytes: int
     """Bytes of all files, links not followed."""
 
-    @property
-    def is_empty(self) -> bool:
-        return len(self.entries) <= 1
-
 
 def list_tree(path: Path) -> Tree:
     """List a folder of this user's; OSError where it is none, is a link, is another user's, or is

@@ -152,15 +152,6 @@ class Timed(Protocol):
     """The times of repeated batches, as `timed_fields` has them."""
 
     @property
-    def mean_time_s(self) -> float | None: ...
-
-    @property
-    def sd_time_s(self) -> float | None: ...
-
-    @property
-    def min_time_s(self) -> float | None: ...
-
-    @property
     def p25_time_s(self) -> float | None: ...
 
     @property
@@ -183,18 +174,9 @@ class Spread(NamedTuple):
 
 
 def spread(timed: Timed) -> Spread:
-    """Return the median and the quartiles, which never reach zero; of older runs, the mean and its
-    sd, down to the least that was measured."""
-    mean_s, sd_s = timed.mean_time_s or 0.0, timed.sd_time_s or 0.0
-    if timed.median_time_s and timed.p25_time_s and timed.p75_time_s:
-        return Spread(timed.median_time_s, timed.p25_time_s, timed.p75_time_s)
-    return Spread(mean_s, max(mean_s - sd_s, timed.min_time_s or 0.0), mean_s + sd_s)
-
-
-def spread_words(all_timed: Sequence[Timed]) -> str:
-    """Return what the points and bars of these are."""
-    has_quartiles = all(timed.median_time_s for timed in all_timed)
-    return "median and quartiles" if has_quartiles else "mean ± sd, from the least on"
+    """Return the median and the quartiles, which never reach zero."""
+    middle_s = timed.median_time_s or 0.0
+    return Spread(middle_s, timed.p25_time_s or middle_s, timed.p75_time_s or middle_s)
 
 
 def draw_spreads(

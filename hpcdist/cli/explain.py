@@ -33,7 +33,6 @@ KINDS = {
 }
 """Kind of what can be explained -> in words; the first that a name fits counts."""
 _INDENT = "    "
-_LISTED_JOBS = 4
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,11 +16,11 @@ from hpcdist.cli.submit import plan, settle_afters
 def render(*, options: JobOptions) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
-    Only the script is printed on stdout. In it, RUN stands for the id that the run would get, and
-    SEAL-OF-THIS-JOB for the digest by which the job knows what was submitted. Nothing is executed
-    or written. If there are several scripts, as for a sweep, each follows a line with its number,
-    and JOBID-of-NAME stands for the id of the job of that name. `hpcdist explain` with the same
-    options says what each line does, and where it comes from.
+    Only the script is printed on stdout, byte for byte as it would be submitted. In it, RUN stands
+    for the id that the run would get. Nothing is executed or written. If there are several scripts,
+    as for a sweep, each follows a line with its number, and JOBID-of-NAME stands for the id of the
+    job of that name. `hpcdist explain` with the same options says what each line does, and where it
+    comes from.
 
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local

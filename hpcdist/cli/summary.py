@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from hpcdist.cli.printing import note, paged, print_json
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary import Summary
-    from hpcdist.summary.read.cache import SummaryCache
-    from hpcdist.summary.read.kept import PrintedSummary
     from hpcdist.summary.read.search import Found
     from hpcdist.summary.values import RunSummary
 
@@ -135,9 +132,9 @@ def _only_goal(goal: Goal | None, target_accuracy: Goal | None) -> Goal | None:
 @click.option(
     "--with-disturbed",
     is_flag=True,
-    help="Also compare runs during which something else used their CPUs or GPUs.",
+    help="Also compare runs during which something else used their CPUs.",
 )
-@click.option("--no-cache", is_flag=True, help="Read all runs again instead of using the cache.")
+@click.option("--no-cache", is_flag=True, help="Read all events again instead of kept figures.")
 @click.option(
     "--against",
     metavar="BASELINE",
@@ -175,14 +172,12 @@ def summary(
     others are not. The variants of a comparison are compared with the first one, and a picture is
     written into its folder.
 
-    Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
+    Figures of runs that have ended are kept beside them (figures.msgpack) until their
     files change.
 
     With --against, the exit code is 1 if a figure is slower by more than the threshold and this is
     not chance, or if the runs for it failed.
     """
-    from hpcdist.summary.read.cache import SummaryCache, cache_folder
-    from hpcdist.summary.read.kept import PrintedSummary
     from hpcdist.summary.read.search import search_named
 
     files = {
@@ -191,10 +186,6 @@ def summary(
         "markdown": markdown_file,
         "html": html_file,
     }
-    cache = None
-    if not no_cache:
-        with suppress(RuntimeError):  # a user without a home
-            cache = SummaryCache(cache_folder())
     if against is not None:
         goals = {"target-accuracy": target_accuracy, "goal": goal}
         others: dict[str, object] = {**files, "plot": plot_folder, **goals}
@@ -211,23 +202,16 @@ def summary(
             threshold=allowed,
             with_disturbed=with_disturbed,
             as_json=as_json,
-            cache=cache,
+            uses_kept=not no_cache,
         )
     if threshold is not None:
         raise click.UsageError("--threshold needs --against")
     goal = _only_goal(goal, target_accuracy)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
     found = search_named(runs, run_names)
-    is_only_printed = not (run_names or found.foreign or any(files.values()))
-    printed = None
-    if cache and is_only_printed and plot_folder is None and form_on_stdout is None:
-        printed = PrintedSummary(cache, found.runs, repr((details, goal, with_disturbed)))
-        if (text := printed.find()) is not None:
-            sys.stdout.write(text)
-            return None
     result = _summarize(
         found,
-        cache,
+        uses_kept=not no_cache,
         goal=goal,
         compares_disturbed=with_disturbed,
         asks_accounting=True,
@@ -237,25 +221,11 @@ def summary(
         note(*result.skipped)
         sys.stdout.write(texts[form_on_stdout]())
         return None
-    _print(result, printed, details=details)
+    from hpcdist.summary import print_summary
+
+    print_summary(result, details=details)
     _write_comparisons(result, found)
     return None
-
-
-def _print(result: Summary, printed: PrintedSummary | None, *, details: bool) -> None:
-    """Print the tables, and keep them for the next time where nothing else can change them."""
-    from hpcdist.cluster.schedulers import LOCAL
-    from hpcdist.summary import print_summary
-    from hpcdist.summary.report.text import make_console
-
-    console = make_console()
-    with console.capture() as capture:
-        print_summary(result, console, details=details)
-    sys.stdout.write(text := capture.get())
-    are_local = all((run.scheduler, run.cluster) == (LOCAL, None) for run in result.runs)
-    if printed and are_local and not result.skipped and not result.comparisons:
-        with suppress(OSError, UnicodeEncodeError):
-            printed.keep(text)
 
 
 def _write_comparisons(result: Summary, found: Found) -> None:
@@ -322,8 +292,8 @@ def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> st
 
 def _summarize(
     found: Found,
-    cache: SummaryCache | None,
     *,
+    uses_kept: bool,
     goal: Goal | None = None,
     compares_disturbed: bool = False,
     asks_accounting: bool = False,
@@ -335,9 +305,8 @@ def _summarize(
         [*found.runs, *found.foreign],
         functools.partial(run_states, warn=note),
         accounting=functools.partial(run_accounting, warn=note) if asks_accounting else None,
-        cache=cache,
+        uses_kept=uses_kept,
         num_workers=None,
-        warn=note,
         goal=goal,
         compares_disturbed=compares_disturbed,
     )
@@ -366,7 +335,7 @@ def _compare(
     threshold: float,
     with_disturbed: bool,
     as_json: bool,
-    cache: SummaryCache | None,
+    uses_kept: bool,
 ) -> int:
     """Print how runs compare with a baseline; return the exit code.
 
@@ -376,7 +345,7 @@ def _compare(
     from hpcdist.summary.read.search import search_named
 
     def summaries(some: Sequence[str]) -> list[RunSummary]:
-        result = _summarize(search_named(runs, some), cache)
+        result = _summarize(search_named(runs, some), uses_kept=uses_kept)
         note(*result.skipped)
         return result.runs
 

@@ -12,6 +12,9 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
+Shape = tuple[int, int, int]
+"""(channels, height, width)"""
+
 IGNORED_LABEL = -100
 """The label of what is no sample: torch's losses leave it out."""
 
@@ -24,14 +27,12 @@ class Samples:
     """[samples, channels, height, width]: float32, normalised; or uint8 on the way to that."""
     labels: Tensor
     """int64, [samples]."""
-    transform_seed: int | None = None
-    """Seed for what is left to be done to images where the model is; None: nothing is left."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> Shape:
         """(channels, height, width) of each image."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
@@ -77,7 +78,6 @@ class Samples:
         return Samples(
             images=self.images.to(device, non_blocking=non_blocking, memory_format=memory_format),
             labels=self.labels.to(device, non_blocking=non_blocking),
-            transform_seed=self.transform_seed,
         )
 
     def pin_memory(self) -> Samples:

@@ -215,7 +215,7 @@ class ImageBatches(BatchSource):
         self._requests.of_epoch = self._in_turn(lists, epoch, maker.shape[0])
         try:
             for indices, made in zip(lists, loader, strict=True):
-                yield self._take(indices, made, epoch, maker)
+                yield self._take(indices, made, maker)
         except RuntimeError as error:
             if not str(error).startswith(_WORKER_LOST):
                 raise
@@ -227,12 +227,12 @@ class ImageBatches(BatchSource):
         if self._device.type == "cpu":
             if batch.images.dtype != torch.uint8:
                 return batch.to(self._device, memory_format=self._memory_format)
-            images = self._normalize(self._samples.finished(batch))
+            images = self._normalize(batch.images)
             return Samples(images=images, labels=batch.labels)
         moved = batch.to(self._device, non_blocking=self._pinned is not None)
         if self._pinned is not None:
             self._pinned.note_copy(self._place)
-        images = self._samples.finished(moved)
+        images = moved.images
         if images.dtype == torch.uint8:
             images = self._samples.normalization(images)
         images = images.contiguous(memory_format=self._memory_format)
@@ -249,7 +249,7 @@ class ImageBatches(BatchSource):
         """Return places and workers for batches of this size."""
         if self._maker is None or self._loader is None or self._maker.shape[1] < batch_size:
             self.close()
-            channels, height, width = self._samples.filled_shape
+            channels, height, width = self._samples.shape
             ahead = self._data.workers * self._data.prefetch_factor
             shape = (ahead + 2, batch_size, height, width, channels)  # one is used, one just done
             kind = np.uint8 if self._data.handover == "uint8" else np.float32
@@ -271,7 +271,7 @@ class ImageBatches(BatchSource):
                 self._pinned.wait(self._turn)
             yield _Request(indices, epoch, self._turn, ahead)
 
-    def _take(self, indices: list[int], made: _Made, epoch: int, maker: _Maker) -> Samples:
+    def _take(self, indices: list[int], made: _Made, maker: _Maker) -> Samples:
         if made.error is not None:
             message, hint = made.error
             raise HpcdistError(message, hint=hint)
@@ -281,7 +281,7 @@ class ImageBatches(BatchSource):
                 self._report_bad(bad)
         self._place = made.place
         pixels = maker.room(made.place, len(indices))
-        return self._samples.as_batch(pixels, indices, epoch, made.bad)
+        return self._samples.as_batch(pixels, indices, made.bad)
 
 
 class BufferedNormalizer:

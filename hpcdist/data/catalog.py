@@ -14,7 +14,6 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
 from hpcdist.data import in_memory
 from hpcdist.data.images import faces, folders
-from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.transforms import is_unchanged, notes_on_transform
 from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
@@ -103,30 +102,29 @@ def check_data(data: Data) -> SplitSizes | None:
     return sizes and sizes.first(data.train_samples, data.test_samples)
 
 
-def load_data(data: Data, *, seed: int = 0, device: str = "cpu") -> DataSet:
-    """Return the data set as the job uses it, for a model on `device`; `seed` is train.seed."""
+def load_data(data: Data, *, seed: int = 0) -> DataSet:
+    """Return the data set as the job uses it; `seed` is train.seed."""
     entry = find_data_set(data)
     if entry.load is None:
-        return _from_files(data, seed, device)
+        return _from_files(data, seed)
     whole = entry.load(data).first(data.train_samples, data.test_samples)
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
-    on_device = is_on_device(data, device)
-    train = PixelSamples(pixels, whole.train.labels, data, seed, on_device=on_device)
+    train = PixelSamples(pixels, whole.train.labels, data, seed)
     assert not isinstance(whole.test, ImageSamples)
     return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
-def _from_files(data: Data, seed: int, device: str) -> DataSet:
+def _from_files(data: Data, seed: int) -> DataSet:
     from hpcdist.data.arrays import DataSet
     from hpcdist.data.images.samples import ImageSamples
 
     parts = find_images(data)
     assert parts is not None
-    train = ImageSamples(parts.train, data, seed, on_device=is_on_device(data, device))
+    train = ImageSamples(parts.train, data, seed)
     as_train = msgspec.structs.replace(data, transform="none")
     test = ImageSamples(parts.test, as_train, seed, shape=train.shape)
     return DataSet(train=train, test=test, num_classes=len(parts.train.classes))

@@ -77,9 +77,9 @@ class EpochPlan:
         """Samples of a full optimizer step, over all ranks."""
         return self.batch_size * self.world_size * self.accumulate
 
-    def num_steps(self, position: int = 0) -> int:
-        """Optimizer steps from `position`, a number of samples used already, to the epoch's end."""
-        return -(-(self.num_samples - position) // self.samples_per_step)
+    def num_steps(self) -> int:
+        """Optimizer steps of an epoch."""
+        return -(-self.num_samples // self.samples_per_step)
 
     def steps(self, position: int = 0) -> Iterator[tuple[int, list[Share]]]:
         """Each optimizer step from `position` on: the position after it, and this rank's shares."""

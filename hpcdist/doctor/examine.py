@@ -151,7 +151,7 @@ def _judge_folder(runs: Path, problem: str, free: int, *, is_shared: bool) -> Fi
         return warned(
             "runs folder",
             f"{where}; a run could be exchanged there: {'; '.join(open_to)}",
-            "jobs check that nothing was; a folder that only you can write is better",
+            "jobs run nothing that is not yours; a folder that only you can write is better",
         )
     return passed("runs folder", f"{where}, writable and private")
 

@@ -13,14 +13,11 @@ from collections.abc import Callable
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
-from hpcdist.machine.descriptors import ADVICE, most_ranks
 from hpcdist.machine.network import NO_INTERFACE
 from hpcdist.monitor.states import SETUP_MARK
-from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
+from hpcdist.schedulers.base import Finding, failed, passed, skipped
 from hpcdist.schedulers.notes import Note
 
-_FEW_FILES = 1024
-"""A hard limit below what Linux gives as the soft one."""
 _NO_LAUNCHER = "cannot be run:"
 _HOST_SCRIPT = re.compile(r"_host\.sh\b")
 """The script that a node's shell is given, from the run directory."""
@@ -35,7 +32,6 @@ def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -
         "setup lines": lambda: _setup(evidence, cluster),
         "container": lambda: _container(evidence),
         "interpreter": lambda: _interpreter(evidence),
-        "open files": lambda: _open_files(evidence),
         "GPUs": lambda: _gpus(evidence, asks_for_gpus=asks_for_gpus),
         "interface": lambda: _interface(evidence, cluster),
         "port": lambda: _port(evidence),
@@ -230,21 +226,6 @@ def _versions(evidence: Evidence) -> Finding:
         )
     python = evidence.places[0]["versions"]["python"]
     return passed(name, f"Python {python}, hpcdist {here['hpcdist']} as here, torch {torches[0]}")
-
-
-def _open_files(evidence: Evidence) -> Finding | None:
-    """Judge the limit of a process by how large a run it is enough for."""
-    name = "open files"
-    limits = {seen.host: seen.open_files for seen in evidence.nodes if seen.open_files is not None}
-    if not limits:
-        return passed(name, "no limit is known") if evidence.nodes else None
-    host = min(limits, key=lambda host: limits[host] or 0)
-    limit = limits[host] or 0
-    allows = f"a process may have {limit:,} on {host}, enough for {most_ranks(limit):,.0f} ranks"
-    num_ranks = evidence.num_nodes * evidence.ranks_per_node
-    if num_ranks > most_ranks(limit):
-        return failed(name, f"{allows}, and {num_ranks:,} are asked for", ADVICE)
-    return passed(name, allows) if limit >= _FEW_FILES else warned(name, allows, ADVICE)
 
 
 def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:

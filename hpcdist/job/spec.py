@@ -81,12 +81,6 @@ class Data(Section, frozen=True, kw_only=True):
     transform: str | tuple[str | dict[str, Any], ...] = "none"
     """Transforms of training images: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
-    device_transform: Literal["auto"] | bool = "auto"
-    """Transform whole batches by kornia on the model's device, instead of images one by one on the
-    CPUs. This applies to the first transform of the list that draws random numbers, and to all
-    after it. The random values are different, and pixels differ a little. auto: on GPUs, if decoder
-    is fast, kornia is installed, whole batches support every transform, and images have one size
-    before random crops."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"
@@ -231,17 +225,17 @@ class Record(Section, frozen=True, kw_only=True):
     window_s: Positive = 0.25
     """Shortest window of steps that one event covers, in seconds."""
     usage_s: PositiveOrZero = 5.0
-    """Seconds between samples of the use of GPUs, CPUs and memory; 0: never. In the first minute,
+    """Seconds between samples of the use of GPUs and CPUs; 0: never. In the first minute,
     samples are taken more often."""
     profile_steps: Annotated[int, Meta(ge=0, le=100)] = 0
     """Steps that torch's profiler looks at, at most 100, after the first three; 0: none. Each rank
     writes a Chrome trace into the run's folder traces, and what computing hides of communication.
     No figure of speed has these steps in it."""
     digest: CountOrZero = 0
-    """Steps from one digest of the parameters, the loss and the batch to the next, in each rank; 0:
-    none. By these the summary names the step and the rank at which replicas part, and `hpcdist
-    diff` the step at which two runs part. A digest takes about 2 ms per million parameters on one
-    CPU; its time belongs to no step."""
+    """Steps from one digest of the parameters to the next, in each rank; 0: none. By these the
+    summary names the step and the rank at which replicas part, and `hpcdist diff` the step at which
+    two runs part. A digest takes about 2 ms per million parameters on one CPU; its time belongs to
+    no step."""
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
     share of what the device can do (MFU). A tenth of a second to one second."""
@@ -526,7 +520,6 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    device_transform: OneOrSeveral[Literal["auto"] | bool] = "auto"
     decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
     reads: OneOrSeveral[Count | None] = None
     cache: OneOrSeveral[Literal["auto"] | bool] = False

@@ -26,8 +26,8 @@ def python_command(code: str, *arguments: str) -> list[str]:
 class CommandFailedError(SchedulerError):
     """A command ended with an error; `said` is what it wrote."""
 
-    def __init__(self, message: str, *, said: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, *, said: str) -> None:
+        super().__init__(message, hint="if it lasts, try it by hand")
         self.said = said
 
 
@@ -166,5 +166,4 @@ def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
     return CommandFailedError(
         f"{shlex.join(done.args)} ended with exit code {done.returncode} and said: {lines}",
         said=said,
-        hint="if it lasts, try it by hand",
     )

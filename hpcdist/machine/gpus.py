@@ -153,14 +153,13 @@ def _gpu(nvml: Any, index: int) -> Gpu | None:
 
 
 def _amd_gpu(gpu: AmdGpu) -> Gpu:
-    holders = [_describe(pid) for pid in gpu.holders()]
     return Gpu(
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
         used_bytes=gpu.used_bytes,
         total_bytes=gpu.total_bytes,
-        holders=[*holders, *(["another hpcdist run"] if is_claimed(gpu.uuid) else [])],
+        holders=["another hpcdist run"] if is_claimed(gpu.uuid) else [],
     )
 
 

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 import signal
 import socket
 import time
@@ -34,7 +35,26 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there
 _OF_TORCH = re.compile(r"torch_(\d+)_")
 """Names that torch gives, by the pid of who makes the file."""
 
+MORE_DESCRIPTORS = (
+    "raise the limit of open files where the run starts: ulimit -Hn, nofile in limits.conf, or "
+    "LimitNOFILE of the scheduler's daemon"
+)
+_MOST_DESCRIPTORS = 1 << 20
+"""No run needs more; and there are programs that close all descriptors that they may have, one by
+one."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def use_all_descriptors() -> None:
+    """Raise the soft limit of open files of this process, and of its later children, to the hard
+    one: node 0's agent has a connection to each node, its store one to each rank, and a rank may
+    have several to each other rank."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class ProcessId(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,8 +36,6 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The address by which it reached node 0."""
     interface: str | None = None
     """The interface of that way, which gloo and NCCL use."""
-    open_files: int | None = None
-    """Hard limit of a process there."""
 
 
 def seen_nodes(run: Run, *, most: int | None = None) -> list[NodeSeen]:

@@ -122,13 +122,12 @@ class _Rank:
                 self._last = {key: _whole(event, key) for key in ("epoch", "step")}
                 loss = event.get("loss")  # null where it is no number any more
                 self._loss = loss if isinstance(loss, int | float) else None
-                waited_s = ("phases_s", "exposed_communication")  # has more than a sum in schema 1
                 window = _Window(
                     wall_s=_number(event, "wall_s"),
                     steps=round(_number(event, "steps")),
                     samples=round(_number(event, "samples")),
                     own_s=_number(event, "step_time_s", "sum")
-                    - (_number(event, *waited_s) or _number(event, *waited_s, "sum")),
+                    - _number(event, "phases_s", "exposed_communication"),
                 )
                 self._windows.append(window)
             case "end":

@@ -59,7 +59,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
             _model = model
             _timer = make_watching_timer(context, model, first_step=first_step)
         _profiler = Profiler(context, _timer)
-        if context.job.record.digest and "torch" in sys.modules:
+        if model is not None and context.job.record.digest:
             from hpcdist.rank.digest import make_digester
 
             _digester = make_digester(context, _timer, model, first_step=first_step)
@@ -76,8 +76,6 @@ def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
     start()
     for batch in loader:
         mark("data_wait")
-        if _digester is not None:
-            _digester.note_batch(batch)
         yield batch
 
 
@@ -110,14 +108,7 @@ def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
             loss = loss.detach().float()
         _timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
         if _digester is not None:
-            _digester.step(_num_steps, loss=loss, learning_rate=learning_rate)
-
-
-def digest(model: nn.Module) -> None:
-    """Write a digest of a model after the step that `step` has finished, where the job's
-    `record.digest` has one written there; a model that `start` was given needs no call."""
-    if _digester is not None:
-        _digester.write_due(model)
+            _digester.step(_num_steps, loss=loss)
 
 
 def flops(*, per_sample: float, precision: str = "fp32") -> None:

@@ -28,7 +28,7 @@ from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote import wire
 from hpcdist.remote.ssh import Connection, connected
 from hpcdist.runs.events import MOST_FILE_BYTES
-from hpcdist.runs.rank_files import EVENT_FILE, USAGE_FILE, is_event_file, is_place, list_places
+from hpcdist.runs.rank_files import EVENT_FILE, USAGE_FILE, is_event_file, is_place
 from hpcdist.runs.remote import (
     BroughtFile,
     Remote,
@@ -136,7 +136,7 @@ def _others(folder: Path, *, with_events: bool) -> list[str]:
             names += [f"attempts/{attempt}/{name}.json" for name in ("begin", "verdict")]
     with suppress(OSError):
         if with_events:
-            names += [f"events/{place}" for place in list_places(folder / "events")]
+            names += [f"events/{name}" for name in files.list_names(folder / "events")]
     return [name for name in names if is_brought(name)]
 
 
@@ -234,7 +234,6 @@ def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
 def bring(connection: Connection, request: wire.Bring, runs: Path, *, note: Note) -> list[Run]:
     """Ask for runs, and write what comes into the folder of the runs here; return them."""
     connection.send(wire.message(request))
-    connection.round_trips += 1
     answer = connection.reply()
     if not isinstance(answer, wire.Brought):
         raise wire.WireError(f"{connection.host.name} sent another answer than runs")

@@ -88,7 +88,6 @@ def call(
     terminal = _terminal(captured=output.captured is not None)
     output.is_begun = True
     connection.send(wire.message(msgspec.structs.replace(request, tree=sent, terminal=terminal)))
-    connection.round_trips += 1
     if tree is not None:
         _send_tree(connection, tree, output)
     sys.stdout.flush()
@@ -124,7 +123,6 @@ def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> No
         output.err(text.encode())
     for frame in pack(tree, reply.sha256):
         connection.send(frame)
-    connection.round_trips += 1
 
 
 def _terminal(*, captured: bool) -> wire.Terminal:

@@ -121,7 +121,6 @@ class Connection:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.word = secrets.token_hex(8)
-        self.round_trips = 0
         self._frames = wire.Frames()
         self._noise = b""
         self._words = b""
@@ -235,7 +234,6 @@ class Connection:
 
     def greet(self) -> str | None:
         """Wait for the host's first words; return what to know about its version."""
-        self.round_trips += 1
         hello = self.reply()
         if not isinstance(hello, wire.Hello):
             raise wire.WireError(f"{self.host.name} did not begin as hpcdist does")

@@ -54,7 +54,7 @@ def group_note(runs: Path) -> str | None:
         return None
     return (
         f"{_listed(open_doors)}: a run could be exchanged there; each job checks, and runs nothing "
-        "but what was submitted"
+        "that is not yours"
     )
 
 

@@ -73,7 +73,7 @@ def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
     """
     if verdict.state != "done":
         raise RunFailedError(run.id, verdict) from _raised(run, verdict)
-    path = _find(run, rank, verdict.attempt)
+    path = run.outcome_file(rank, verdict.attempt)
     try:
         kind, value = _read(path)
     except FileNotFoundError:
@@ -104,17 +104,10 @@ def _raised(run: Run, verdict: Verdict) -> BaseException | None:
     if verdict.rank is None:
         return None
     try:
-        kind, value = _read(_find(run, verdict.rank, verdict.attempt))
+        kind, value = _read(run.outcome_file(verdict.rank, verdict.attempt))
     except Exception:  # noqa: BLE001 - the verdict has its text and its traceback
         return None
     return value if kind == "raised" and isinstance(value, BaseException) else None
-
-
-def _find(run: Run, rank: int, attempt: int) -> Path:
-    """Return the file of a rank; older versions had those of all ranks in one folder."""
-    path = run.outcome_file(rank, attempt)
-    older = run.path / "results" / path.name
-    return older if older.exists() and not path.exists() else path
 
 
 def _read(path: Path) -> tuple[Kind, Any]:

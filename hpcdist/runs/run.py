@@ -14,8 +14,7 @@
                               says what the run had to show then, verdict.json why it failed or
                               stopped where another attempt is to follow, hang.json where its
                               ranks seem to hang
-      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts; those of
-                              ranks from 500 on in folders of their own: see rank_files.py)
+      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
       events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
       events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
       traces/                 Chrome traces of the steps that were profiled, one per rank
@@ -38,7 +37,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
@@ -48,7 +47,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.ownership import is_own, owner_of, read_own
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
@@ -68,7 +67,6 @@ DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
 
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
-_RANK_FOLDERS = ("logs", "events", "errors")
 _OWN_FOLDERS = ("attempts", "events")
 """By which a run's folder is known where its spec.json is damaged."""
 _AGENT_FILE = re.compile(r"agent-.*\.json")
@@ -179,7 +177,7 @@ class Run:
     def _numbered_file(
         self, folder: str, stem: str, ending: str, number: int, attempt: int = 0
     ) -> Path:
-        return self.path / rank_files.place_of(folder, stem, ending, number, attempt)
+        return self.path / folder / rank_files.name_of(stem, ending, number, attempt)
 
     log_file = partialmethod(_numbered_file, "logs", "rank", ".log")
     """The log of one rank in one attempt."""
@@ -207,15 +205,6 @@ class Run:
     def agent_file(self, node: int) -> Path:
         """Return the file with process, host and address of one node's agent."""
         return self.launch_folder / rank_files.name_of("agent", ".json", node)
-
-    def make_rank_folders(self, numbers: Iterable[int]) -> None:
-        """Make the inner folders for the files of these ranks, or of a node of this number, which
-        all but the first need. Raises OSError."""
-        for inner in sorted(filter(None, set(map(rank_files.folder_of, numbers)))):
-            for folder in _RANK_FOLDERS:
-                path = self.path / folder / inner
-                if not path.is_dir():  # as most find it: many nodes share one
-                    path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
@@ -272,9 +261,8 @@ class Run:
     def find_log(self, rank: int, attempt: int) -> Path | None:
         """Return the log of a rank in an attempt where there is one, without listing those of
         others."""
-        path = self.log_file(rank, attempt)
-        older = self.logs_folder / path.name  # as versions had it that made no inner folders
-        return next((each for each in dict.fromkeys((path, older)) if each.exists()), None)
+        path: Path = self.log_file(rank, attempt)
+        return path if path.exists() else None
 
     # Small files.
 
@@ -295,15 +283,14 @@ class Run:
     def write_spec(self, spec: RunSpec) -> None:
         files.write_json(self.spec_file, spec.encode())
 
-    def read_launch(
-        self, contents: Mapping[str, bytes] | None = None
-    ) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-        """Return what an agent starts its ranks by, secret arguments included; of the contents of
-        the two files, where they were read already. Raises msgspec.ValidationError."""
+    def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+        """Return what an agent starts its ranks by, secret arguments included.
+
+        Raises msgspec.ValidationError, and NotOwnError for files that others can have changed.
+        """
         paths = (self.spec_file, self.private_file)
-        if not contents:
-            return decode_launch(*map(files.read_json, paths))
-        return decode_launch(*(files.parse_json(contents.get(path.name, b"")) for path in paths))
+        found = (read_own(path) if os.path.lexists(path) else b"" for path in paths)
+        return decode_launch(*map(files.parse_json, found))
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""

@@ -93,7 +93,7 @@ class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """The work tree."""
     cwd: str | None = None
-    """The working directory in `folder`; None: an older version did not say."""
+    """The working directory in `folder`."""
     python_path: str | None = None
     """PYTHONPATH of the run, where the snapshot changes it."""
 
@@ -117,7 +117,6 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
     """Git's view of the directory that a run was submitted from."""
 
     commit: str | None = None
-    branch: str | None = None
     dirty: bool | None = None
     """Some tracked file has changes."""
 
@@ -246,13 +245,15 @@ def _is_name(name: str | None) -> bool:
 
 
 def decode_launch(value: object, private: object = None) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-    """Return what an agent starts its ranks by: the job and the plan must be as this version writes
-    them. The rest is read like by others, since a job may wait while hpcdist is replaced.
-    `private` is the content of private.json, where there is one.
+    """Return what an agent starts its ranks by: the version, the job and the plan must be as
+    hpcdist writes them today. `private` is the content of private.json, where there is one.
 
     Raises msgspec.ValidationError.
     """
     content = files.convert(value, dict[str, Any])
+    if content.get("version") != SPEC_VERSION:
+        version = content.get("version")
+        raise msgspec.ValidationError(f"its version is {version}, and this hpcdist reads 1")
     for key in ("plan", "job"):
         if not isinstance(content.get(key), dict):
             raise msgspec.ValidationError(f"Object missing required field `{key}`")

@@ -51,8 +51,6 @@ class Hang(Struct, frozen=True, kw_only=True):
     """Where the ranks are, and for whom they wait."""
     rank: int | None = None
     """The rank that the others wait for, as far as that is known."""
-    since_s: UnixTime
-    """Unix time, by node 0's clock, since when no rank has shown that it works."""
     time_s: UnixTime
     """Unix time at which it was said."""
     recovered_s: UnixTime | None = None
@@ -147,13 +145,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
     signal: str | None = None
     """Signal that ended that rank; of a stop, the one that gave notice."""
     exception: str | None = None
-    exception_message: str | None = None
     traceback: str | None = None
     step: int | None = None
     victims: list[int] = []
     """Ranks that ended only because the first one did."""
-    also_failed: list[int] = []
-    """Ranks that failed on their own, later."""
     attempt: int = 0
     restarts: int = 0
     time_s: UnixTime | None = None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hpcdist.base import files
-from hpcdist.base.ownership import is_own, owner_of
+from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
@@ -36,9 +36,8 @@ HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
 """The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
 LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
 """Number of starts of the job before this one."""
-TASK_VARIABLE = "HPCDIST_JOB_TASK"
-"""Number of the command's copy, counted over all hosts."""
-TASKS_PER_NODE_VARIABLE = "HPCDIST_JOB_TASKS_PER_NODE"
+_NODE_VARIABLES = ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NODEID")
+"""Number of the host, by which submitit knows it."""
 BEGIN_VARIABLE = "HPCDIST_JOB_BEGIN"
 """Unix time at which the job's script began: what it does first may take minutes."""
 FIRST_END_VARIABLE = "HPCDIST_JOB_FIRST_END"
@@ -60,8 +59,6 @@ _OF_COMMAND = (1, 2, 126, _NO_SUCH_COMMAND)
 _POLL_S = 0.05
 _OTHERS_END_S = 60.0
 """Time that the other hosts have to end after the first, before they are ended."""
-_KILLED_END_S = 5.0
-"""The same for tasks that need not end together, when the scheduler has ended the job."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
@@ -116,26 +113,16 @@ def parse_options(arguments: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument("--logs", required=True)
     parser.add_argument("--job", required=True)
     parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--tasks-per-node", type=int, default=1)
     parser.add_argument("--launcher", required=True)
-    parser.add_argument("--wait-for-all", action="store_true")
     parser.add_argument("--first", action="store_true")  # so many of the hosts are enough
-    parser.add_argument(  # the end of the name of its file
-        "--separate-stderr", dest="errors", action="store_const", const=".err", default=""
-    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
-    if not options.wait_for_all:
-        _check_own(Path(options.logs))
+    try:  # what is written there now is executed on all hosts
+        for folder in (Path(options.logs).parent, Path(options.logs)):
+            check_own_folder(folder, with_content=False)
+    except NotOwnError as error:
+        sys.exit(f"hpcdist: {error.message}")
     return options
-
-
-def _check_own(logs: Path) -> None:
-    """End the job where somebody else has put another folder in the place of the run's: what is
-    written there now is executed on all hosts."""
-    for folder in (logs.parent, logs):
-        if not is_own(folder):
-            sys.exit(f"hpcdist: {folder} belongs to {owner_of(folder)}: nothing of it was run")
 
 
 class Job(NamedTuple):
@@ -150,15 +137,12 @@ class Job(NamedTuple):
     """A shell on the host reads the command that the launcher is given."""
     tells_secrets: bool = False
     """The launcher brings no environment along: secrets stand in the hosts' private script."""
-    task_variables: Sequence[str] = ()
-    """Further variables that are to be the number of the task."""
 
 
 def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     """Start the command on all hosts, and wait; return the exit code."""
     hosts = job.hosts
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
-    os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
     job_files = f"{options.logs}/{options.job}"
     notes = Path(f"{job_files}.notes")
     notes.unlink(missing_ok=True)
@@ -177,15 +161,13 @@ def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
     for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
     script = Path(f"{job_files}_host.sh")
-    text = host_script(
-        os.environ, os.getcwd(), options.command, job, logs=job_files, errors=options.errors
-    )
+    text = host_script(os.environ, os.getcwd(), options.command, job, logs=job_files)
     files.write_whole(script, text)
     started = _StartedCommand(options, job, hosts[: options.nodes], script)
     poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
     with contextlib.suppress(OSError):
         files.write_whole(first_end, started.first_end())
-    started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
+    started.end_others()
     code = started.exit_code()
     try:
         Path(f"{job_files}_exit_code").write_text(f"{code}\n")
@@ -213,14 +195,12 @@ def host_script(
     job: Job,
     *,
     logs: str,
-    errors: str = "",
 ) -> str:
     """Return what the launcher starts: a script that makes the directory and the environment its
-    own, and is given the number of its task.
+    own, and is given the number of its host.
 
     A launcher may bring neither along, and may go through a login shell of whatever kind: so it is
-    given a path and a number, and nothing that needs quoting. `errors` is the end of the name of
-    the file for standard error, where it has one of its own. Variables that look secret are left
+    given a path and a number, and nothing that needs quoting. Variables that look secret are left
     out, unless `job` says that nothing else brings them.
     """
     exported = [
@@ -233,13 +213,12 @@ def host_script(
     ]
     umask = os.umask(0o077)
     os.umask(umask)
-    log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
     lines = [
         f"cd {shlex.quote(cwd)} || exit 1",
         f"umask {umask:04o}",
         *exported,
-        *(f'export {name}="$1"' for name in (TASK_VARIABLE, *job.task_variables)),
-        f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),
+        *(f'export {name}="$1"' for name in _NODE_VARIABLES),
+        f'exec >> {shlex.quote(logs)}"_$1_log.out" 2>&1',
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
@@ -267,7 +246,7 @@ def launch_command(
     return words
 
 
-# The copies of the command.
+# The commands.
 
 
 class _Launcher(NamedTuple):
@@ -295,7 +274,7 @@ class _Launcher(NamedTuple):
 
 
 class _StartedCommand:
-    """The command's copies: those on this host, and the launchers of the others."""
+    """The command on this host, and the launchers of the others."""
 
     def __init__(
         self, options: argparse.Namespace, job: Job, hosts: Sequence[Host], script: Path
@@ -304,69 +283,55 @@ class _StartedCommand:
         self._job = job
         self._there: list[subprocess.Popen[bytes]] = []
         self._launchers: dict[int, _Launcher] = {}
-        """Task -> launcher, as far as none has been found to have ended."""
-        self._is_incomplete = False
+        """Node -> launcher, as far as none has been found to have ended."""
         self._is_killed = False
-        per_node = options.tasks_per_node
-        commands = [["/bin/sh", str(script), str(n)] for n in range(per_node * len(hosts))]
-        self._here = [_spawn(command) for command in commands[:per_node]]
-        for task, command in enumerate(commands[per_node:], per_node):
-            self._launch(hosts[task // per_node].name, task, command)
+        commands = [["/bin/sh", str(script), str(node)] for node in range(max(1, len(hosts)))]
+        self._here = _spawn(commands[0])
+        for node, command in enumerate(commands[1:], 1):
+            self._launch(hosts[node].name, node, command)
 
-    def _launch(self, host: str, task: int, command: Sequence[str]) -> None:
+    def _launch(self, host: str, node: int, command: Sequence[str]) -> None:
         template = self._options.launcher
-        end = self._options.errors or ".out"
-        log = Path(f"{self._options.logs}/{self._options.job}_{task}_log{end}")
+        log = Path(f"{self._options.logs}/{self._options.job}_{node}_log.out")
         try:
-            with log.open("ab") as said:
-                begin = said.tell()
+            with log.open("ab") as output:
+                begin = output.tell()
                 words = launch_command(
                     template, command, host=host, is_by_shell=self._job.is_launched_by_shell
                 )
-                process = _spawn(words, deaf_to=_SIGNALS, said=said)
+                process = _spawn(words, deaf_to=_SIGNALS, said=output)
         except OSError as error:
-            self._is_incomplete = True
-            self._note(task, host, f"{template} cannot be run: {error.strerror}")
+            said = f"{template} cannot be run: {error.strerror}"
+            write_note(Note(node=node, host=host, said=said))
             return
-        self._launchers[task] = _Launcher(host, process, log, begin)
+        self._launchers[node] = _Launcher(host, process, log, begin)
         self._there.append(process)
 
-    def _note(self, task: int, host: str, sentence: str, *, is_host_lost: bool = False) -> None:
-        node = task // self._options.tasks_per_node
-        write_note(Note(node=node, host=host, said=sentence, is_host_lost=is_host_lost))
-
     def attend(self, received: list[int]) -> bool:
-        """Pass signals on to the copies on this host, and return whether all is over.
-
-        That is when the first host's command has ended, and where all are to be waited for, the
-        others too, unless the scheduler has ended the job: LSF does not tell the other hosts. Until
-        then the first host's command is told of launchers that ended with an error.
-        """
+        """Pass signals on to the command on this host, and return whether that has ended. Until
+        then it is told of launchers that ended with an error."""
         while received:
             self._pass_on(received.pop(0))
-        if self._here[0].poll() is not None and (
-            self._is_killed
-            or not self._options.wait_for_all
-            or all(one.poll() is not None for one in self._here + self._there)
-        ):
+        if self._here.poll() is not None:
             return True
-        for task, launcher in list(self._launchers.items()):
+        for node, launcher in list(self._launchers.items()):
             if launcher.process.poll() is not None:
-                del self._launchers[task]
+                del self._launchers[node]
             if launcher.process.returncode:
-                self._note(
-                    task,
-                    launcher.host,
-                    launcher.describe_end(),
-                    is_host_lost=launcher.has_not_reached_it(),
+                write_note(
+                    Note(
+                        node=node,
+                        host=launcher.host,
+                        said=launcher.describe_end(),
+                        is_host_lost=launcher.has_not_reached_it(),
+                    )
                 )
         return False
 
     def _pass_on(self, number: int) -> None:
         self._is_killed |= number in _KILLS
         if number not in _PAUSES:
-            for process in self._here:
-                process.send_signal(number)  # nothing to one that has ended
+            self._here.send_signal(number)  # nothing to one that has ended
             return
         # What runs on this host is stopped, or goes on: its processes have sessions of their own.
         # On other hosts ranks go on to their next exchange with those of this one.
@@ -381,23 +346,18 @@ class _StartedCommand:
         return KILLED if self._is_killed else ENDED
 
     def exit_code(self) -> int:
-        """Return that of the first host's command, as a shell would tell it; where all have to end
-        well, that of the first that did not."""
-        codes = [one.returncode or 0 for one in self._here + self._there]
-        codes += [_NO_SUCH_COMMAND] if self._is_incomplete else []
-        counted = codes if self._options.wait_for_all else codes[:1]
-        code = next(filter(None, counted), 0)
+        """Return that of the first host's command, as a shell would tell it."""
+        code = self._here.returncode
         return 128 - code if code < 0 else code
 
-    def end_others(self, limit_s: float) -> None:
+    def end_others(self) -> None:
         """Wait for the other hosts, and end them where they do not end."""
-        processes = self._there + self._here[1:]
         poll(
-            lambda: all(one.poll() is not None for one in processes) or None,
+            lambda: all(one.poll() is not None for one in self._there) or None,
             interval_s=_POLL_S,
-            limit_s=limit_s,
+            limit_s=_OTHERS_END_S,
         )
-        for process in processes:
+        for process in self._there:
             process.kill()
             process.wait()
 

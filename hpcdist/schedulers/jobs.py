@@ -18,9 +18,9 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.base.ownership import NotOwnError, check_own_folder, read_own
 from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, check_folder, read_own
 from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import UnixTime, cancelled_verdict
 from hpcdist.schedulers.adoption import leave_to_another, owner_of, place_of
@@ -140,7 +140,7 @@ def _is_copied(run: Run, submission: Submission) -> bool:
     """Return whether the folder that the submission names is there, and is neither the run's nor in
     the folder of its sweep beside it: then the submission is of the run that is there."""
     if submission.folder is None or not os.path.isdir(submission.folder):
-        return False  # by an older version, or moved since
+        return False  # the run was moved since
     folder, real = Path(submission.folder), Path(os.path.realpath(run.path))
     places = (real, real.parent / folder.parent.name / folder.name)
     return not any(os.path.isdir(place) and folder.samefile(place) for place in places)
@@ -206,13 +206,13 @@ def own_submission(run: Run) -> tuple[Submission, str]:
     """Return the run's submission and script; RequeueRefusedError where they may be somebody
     else's by now."""
     try:
-        check_folder(run.path)
+        check_own_folder(run.path)
         submission = run.read_submission() or Submission()
-        check_folder(Path(str(submission.folder)))
+        check_own_folder(Path(str(submission.folder)))
         return submission, read_own(Path(str(submission.folder)) / "script.sh").decode(
             errors="surrogateescape"
         )
-    except BrokenSealError as error:
+    except NotOwnError as error:
         raise RequeueRefusedError(error.message) from None
 
 

@@ -15,7 +15,6 @@ from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.containers import InContainer
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import LineMeaning, Target
 
@@ -200,7 +199,6 @@ def render(
         python=cluster.python or sys.executable,
         submitit_folder=str(target.submitit_folder),
         own_folders=target.own_folders,
-        seal=PLACEHOLDER,
         container=start_options(target.container) if target.container else None,
         starts_step=target.container is not None and target.container.runtime == "pyxis",
         **values,

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import shlex
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,19 +25,13 @@ from submitit.core.job_environment import JobEnvironment
 
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED
-from hpcdist.base.ownership import is_own
-from hpcdist.base.polling import poll
-from hpcdist.machine.descriptors import soft_limit_without_room
+from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_own
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import BrokenSealError, check_folder, read_task, seal_tasks
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import end_unless_adopted
 from hpcdist.schedulers.hosts import PLACE_VARIABLE
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
-_PICKLE_LIMIT_S = 60.0
-"""Time in which a pickle comes at the latest: submitit waits as long."""
-_POLL_S = 0.5
 
 
 class ScriptExecutor(core.Executor):
@@ -55,24 +47,19 @@ class ScriptExecutor(core.Executor):
         *,
         job_class: type[core.Job[Any]],
         num_tasks: int,
-        send: Callable[[str], str],
+        send: Callable[[], str],
         take_back: Callable[[Sequence[str]], object],
         array_from: int | None = None,
-        has_own_names: bool = False,
     ) -> None:
-        """`send` gives the script, with the seal that it is called with (`hpcdist.runs.seal`), to
-        the scheduler and returns the job's id, of an array its own; `take_back` ends jobs by
-        submitit's ids; `array_from` is the number of an array's first element, None where there is
-        no array. With `has_own_names`, others may submit to the same folder at this moment."""
+        """`send` gives the script to the scheduler and returns the job's id, of an array its own;
+        `take_back` ends jobs by submitit's ids; `array_from` is the number of an array's first
+        element, None where there is no array."""
         super().__init__(folder)
         self.job_class = job_class
         self._num_tasks = num_tasks
         self._send = send
         self._take_back = take_back
         self._array_from = array_from
-        self._prefix = f"{uuid.uuid4().hex}-" if has_own_names else ""
-        self.pickles: list[Path] = []
-        """As they are called by their places in the submission."""
 
     def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
         """Submit one callable, or those of an array; return submitit's ids of the jobs.
@@ -86,21 +73,17 @@ class ScriptExecutor(core.Executor):
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         first = self._array_from
         places = range(first or 0, (first or 0) + len(delayed_submissions))
-        self.pickles = [_unnamed_pickle(folder, place, self._prefix) for place in places]
-        for delayed, path in zip(delayed_submissions, self.pickles, strict=True):
+        pickles = [_unnamed_pickle(folder, place) for place in places]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
             delayed.dump(path)
-        # A folder that others submit to at this moment is not hpcdist's, and has no seal.
-        seal = "" if self._prefix else seal_tasks(self.pickles, folder)
-        job_id = self._send(seal)
+            path.chmod(files.PRIVATE_FILE)  # jobs refuse what others can write
+        job_id = self._send()
         ids = [job_id if first is None else f"{job_id}_{place}" for place in places]
         tasks = list(range(self._num_tasks))
         jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
         try:
-            for job, path in zip(jobs, self.pickles, strict=True):
-                if self._prefix:
-                    job.paths.move_temporary_file(path, "submitted_pickle")
-                else:
-                    _name_pickle(path, job.paths.submitted_pickle)
+            for job, path in zip(jobs, pickles, strict=True):
+                _name_pickle(path, job.paths.submitted_pickle)
         except OSError:  # a quota, say: the jobs would find nothing to do
             self._take_back(ids)
             raise
@@ -113,14 +96,9 @@ def start_local_controller(
     """Start submitit's local controller, which runs `command` as so many tasks.
 
     As submitit's own start_controller does, but in a new session, and where no file of the user's
-    can stand in for a module of the standard library. It holds a log of each task open, for which
-    it may need a higher limit than the user has; the tasks get the user's.
+    can stand in for a module of the standard library.
     """
     argv = [sys.executable, "-m", "submitit.local._local", str(folder)]
-    if (soft := soft_limit_without_room(num_tasks)) is not None:
-        argv = ["/bin/bash", "-c", 'ulimit -Sn "$(ulimit -Hn)"; exec "$@"', "bash", *argv]
-        lower = f'ulimit -Sn {soft}; exec "$@"'
-        command = shlex.join(["/bin/bash", "-c", lower, "bash", *shlex.split(command)])
     environment = os.environ | {
         "SUBMITIT_LOCAL_NTASKS": str(num_tasks),
         "SUBMITIT_LOCAL_COMMAND": command,
@@ -147,8 +125,8 @@ def start_local_controller(
 # Within a job.
 
 
-def _unnamed_pickle(folder: Path, place: int, prefix: str = "") -> Path:
-    return folder / f"{prefix}task-{place}.pkl"
+def _unnamed_pickle(folder: Path, place: int) -> Path:
+    return folder / f"task-{place}.pkl"
 
 
 def _adopt_pickle(folder: Path) -> None:
@@ -181,59 +159,48 @@ def _own_place() -> int:
     return int(os.environ.get(PLACE_VARIABLE) or JobEnvironment().array_task_id or 0)
 
 
-def _check_folders(folder: Path, seal: str | None) -> None:
-    """Check submitit's folder and the run's. What is in them is not looked at where there is a seal
-    that what is read must have: each node would ask about what all the others write there."""
-    check_folder(folder.parent, with_content=seal is None)
-    check_folder(folder, with_content=seal is None)
-
-
-def load_sealed_task(folder: Path, seal: str) -> object:
-    """Return what the job's node is to execute, once it is there, for a process that has it run
-    elsewhere. Ends with a verdict where something else is there than what was submitted."""
-    unnamed = _unnamed_pickle(folder, _own_place())
-    named = utils.JobPaths(folder, job_id=JobEnvironment().job_id).submitted_pickle
-
-    def find() -> Path | None:
-        files.refresh(folder)  # the submitter names it at this moment, on another host
-        return next((path for path in (named, unnamed) if path.exists()), None)
-
+def load_task(folder: Path) -> object:
+    """Return what the job's node is to execute, for a process that has it run elsewhere. Ends with
+    a verdict where the folder or its files are not the user's own."""
     try:
-        _check_folders(folder, seal)
+        _check_folders(folder)
         _end_unless_adopted(folder)
-        path = poll(find, interval_s=_POLL_S, limit_s=_PICKLE_LIMIT_S)
-        content = read_task(path or unnamed, listed_as=unnamed.name, seal=seal)
-    except BrokenSealError as error:
+        return _load_pickle(folder).function
+    except NotOwnError as error:
         _refuse(folder, error)
-    delayed = pickle.loads(content)  # noqa: S301 - it is the user's own, as it was submitted
-    return delayed.function
-
-
-def _refuse(folder: Path, error: BrokenSealError) -> NoReturn:
-    print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
-    _write_refusal(Run(folder.parent), error)
-    sys.exit(EXIT_FAILED)
 
 
 def run_pickle(*, adopts: bool = False) -> None:
-    """Run submitit's main on the folder that sys.argv names, if what is there is what was submitted
-    by the seal behind it; with `adopts` where the job may have no id yet, as far as submitit knows.
-    """
+    """Run submitit's main on the folder that sys.argv names, if it is the user's own; with `adopts`
+    where the job may have no id yet, as far as submitit knows."""
     folder = Path(sys.argv[1])
-    # A job that waited while hpcdist was replaced has no seal.
-    seal = sys.argv.pop(2) if len(sys.argv) > 2 else None
     try:
-        _check_folders(folder, seal)
+        _check_folders(folder)
         if adopts:
             _end_unless_adopted(folder)
             _adopt_pickle(folder)
-        _run_sealed(seal)
-    except BrokenSealError as error:
+        _run_main()
+    except NotOwnError as error:
         _refuse(folder, error)
 
 
-def _write_refusal(run: Run, error: BrokenSealError) -> None:
-    """Write the verdict on a run of the user's own that was refused; others' stay as they are."""
+def _check_folders(folder: Path) -> None:
+    """Check submitit's folder and the run's. What is in them is checked as it is read: each node
+    would ask about what all the others write there."""
+    check_own_folder(folder.parent, with_content=False)
+    check_own_folder(folder, with_content=False)
+
+
+def _load_pickle(folder: Path) -> utils.DelayedSubmission:
+    content = read_own(_unnamed_pickle(folder, _own_place()))
+    delayed: utils.DelayedSubmission = pickle.loads(content)  # noqa: S301 - it is the user's own
+    return delayed
+
+
+def _refuse(folder: Path, error: NotOwnError) -> NoReturn:
+    """Say why, and write the verdict on a run of the user's own; others' stay as they are."""
+    print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+    run = Run(folder.parent)
     if is_own(run.path) and run.spec_file.exists():
         verdict = Verdict(
             kind="launch",
@@ -244,11 +211,12 @@ def _write_refusal(run: Run, error: BrokenSealError) -> None:
         )
         with suppress(OSError):
             run.write_verdict(verdict)
+    sys.exit(EXIT_FAILED)
 
 
-def _run_sealed(seal: str | None) -> None:
-    """Run submitit's main, in a process without numpy, on a pickle that is loaded as it was read
-    when it was checked.
+def _run_main() -> None:
+    """Run submitit's main, in a process without numpy, on a pickle whose owner is checked as it is
+    read.
 
     submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
     needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and
@@ -264,10 +232,8 @@ def _run_sealed(seal: str | None) -> None:
         if not is_there:
             del sys.modules["numpy"]
 
-    def load(path: Path) -> object:
-        listed_as = _unnamed_pickle(path.parent, _own_place()).name
-        content = read_task(path, listed_as=listed_as, seal=seal)
-        return pickle.loads(content)  # noqa: S301 - it is the user's own, as it was submitted
+    def load(path: Path) -> utils.DelayedSubmission:
+        return _load_pickle(path.parent)
 
     utils.DelayedSubmission.load = load  # type: ignore[method-assign, assignment]
     submission.submitit_main()

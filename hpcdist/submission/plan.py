@@ -23,7 +23,6 @@ from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import seal_run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -115,7 +114,7 @@ class PlannedRun:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
         job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
-        agents = [AgentTask(str(run.path), self.scheduler.name, seal_run(run)) for run in runs]
+        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
     def prepare(self) -> None:

@@ -331,7 +331,7 @@ def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
 
 
 def git_state() -> GitState | None:
-    """Return commit, branch and changes of the working directory; None outside git."""
+    """Return commit and changes of the working directory; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:  # git starts one of its own in a submodule, by the settings there
         done = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
@@ -342,6 +342,4 @@ def git_state() -> GitState | None:
     lines = done.stdout.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
-    return GitState(
-        commit=headers.get("branch.oid"), branch=headers.get("branch.head"), dirty=bool(changed)
-    )
+    return GitState(commit=headers.get("branch.oid"), dirty=bool(changed))

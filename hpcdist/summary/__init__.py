@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpcdist.job.goal import Goal
     from hpcdist.summary.pipeline import print_summary, summarize
-    from hpcdist.summary.read.cache import SummaryCache
     from hpcdist.summary.read.search import search_runs
     from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 
@@ -29,7 +28,6 @@ __all__ = [
     "Group",
     "RunSummary",
     "Summary",
-    "SummaryCache",
     "print_summary",
     "search_runs",
     "summarize",
@@ -42,7 +40,6 @@ _MODULES = {
     "Group": "hpcdist.summary.values",
     "RunSummary": "hpcdist.summary.values",
     "Summary": "hpcdist.summary.values",
-    "SummaryCache": "hpcdist.summary.read.cache",
     "print_summary": "hpcdist.summary.pipeline",
     "search_runs": "hpcdist.summary.read.search",
     "summarize": "hpcdist.summary.pipeline",

@@ -1,7 +1,7 @@
-"""From run directories to measured runs: from the cache, or read in this process, or by workers on
-several CPUs.
+"""From run directories to measured runs: from what is kept, or read in this process, or by workers
+on several CPUs.
 
-A worker reads one run at a time and gives its figures back as bytes, as the cache keeps them. A run
+A worker reads one run at a time and gives its figures back as bytes, as they are kept. A run
 of thousands of ranks is divided among the workers: each reads some of its ranks.
 """
 
@@ -16,29 +16,29 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
+from hpcdist.summary.figures.peers import Replicas
 from hpcdist.summary.figures.rank import RankFigures, measure_rank
-from hpcdist.summary.figures.replicas import Replicas
 from hpcdist.summary.figures.run import MeasuredRun, measure_run
 from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect
 from hpcdist.summary.read.cache import (
-    Fingerprint,
-    SummaryCache,
     code_version,
     is_settled,
+    read_kept,
     take_fingerprint,
+    write_kept,
 )
-from hpcdist.summary.read.kept import read_kept, write_kept
 from hpcdist.summary.read.records import Fault
 
 _MOST_WORKERS = 16  # on a login node there are others, and one file system
@@ -211,26 +211,18 @@ def _measure_path(path: str) -> bytes | None:
 
 
 def find_measurements(
-    runs: Sequence[Run],
-    *,
-    cache: SummaryCache | None,
-    num_workers: int | None,
-    warn: Callable[[str], None] | None,
+    runs: Sequence[Run], *, uses_kept: bool, num_workers: int | None
 ) -> list[Measurement]:
     """Return a measurement for each of the runs; these arguments are described at `summarize`."""
     # Taken before anything is read: what changes meanwhile has another one the next time.
-    now_s = time.time()
-    fingerprint_of = cache.fingerprint if cache is not None else take_fingerprint
-    fingerprints = [fingerprint_of(run) for run in runs]
+    now_s, version = time.time(), code_version()
+    fingerprints = [take_fingerprint(run) for run in runs]
     shared: dict[bytes, dict[str, Any]] = {}
-    new: list[tuple[Run, Fingerprint, bytes]] = []
     measurements: list[Measurement | None] = [None] * len(runs)
-    if cache is not None:
+    if uses_kept:
         for index, (run, fingerprint) in enumerate(zip(runs, fingerprints, strict=True)):
-            kept = _find_kept(run, fingerprint, cache)
-            measurements[index] = _share(_decode(kept.content), shared)
-            if kept.is_beside and is_settled(fingerprint, has_verdict=True, now_s=now_s):
-                new.append((run, fingerprint, bytes(kept.content or b"")))
+            kept = read_kept(run, fingerprint, version=version)
+            measurements[index] = _share(_decode(kept), shared)
     missing = [index for index, measurement in enumerate(measurements) if measurement is None]
     sizes = [fingerprints[index].event_bytes for index in missing]
     if num_workers is None:  # one for each CPU, but none where starting them takes as long
@@ -243,42 +235,16 @@ def find_measurements(
     )
     told = track(measured, "reading runs", total=len(missing))
     for index, content in zip(missing, told, strict=True):
+        run, fingerprint = runs[index], fingerprints[index]
         measurement = content if isinstance(content, Measurement) else _decode(content)
         measurements[index] = _share(measurement, shared)
         # What is no run is read at once, and not worth keeping.
-        if isinstance(content, bytes) and measurement is not None and measurement.run is not None:
+        if uses_kept and isinstance(content, bytes) and measurement and measurement.run:
             has_verdict = measurement.run.figures.verdict is not None
-            if is_settled(fingerprints[index], has_verdict=has_verdict, now_s=now_s):
-                new.append((runs[index], fingerprints[index], content))
-    if cache is not None:
-        _keep(cache, new, warn)
+            if is_settled(fingerprint, has_verdict=has_verdict, now_s=now_s) and is_own(run.path):
+                with suppress(OSError):  # read again the next time
+                    write_kept(run, fingerprint, content, version=version)
     return [measurement for measurement in measurements if measurement is not None]
-
-
-def _keep(
-    cache: SummaryCache,
-    new: Sequence[tuple[Run, Fingerprint, bytes]],
-    warn: Callable[[str], None] | None,
-) -> None:
-    try:
-        cache.keep(new)
-    except OSError as error:
-        if warn is not None:
-            warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")
-
-
-class _KeptFigures(NamedTuple):
-    content: msgspec.Raw | None
-    is_beside: bool
-    """They are beside the run, and not in the cache yet."""
-
-
-def _find_kept(run: Run, fingerprint: Fingerprint, cache: SummaryCache) -> _KeptFigures:
-    content = cache.find(run, fingerprint)
-    if content is not None:
-        return _KeptFigures(content, is_beside=False)
-    content = read_kept(run.figures_file, fingerprint.digest, version=cache.version)
-    return _KeptFigures(content, is_beside=content is not None)
 
 
 def keep_figures(run: Run) -> None:
@@ -289,7 +255,7 @@ def keep_figures(run: Run) -> None:
         return
     content = _encode(measurement)
     if content is not None and take_fingerprint(run) == fingerprint:
-        write_kept(run.figures_file, fingerprint.digest, content, version=code_version())
+        write_kept(run, fingerprint, content, version=code_version())
 
 
 def _share(

@@ -23,12 +23,10 @@ from hpcdist.summary.compare.groups import (
 )
 from hpcdist.summary.compare.places import compare_places
 from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
-from hpcdist.summary.figures.disturbance import find_overlaps
 from hpcdist.summary.figures.goals import list_train_losses, time_to_goal, wanted_goals
 from hpcdist.summary.figures.rank import Tested
 from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import Measurement, find_measurements
-from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.records import Fault
 from hpcdist.summary.read.search import leave_out_copies
@@ -48,9 +46,8 @@ def summarize(
     states: Mapping[str, State] | Ask[State],
     *,
     accounting: Mapping[str, Accounting] | Ask[Accounting] | None = None,
-    cache: SummaryCache | None = None,
+    uses_kept: bool = False,
     num_workers: int | None = 1,
-    warn: Callable[[str], None] | None = None,
     goal: Goal | None = None,
     compares_disturbed: bool = False,
 ) -> Summary:
@@ -58,12 +55,12 @@ def summarize(
 
     `states` holds, by run id, what the scheduler says of runs that have no verdict, and
     `accounting` what it has on jobs; or they are asked for that, for the runs that may have it.
-    With a cache, only runs that changed are read.
-    `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
-    called where the cache cannot be written. `goal` is the accuracy or loss that times are for;
-    None is that of the jobs' `record.goal`, or else the largest accuracy that all done runs of a
-    job came to. With `compares_disturbed` runs are compared though something else used their CPUs
-    or GPUs.
+    With `uses_kept`, figures that are kept beside runs which have not changed since are taken, and
+    those of the user's other runs are kept.
+    `num_workers` processes are forked where there is much to read; None is one per CPU. `goal` is
+    the accuracy or loss that times are for; None is that of the jobs' `record.goal`, or else the
+    largest accuracy that all done runs of a job came to. With `compares_disturbed` runs are
+    compared though something else used their CPUs.
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
@@ -73,14 +70,15 @@ def summarize(
         skipped.append(sentence(copy, Fault(path=".", text=text)))
     # Before anything is read: what is asked may bring files of runs here.
     known = _ask_states(runs, states)
-    measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
+    measurements = find_measurements(runs, uses_kept=uses_kept, num_workers=num_workers)
     known, accounting = _ask(runs, measurements, states, accounting, known=known)
     for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]
         if measurement.run is not None:
             state, account = known.get(run.id), accounting.get(run.id)
             measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
-    measured = _find_disturbed(measured, are_compared=compares_disturbed)
+    if not compares_disturbed:
+        measured = list(map(_set_aside, measured))
     compared = compare_runs(measured)
     summaries = _beside_each_other(measured, compared, goal=goal)
     return Summary(
@@ -123,25 +121,12 @@ def _ask(
     return known, accounting or {}
 
 
-def _find_disturbed(measured: Sequence[MeasuredRun], *, are_compared: bool) -> list[MeasuredRun]:
-    """Tell which runs something else disturbed, and set them aside unless they are compared."""
-    overlaps = find_overlaps({run.figures.run: run.stays for run in measured})
-    found = []
-    for run in measured:
-        disturbed = overlaps.get(run.figures.run) or run.figures.disturbed
-        if disturbed is None:
-            found.append(run)
-            continue
-        figures = msgspec.structs.replace(run.figures, disturbed=disturbed)
-        set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
-        found.append(
-            msgspec.structs.replace(
-                run,
-                figures=figures,
-                set_aside=None if are_compared else set_aside,
-            )
-        )
-    return found
+def _set_aside(run: MeasuredRun) -> MeasuredRun:
+    """Return a run as one that is not compared where something else disturbed it."""
+    if (disturbed := run.figures.disturbed) is None:
+        return run
+    set_aside = f"{disturbed} (--with-disturbed compares it all the same)"
+    return msgspec.structs.replace(run, set_aside=set_aside)
 
 
 def _beside_each_other(

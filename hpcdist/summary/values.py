@@ -74,11 +74,6 @@ class Forecast(Struct, frozen=True, kw_only=True):
     refused_because: str | None = None
     """Why there is none."""
     sizes: list[ForecastSize] = []
-    terms_s: dict[str, float] | None = None
-    """Seconds of a step at the largest size, by term of the best fit."""
-    error: float | None = None
-    """By how much the best fit misses a size that it was fitted without: the root of the mean
-    square, relative."""
     notes: list[str] = []
     """Assumptions that it makes."""
 
@@ -167,15 +162,6 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
 
 
-class EnergyUse(Struct, frozen=True, kw_only=True):
-    """The energy of a sample."""
-
-    per_sample_j: float
-    """Mean power while sampled / samples per second while stepping."""
-    covers: list[str]
-    """Devices whose energy is known: GPUs, processors."""
-
-
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank, or the node with all of its ranks, that held the others up throughout."""
 
@@ -228,9 +214,7 @@ class GpuUsage(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     """That it has."""
     power_w: float | None = None
-    max_power_w: float | None = None
     energy_j: float | None = None
-    max_temperature_c: float | None = None
     throttled: float | None = None
     """Share of the time in which heat or the power supply slowed it down."""
 
@@ -244,12 +228,6 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
     num_cpus: float | None = None
     """That they may use."""
     cpus_busy: float | None = None
-    max_cpus_busy: float | None = None
-    max_memory_bytes: int | None = None
-    memory_bytes: int | None = None
-    """That the node has, other jobs' included."""
-    node_cpus_busy: float | None = None
-    """Busy CPUs over all processes of the node, whoever's they are."""
 
 
 class UsageSummary(Struct, frozen=True, kw_only=True):
@@ -259,8 +237,6 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Longest time that a node was sampled."""
     gpu_utilization: float | None = None
     """Mean over all GPUs and the time."""
-    max_gpu_utilization: float | None = None
-    """Mean of the GPU that was used most."""
     max_gpu_memory_bytes: int | None = None
     """Largest memory that a GPU held."""
     gpu_memory_bytes: int | None = None
@@ -269,14 +245,10 @@ class UsageSummary(Struct, frozen=True, kw_only=True):
     """Mean of one GPU."""
     energy_j: float | None = None
     """Energy of all GPUs together, as long as they were sampled."""
-    cpu_energy_j: float | None = None
-    """Energy of the processors of all hosts and of their memory, whoever used them."""
     cpus_busy: float | None = None
     """Busy CPUs of all nodes together."""
     num_cpus: float | None = None
     """CPUs that the ranks may use; those that simulated nodes share count once."""
-    max_memory_bytes: int | None = None
-    """Largest memory that the ranks of a node held."""
     nodes: list[NodeUsage] = []
     gpus: list[GpuUsage] = []
 
@@ -349,10 +321,6 @@ class Parting(Struct, frozen=True, kw_only=True):
     """The ranks with other parameters than most."""
     others: list[int]
     """The ranks that most are, which have one set of parameters."""
-    first_part: str | None = None
-    """First module, or parameter, of the model that differs from that of most in `ranks[0]`."""
-    num_parts: int = 0
-    """Parts that differ there."""
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):
@@ -387,7 +355,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     parting: Parting | None = None
     """None where the ranks are no replicas, never parted, or `record.digest` is off."""
     disturbed: str | None = None
-    """Other work on its CPUs or GPUs, in words; None where nothing is known of it."""
+    """Other work on its CPUs, in words; None where nothing is known of it."""
     samples_per_s: Measure | None = None
     """All ranks together, while they step; the sd is over windows, weighted by their length.
     None where no rank, or not every rank, recorded steps."""
@@ -404,7 +372,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """None where nothing timed what computing hides."""
     flops: FlopRate | None = None
     """None where they were not counted."""
-    energy: EnergyUse | None = None
+    energy_per_sample_j: float | None = None
     """None where no meter tells, or no speed is known."""
     traces: list[str] = []
     """Chrome traces of the profiler, one per rank, relative to the run directory."""

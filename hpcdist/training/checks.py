@@ -15,7 +15,6 @@ from pathlib import Path
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, download_data, find_data_set
-from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.data.images.transforms import check_transform, is_unchanged
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.training.checkpoint.files import resume_candidates
@@ -27,7 +26,6 @@ def check_training(job: TrainingJob) -> None:
     check_model_name(job.model.name)
     check_model_args(job.model)
     check_transform(job.data.transform)
-    check_device_transform(job.data)
     _check_sizes(job)
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)

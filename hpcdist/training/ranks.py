@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.device_transforms import device_note, transform_on
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
@@ -51,7 +50,7 @@ class TrainingRank:
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
-        data = load_data(job.data, seed=job.train.seed, device=context.device)
+        data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
         mem_gb = job.resources.mem_gb
         share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
@@ -72,7 +71,6 @@ class TrainingRank:
         )
         self.progress = Progress(context, job, self.plan)
         self.progress.note(self.precision.note(self.device))
-        self.progress.note(device_note(job.data, context.device))
         self.strategy = STRATEGIES[strategy_of(job, context.world_size)]
         memory_format = pick_memory_format(
             model,
@@ -130,7 +128,6 @@ class TrainingRank:
             num_threads=torch.get_num_threads(),
             train_samples=self.plan.num_samples,
             test_samples=self._num_test_samples,
-            transform_on=transform_on(self.job.data, self.context.device),
             steps_per_epoch=self.plan.num_steps(),
             total_steps=self.progress.total_steps,
         )
@@ -184,8 +181,6 @@ class TrainingRank:
         )
         shares = [share for _, shares in steps for share in shares]
         batches = self._source.epoch(order, shares, position.epoch)
-        if self._digester is not None:
-            self._digester.begin()
         self.timer.begin()
         return steps, batches
 
@@ -196,8 +191,6 @@ class TrainingRank:
         if not self._source.on_device:
             batch = self._source.bring(batch)
             self.timer.mark("host_to_device")
-        if self._digester is not None:
-            self._digester.note_batch(batch)
         return batch
 
     def sum_losses(self, logits: Tensor, labels: Tensor, num_samples: int) -> Tensor:
@@ -227,7 +220,7 @@ class TrainingRank:
         rate = self._learning_rate
         self.timer.step(samples=samples, loss=loss, learning_rate=rate)
         if self._digester is not None:
-            self._digester.step(self.progress.position.step, loss=loss, learning_rate=rate)
+            self._digester.step(self.progress.position.step, loss=loss)
 
     # The end of an epoch, and of the training.
 
@@ -257,8 +250,6 @@ class TrainingRank:
         """Record the last window of steps, and what was held."""
         if self._profiler is not None:
             self._profiler.finish()
-        if self._digester is not None:
-            self._digester.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)

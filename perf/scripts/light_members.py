@@ -28,7 +28,7 @@ from hpcdist.agent.follower import join_meeting
 from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.job.spec import Launch
-from hpcdist.machine.descriptors import use_all_descriptors
+from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import RankEnd
 
@@ -56,7 +56,6 @@ class LightMember:
                 source=None,
                 timeout_s=JOIN_LIMIT_S,
                 give_up=lambda: False,
-                beats=True,
             )
         except Exception as error:  # noqa: BLE001 - told as the answer
             failed.append(f"node {self.node}: {error}")

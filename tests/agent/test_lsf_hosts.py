@@ -32,7 +32,7 @@ for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: received.append(number))
 place = {"cwd": os.getcwd(), "pid": os.getpid(), "environment": dict(os.environ)}
 print(json.dumps(place), flush=True)
-task = os.environ["HPCDIST_JOB_TASK"]
+task = os.environ["SUBMITIT_LOCAL_GLOBALID"]
 while not os.path.exists(f"end-{task}"):
     while received:
         print(json.dumps({"received": received.pop(0)}), flush=True)
@@ -52,8 +52,7 @@ class LsfJob:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.schedulers import hosts; hosts._KILLED_END_S = 0;"
-        code += "from hpcdist.schedulers.lsf.hosts import main; main()"
+        code = "from hpcdist.schedulers.lsf.hosts import main; main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(
@@ -126,7 +125,7 @@ def test_every_host_gets_directory_and_environment(start):
     assert there["environment"]["VALUE"] == here["environment"]["VALUE"] == value
     assert there["environment"]["WHERE"] == "hostB"  # it came through the launcher
     assert "WHERE" not in here["environment"]
-    assert [one["environment"]["HPCDIST_JOB_TASK"] for one in (here, there)] == ["0", "1"]
+    assert [one["environment"]["SUBMITIT_LOCAL_GLOBALID"] for one in (here, there)] == ["0", "1"]
     # Of this host alone, and what may be nobody else's, nothing is written down.
     assert "CUDA_VISIBLE_DEVICES" not in there["environment"]
     script = job.logs / "7_host.sh"
@@ -197,32 +196,6 @@ def test_a_host_that_cannot_be_reached_is_told(start):
     }
     assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
     assert job.end(1) == 1
-
-
-def test_several_tasks_per_host_are_numbered_by_host(start):
-    job = start(options=["--tasks-per-node", "2"])
-    where = [job.started(task)["environment"].get("WHERE") for task in range(4)]
-    assert where == [None, None, "hostB", "hostB"]
-    assert job.end(0, 0, 0, 0) == 0
-
-
-def test_tasks_that_need_not_end_together_are_all_waited_for_and_any_of_them_fails_the_job(start):
-    job = start(options=["--tasks-per-node", "2", "--wait-for-all", "--separate-stderr"])
-    pid, *_ = [job.started(task)["pid"] for task in range(4)]
-    job.end_task(0, 0)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists())
-    assert job.end(0, 0, 6, 0) == 6
-    assert all((job.logs / f"7_{task}_log.err").read_text() == "" for task in range(4))
-    assert not list(job.logs.glob("starts-*"))
-
-
-def test_a_kill_ends_the_tasks_that_it_does_not_reach(start):
-    job = start(options=["--wait-for-all"])
-    job.started(0)
-    job.started(1)
-    os.killpg(job.process.pid, signal.SIGINT)
-    wait_for(lambda: {"received": signal.SIGINT} in job.lines(0))
-    assert job.end(130) == 130
 
 
 def test_a_start_counts_those_before_it(start):

@@ -9,7 +9,7 @@ from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
 from hpcdist.agent import follower, messages
 from hpcdist.agent.follower import NotReachedError, OvertakenError, join_meeting, poll_s
-from hpcdist.agent.meeting import Era, refuse, welcome
+from hpcdist.agent.meeting import Era, refuse
 from hpcdist.agent.messages import Beat, Hello
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
@@ -130,13 +130,6 @@ def test_an_attempt_that_node_0_does_not_see_is_no_reason_to_refuse_an_agent():
     assert refuse(said, Era(life=1, attempt=3), lambda: False) is None
 
 
-def test_an_agent_that_knows_neither_lives_nor_beats_is_taken_and_told_of_neither():
-    said = hello()
-    assert refuse(said, Era(life=1, attempt=3), lambda: True) is None
-    answer = messages.encode(welcome(said, Era(life=1, attempt=3), beats=True))
-    assert msgspec.json.decode(answer).keys() == {"type", "time_s"}
-
-
 def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):
     """As where the scheduler's daemons died, and with them nothing of the job."""
     former = MeetingHost(tmp_path / "former", era=Era(life=0, attempt=-1))
@@ -155,7 +148,6 @@ def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_ans
     current.run.meeting_file.rename(run.meeting_file)
     with current.serving():
         joined = join_in_time(run, era=new)
-        assert joined.is_certain
         joined.channel.close()
     former.close()
     current.close()
@@ -168,32 +160,27 @@ def test_an_agent_of_a_former_life_leaves_the_run_to_a_later_one(tmp_path):
     host.close()
 
 
-def test_beats_go_both_ways_and_only_to_who_knows_them(tmp_path):
-    host = MeetingHost(tmp_path, num_nodes=3, agent_timeout_s=60)
+def test_beats_go_both_ways(tmp_path):
+    host = MeetingHost(tmp_path, agent_timeout_s=60)
     with host.serving():
-        older, newer = join_in_time(host.run, 2), join_in_time(host.run, 1, beats=True)
-        assert (older.beats, newer.beats) == (False, True)
-    # Welcomed, they are taken in at the end of that turn.
+        channel = join_in_time(host.run).channel
+    # Welcomed, it is taken in at the end of that turn.
     host.meeting.beat(Beat(turns=7, num_ranks=2))
-    host.meeting.send(2, messages.Pause())
-    assert newer.channel.receive() == [Beat(turns=7, num_ranks=2)]
-    assert older.channel.receive() == [messages.Pause()]
-    newer.channel.send(Beat(turns=8))
-    newer.channel.send(messages.Failed(sentence="heard"))
+    assert channel.receive() == [Beat(turns=7, num_ranks=2)]
+    channel.send(Beat(turns=8))
+    channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)
     assert host.heard == [(1, messages.Failed(sentence="heard"))]
-    for joined in (older, newer):
-        joined.channel.close()
+    channel.close()
     host.close()
 
 
-def test_an_agent_that_says_nothing_is_lost_and_an_older_one_that_cannot_is_not(tmp_path):
-    host = MeetingHost(tmp_path, num_nodes=3, agent_timeout_s=0.2)
+def test_an_agent_that_says_nothing_is_lost(tmp_path):
+    host = MeetingHost(tmp_path, agent_timeout_s=0.2)
     with host.serving():
-        channels = [join_in_time(host.run, node, beats=node == 1).channel for node in (1, 2)]
+        channel = join_in_time(host.run).channel
     host.turn_until(lambda: host.lost)
     assert host.lost == [1]
-    assert host.num_sockets == 2
-    for channel in channels:
-        channel.close()
+    assert host.num_sockets == 1
+    channel.close()
     host.close()

@@ -118,15 +118,6 @@ def test_an_agent_that_is_signalled_before_it_joins_cancels_the_run(launch, writ
     assert not launched.run.log_files()
 
 
-def test_a_node_that_allows_too_few_open_files_says_which_process_needs_how_many(
-    launch, write_script
-):
-    verdict = launch(write_script(WAIT), nodes=2, change="few_files:leave_few").verdict()
-    assert verdict.kind == "launch"
-    assert "needs 66 open files, and the hard limit is 60 (raise it where" in verdict.message
-    assert "node 0" in verdict.message or "node 1" in verdict.message
-
-
 def test_an_agent_that_cannot_read_its_plan_says_so_and_the_others_do_not_wait(
     launch, write_script
 ):

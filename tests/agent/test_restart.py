@@ -46,21 +46,6 @@ def test_ranks_that_failed_start_again_and_finish(launch, write_script, nodes, g
     assert launched.run.newest_attempt() == 2
 
 
-def test_ranks_whose_files_are_in_inner_folders_record_fail_and_start_again(launch, write_script):
-    change = "forked_agents:have_a_folder_for_each_number"
-    script = write_script(SCRIPT)
-    launched = launch(script, 1, nodes=2, max_restarts=1, change=change)
-    assert launched.verdict().kind == "done"
-    places = [str(path.relative_to(launched.run.path)) for *_, path in launched.run.log_files()]
-    of_second = ["logs/00001/rank-00001.log", "logs/00001/rank-00001.attempt-1.log"]
-    assert places == ["logs/rank-00000.log", "logs/rank-00000.attempt-1.log", *of_second]
-    assert len(launched.run.event_files()) == 4
-    assert len(launched.run.usage_files()) == 4
-    failed = launched.run.read_attempt_verdict(0)
-    assert (failed.kind, failed.rank, failed.log) == ("signal", 1, of_second[0])
-    assert not list(launched.run.path.rglob("*.stacks"))
-
-
 def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
     launched = launch(write_script(SCRIPT), 9, gpus=2, max_restarts=1)
     verdict = launched.verdict()

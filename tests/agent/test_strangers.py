@@ -187,7 +187,7 @@ def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_
     ((node, failed),) = host.heard
     assert node == 0
     assert failed.sentence.startswith("its agent has no open file left")
-    assert f"it may have {none_left + num_left} (raise it" in failed.sentence
+    assert f"it may have {none_left + num_left} (raise the limit" in failed.sentence
     host.heard.clear()
     descriptors(none_left + 100)
     host.turn_until(lambda: host.num_sockets)

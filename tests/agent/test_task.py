@@ -1,14 +1,10 @@
 """A job may wait while hpcdist is replaced by a newer version: its files are the older one's."""
 
-import types
-
 import msgspec
 import pytest
 
-from hpcdist.agent import agent, task
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import ScriptJob, job_to_dict
-from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, UsedCluster, decode_launch
 
 
@@ -35,20 +31,3 @@ def test_job_and_plan_must_be_as_this_version_writes_them(spec, section):
     del spec[section]
     with pytest.raises(msgspec.ValidationError):
         decode_launch(spec)
-
-
-def test_a_pickle_without_a_scheduler_starts_the_agent_of_the_runs(spec, tmp_path, monkeypatch):
-    run = Run(tmp_path / "run")
-    run.make()
-    run.write_spec(RunSpec.decode(spec))
-    waiting = task.AgentTask(str(run.path), "lsf")
-    del waiting.scheduler
-    asked = []
-    place = types.SimpleNamespace(node_rank=1)
-    monkeypatch.setattr(
-        "hpcdist.schedulers.load_scheduler",
-        lambda name: asked.append(name) or types.SimpleNamespace(place=lambda: place),
-    )
-    monkeypatch.setattr(agent, "run_agent", lambda *_: 3)
-    assert waiting() == 3
-    assert asked == ["lsf"]

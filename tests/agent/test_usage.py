@@ -50,7 +50,6 @@ if __name__ == "__main__":
     spin(1.0)
     for _ in DataLoader(Slow(), num_workers=2):
         pass
-    kept = bytearray(b"x") * 300_000_000
     wait_for_windows(2)
     both = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
     used = [resource.getrusage(who) for who in both]
@@ -69,7 +68,7 @@ def cpu_time_s(windows):
     return sum(one["cpus_busy"]["mean"] * one["wall_s"] for one in windows if one["cpus_busy"])
 
 
-def test_a_run_shows_the_cpu_time_of_its_rank_and_workers_and_its_memory(launch, write_script):
+def test_a_run_shows_the_cpu_time_of_its_rank_and_workers(launch, write_script):
     launched = launch(write_script(LOAD), usage_s=0.1)
     assert launched.verdict(90).kind == "done", launched.log(0)
     begin, windows = usage(launched.run)
@@ -77,9 +76,6 @@ def test_a_run_shows_the_cpu_time_of_its_rank_and_workers_and_its_memory(launch,
     # Of all that the rank and its workers used, what was before the first sample is not in, but
     # what the rank's end took after it had printed is.
     assert 1.0 + 4 * 0.2 - 0.1 < used_s <= float(launched.log(0).split()[-1]) + 0.5
-    memory = [one["memory_bytes"] for one in windows if one.get("memory_bytes")]
-    assert min(one["min"] for one in memory) > 10e6  # a rank that has just ended holds nothing
-    assert max(one["max"] for one in memory) - memory[0]["min"] > 290e6
     assert begin["host"]
     assert begin["num_cpus"] == len(begin["cpus"]) > 0
     assert begin["gpus"] == []
@@ -89,7 +85,6 @@ def test_a_run_shows_the_cpu_time_of_its_rank_and_workers_and_its_memory(launch,
     assert summary.skipped == []
     found = summary.runs[0].usage
     assert found.num_cpus == begin["num_cpus"]
-    assert found.max_memory_bytes == int(max(one["max"] for one in memory))
 
 
 TWO_NODES = (

@@ -198,24 +198,16 @@ def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
     assert "ValueError: no such luck second line; " in verdict
 
 
-def test_a_run_gets_by_with_few_open_files_and_is_refused_where_there_are_too_few(tmp_path):
-    """As 1,000 ranks do with the 1,024 that are usual; each rank has the limit that it needs."""
-    (tmp_path / "limit.sh").write_text("#!/bin/sh\nulimit -Sn\n")
-    (tmp_path / "limit.sh").chmod(0o755)
-    command = [sys.executable, "-m", "hpcdist", "submit", "--no-python", "./limit.sh", "--local"]
-
-    def submit(soft, hard, *, nodes, gpus=1):
-        size = [f"--nodes={nodes}", f"--gpus={gpus}", "--set", "launch.device=cpu"]
-        limited = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {shlex.join([*command, *size])}"
-        options = {"cwd": tmp_path, "capture_output": True, "text": True}
-        return subprocess.run(["bash", "-c", limited], check=False, **options)
-
-    for size in ({"nodes": 9}, {"nodes": 1, "gpus": 36}):
-        done = submit(40, 500, **size)
-        assert done.returncode == 0, done.stderr
-    nodes, ranks = (sorted(run.glob("logs/*.log")) for run in sorted(tmp_path.glob("runs/limit-*")))
-    assert [log.read_text() for log in nodes] == ["228\n"] * 9
-    assert [log.read_text() for log in ranks] == ["336\n"] * 36
-    refused = submit(40, 72, nodes=9)
-    assert refused.returncode == 2
-    assert "needs 73 open files, and the hard limit is 72 (raise it" in refused.stderr
+def test_ranks_may_open_as_many_files_as_the_hard_limit_and_a_verdict_says_what_to_raise(tmp_path):
+    (tmp_path / "hold.py").write_text(
+        "import resource\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "held = [open('/dev/null') for _ in range(500)]\n"
+    )
+    command = [sys.executable, "-m", "hpcdist", "submit", "hold.py", "--local", "--gpus=1"]
+    limited = f"ulimit -Sn 40; ulimit -Hn 300; exec {shlex.join(command)}"
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run(["bash", "-c", limited], check=False, **options)
+    assert done.returncode == 1
+    assert "(300, 300)" in next(tmp_path.glob("runs/hold-*/logs/rank-00000.log")).read_text()
+    assert "Too many open files: '/dev/null'; raise the limit of open files where" in done.stderr

@@ -228,10 +228,9 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
         ("", "slot"),
         ("    DEFAULT_QUEUE = normal\n    MBD_SLEEP_TIME = 10 (seconds)\n", "host"),
         ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = Y\n", "slot"),
-        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_SLOT = y\n", "slot"),
         ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = N\n", "host"),
     ],
-    ids=["no answer", "default", "per task", "per slot, as 9.1 calls it", "not per task"],
+    ids=["no answer", "default", "per task", "not per task"],
 )
 def test_lsf_counts_memory_per_host_unless_its_parameters_say_otherwise(parameters, per):
     assert lsf_site.memory_is_per(parameters) == per
@@ -242,14 +241,3 @@ def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles)
     text = first_file(site(gpu_partition("gpu"), scheduler="lsf", lsf=options))
     _, found = read_back(profiles, text)
     assert found["gpu"].lsf == options
-
-
-def test_older_lsf_sites_count_gpus_by_a_resource():
-    table = (
-        "RESOURCE_NAME   TYPE   ORDER  DESCRIPTION\n"
-        "mem          Numeric  Dec   Available memory\n"
-        "ngpus        Numeric  Inc   Number of GPUs\n"
-        "ngpus_excl_p Numeric  Inc   Number of GPUs in exclusive mode\n"
-    )
-    assert lsf_site.gpu_resource(table) == "ngpus_excl_p"
-    assert lsf_site.gpu_resource("RESOURCE_NAME\nmem Numeric\n") is None

@@ -53,20 +53,6 @@ def states(**changed):
     return {finding.name: finding for finding in found}
 
 
-@pytest.mark.parametrize(
-    ("limit", "num_nodes", "state"),
-    [(None, 2, "pass"), (4096, 2, "pass"), (512, 2, "warn"), (65, 2, "FAIL")],
-)
-def test_open_files_are_judged_by_the_ranks_that_they_are_enough_for(limit, num_nodes, state):
-    nodes = [msgspec.structs.replace(node(0), open_files=limit), node(1)]
-    finding = states(nodes=nodes, num_nodes=num_nodes)["open files"]
-    assert finding.state == state
-    if limit is not None:
-        assert f"a process may have {limit:,} on " in finding.detail
-        assert f"enough for {limit - 64:,} ranks" in finding.detail
-        assert "ulimit -Hn" in finding.advice or state == "pass"
-
-
 def failing(found):
     return [name for name, finding in found.items() if finding.state == "FAIL"]
 

@@ -239,7 +239,8 @@ def _exception(run):
     if run is None or not run.verdict_file.exists():
         return None
     verdict = run.read_verdict()
-    return verdict.exception and f"{verdict.exception}: {verdict.exception_message}"
+    _, found, said = (verdict.traceback or "").rpartition(f"{verdict.exception}:")
+    return verdict.exception and f"{verdict.exception}: {said.strip() if found else ''}"
 
 
 def _last_line(text):

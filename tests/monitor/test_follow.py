@@ -51,8 +51,8 @@ def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
     run.log_file(0, attempt=1).write_text("second\n")
     run.log_file(2, attempt=1).write_text("third\n")
     assert sorted(tail.lines()) == [(0, "second"), (2, "third")]
-    (run.logs_folder / "rank-00700.log").write_text("in the one folder of an older version\n")
-    assert list(tail.lines()) == [(700, "in the one folder of an older version")]
+    run.log_file(700).write_text("fourth\n")
+    assert list(tail.lines()) == [(700, "fourth")]
 
 
 def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
@@ -302,7 +302,6 @@ def large_run(tmp_path):
     run = make_run(tmp_path, nodes=1024, gpus=8)
     run.claim_attempt()
     for rank in (0, 7, 4321):
-        run.make_rank_folders([rank])
         run.log_file(rank).write_text(f"hello from {rank}\n")
     for node in range(1024):
         seen = {"node": node, "host": f"host{node}", "master_addr": "10.0.0.1"}

@@ -1,20 +1,15 @@
 """Digests of a model: what they notice, and what the summary makes of them."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from torch import nn
 
-from hpcdist.rank.digest import MOST_PARTS, Digester, TensorDigests, part_places
-from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.rank.digest import digest_of
 from hpcdist.summary import summarize
 from hpcdist.summary.report.remarks import remarks
 
 
 def digest(tensor):
-    (value,) = TensorDigests().take([tensor])
-    return value
+    return digest_of([tensor])
 
 
 def test_a_digest_notices_every_bit_and_every_exchange():
@@ -51,30 +46,6 @@ def test_equal_tensors_of_any_kind_have_equal_digests(numbers):
     assert digest(numbers) == digest(numbers.clone()) == digest(numbers.contiguous())
 
 
-def test_parts_are_as_deep_as_their_number_allows():
-    few = ["0.weight", "0.bias", "1.weight"]
-    assert [*part_places(few)] == few
-    blocks = [f"layers.{n}.{part}.weight" for n in range(40) for part in "abcd"]
-    places = part_places(blocks)
-    assert [*places][:2] == ["layers.0", "layers.1"]
-    assert places["layers.1"] == [4, 5, 6, 7]
-    flat = part_places([f"w{n}" for n in range(1_000)])
-    assert len(flat) <= MOST_PARTS
-    assert sorted(place for own in flat.values() for place in own) == [*range(1_000)]
-
-
-def test_a_wrapped_model_has_the_digests_of_the_model(tmp_path):
-    model = nn.Linear(2, 1)
-    for number, wrapped in enumerate([model, nn.DataParallel(model)]):
-        events = EventWriter(tmp_path / str(number))
-        context = SimpleNamespace(events=events, device="cpu")
-        Digester(context, SimpleNamespace(begin=lambda: None), wrapped, first_step=0).begin()
-        events.close()
-    first, second = (read_events(tmp_path / name).events for name in "01")
-    assert first[0]["parts"] == second[0]["parts"] == ["weight", "bias"]
-    assert first[1]["parameters"] == second[1]["parameters"]
-
-
 PARTING = """
 import torch
 from torch import nn
@@ -98,20 +69,16 @@ for step, images in enumerate(record.batches([torch.randn(4, 8) for _ in range(1
 """
 
 
-def test_the_summary_names_the_step_the_rank_and_the_part_in_which_replicas_part(
-    launch, write_script
-):
+def test_the_summary_names_the_step_and_the_rank_at_which_replicas_part(launch, write_script):
     launched = launch(write_script(PARTING), gpus=3, digest=2)
     assert launched.verdict().kind == "done", launched.log(0)
     (run,) = summarize([launched.run], {}).runs
     told = run.parting
     assert (told.step, told.equal_at, told.ranks, told.others) == (6, 4, [1], [0, 2])
-    assert told.first_part == "2.weight"
     (remark,) = [text for text in remarks(run, is_alone=True) if "replicas" in text]
     assert remark.startswith(
-        "replicas part at step 6: rank 1 has other parameters than ranks 0 and 2, first in 2.weight"
+        "replicas part at step 6: rank 1 has other parameters than ranks 0 and 2; at step 4 they"
     )
-    assert remark.endswith("; at step 4 they were equal")
     found = [event for event in launched.events(0) if event["event"] == "digest"]
     assert [event["step"] for event in found] == [1, 2, 4, 6, 8, 10]
-    assert len({event["batch"] for event in found}) == len(found)
+    assert len({event["parameters"] for event in found}) == len(found)

@@ -149,7 +149,6 @@ def test_the_runs_folder_is_the_option_then_the_variable_then_runs(tmp_path, mon
 
 def test_files_of_ranks_are_listed_by_rank_and_attempt(tmp_path):
     run = Run.create(tmp_path, "ddp")
-    run.make_rank_folders([1, 123456])
     for rank, attempt in ((1, 0), (0, 2), (0, 0), (123456, 1)):
         run.log_file(rank, attempt).write_text("")
         run.event_file(rank, attempt).write_text("")

@@ -16,7 +16,6 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.machine.gpus import Gpu
 from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.local import layout as layout_module
 from hpcdist.schedulers.local.layout import choose_gpus
@@ -179,7 +178,7 @@ def test_the_script_is_safe_whatever_names_hold(
     script.write_text("".join(lines[:start]) + "pwd\n" + command)
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{folder}\n")
-    assert done.stdout.endswith(f"\nmain_here()\n\0{folder}/runs/RUN/submitit\0{PLACEHOLDER}\0")
+    assert done.stdout.endswith(f"\nrun_submitted(adopts=False)\n\0{folder}/runs/RUN/submitit\0")
     assert not list(tmp_path.rglob("pwned"))
 
 

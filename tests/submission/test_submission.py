@@ -156,7 +156,7 @@ def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     assert {path.parent for path in open_to_others} <= {launched.run.submitit_folder}
 
 
-def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
+def test_git_state_tells_commit_and_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert submission.git_state() is None
@@ -171,7 +171,7 @@ def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
     git("commit", "-m", "first")
     state = submission.git_state()
     assert len(state.commit) == 40
-    assert (state.branch, state.dirty) == ("tune/#2", False)
+    assert not state.dirty
     Path("train.py").write_text("2")
     assert submission.git_state().dirty
 

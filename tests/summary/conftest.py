@@ -161,7 +161,13 @@ class Events:
         attempt: int = 0,
         torn: bytes = b"",
     ) -> None:
+        """Windows without a number, or the mean of their losses, get them."""
         (run.attempts_folder / f"{attempt:05d}").mkdir(exist_ok=True)
+        events = list(events)
+        windows = [event for event in events if event["event"] == "steps"]
+        if not any("number" in window for window in windows):
+            for number, window in enumerate(windows):
+                window |= {"number": number, "mean_loss": window.get("mean_loss", window["loss"])}
         lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
         run.event_file(rank, attempt).write_bytes(lines + torn)
 

@@ -1,4 +1,4 @@
-"""Figures with and without the cache and workers, and when the cache must not be used."""
+"""Figures with and without workers and those that are kept, and when these must not be used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import msgspec
 import pytest
 
 from hpcdist.base import files
-from hpcdist.summary import SummaryCache, search_runs, summarize, to_json
-from hpcdist.summary.read.cache import take_fingerprint
-
-_LONG_AGO_S = 1.6e9
+from hpcdist.summary import search_runs, summarize, to_json
+from hpcdist.summary.read.cache import code_version, read_kept, take_fingerprint
 
 
 @pytest.fixture
@@ -55,15 +53,14 @@ def figures(runs, **options):
     return to_json(summary), msgspec.to_builtins(summary.groups), summary.skipped
 
 
-def test_figures_are_the_same_with_workers_and_with_the_cache(varied, tmp_path, clock):
+def test_figures_are_the_same_with_workers_and_with_those_that_are_kept(varied, clock):
     clock(10)
-    cache = tmp_path / "cache"
     plain = figures(varied)
     assert plain[2]  # torn lines and foreign files are told each time
     assert figures(varied, num_workers=2) == plain
     for _ in range(2):
-        assert figures(varied, cache=SummaryCache(cache)) == plain
-    assert kept(cache) == ["odd", "one", "two"]
+        assert figures(varied, uses_kept=True) == plain
+    assert kept(varied) == ["odd", "one", "two"]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -76,9 +73,8 @@ def test_a_large_run_gives_the_same_figures_though_its_ranks_are_divided_among_w
     assert figures(varied, num_workers=num_workers) == plain
 
 
-def kept(folder):
-    found = [unsealed(path.read_bytes()) for path in folder.glob("*.msgpack")]
-    return sorted(name for one in found for name in one["runs"])
+def kept(runs):
+    return sorted(run.id for run in runs if run.figures_file.exists())
 
 
 def unsealed(content):
@@ -86,34 +82,31 @@ def unsealed(content):
 
 
 def sealed(value):
-    """A file of the cache whose digest is right, whatever it holds."""
+    """A kept file whose digest is right, whatever it holds."""
     content = msgspec.msgpack.encode(value)
     return hashlib.sha256(content).digest() + content
 
 
-def poison(folder):
-    """Have the cache tell another job's name of every run, so that it shows when it is used."""
-    for path in folder.glob("*.msgpack"):
-        content = unsealed(path.read_bytes())
-        for entry in content["runs"].values():
-            if isinstance(entry["measured"]["run"], dict):
-                entry["measured"]["run"]["figures"]["job"] = "cached"
-        path.write_bytes(sealed(content))
+def poison(run):
+    """Have the kept figures tell another job's name, so that it shows when they are used."""
+    content = unsealed(run.figures_file.read_bytes())
+    content["content"]["run"]["figures"]["job"] = "kept"
+    run.figures_file.write_bytes(sealed(content))
 
 
-def jobs(runs, folder):
-    return [run.job for run in summarize(runs, {}, cache=SummaryCache(folder)).runs]
+def job_of(run):
+    return summarize([run], {}, uses_kept=True).runs[0].job
 
 
 @pytest.fixture
-def cached(varied, tmp_path, clock):
-    """A run that is in the cache, where it is called another job; and the cache's folder."""
+def cached(varied, clock):
+    """A run whose kept figures call it another job."""
     clock(10)
-    folder = tmp_path / "cache"
-    summarize(varied, {}, cache=SummaryCache(folder))
-    poison(folder)
-    assert jobs(varied[:1], folder) == ["cached"]
-    return varied[0], folder
+    run = varied[0]
+    summarize([run], {}, uses_kept=True)
+    poison(run)
+    assert job_of(run) == "kept"
+    return run
 
 
 @pytest.mark.parametrize(
@@ -129,9 +122,8 @@ def cached(varied, tmp_path, clock):
     ],
 )
 def test_a_run_whose_files_changed_is_read_again(cached, change):
-    run, folder = cached
-    change(run)
-    assert jobs([run], folder) == ["ddp"]
+    change(cached)
+    assert job_of(cached) == "ddp"
 
 
 def append(path):
@@ -150,22 +142,29 @@ def overwrite(path):
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_a_run_that_goes_on_is_never_kept_nor_one_that_changed_just_now(varied, tmp_path, clock):
+def test_a_run_that_goes_on_is_never_kept_nor_one_that_changed_just_now(varied, clock):
     clock(0)
-    summarize(varied, {}, cache=SummaryCache(tmp_path / "cache"))
-    assert kept(tmp_path / "cache") == []
+    summarize(varied, {}, uses_kept=True)
+    assert kept(varied) == []
     clock(60)
-    summarize(varied, {}, cache=SummaryCache(tmp_path / "cache"))
-    assert "going" not in kept(tmp_path / "cache")
+    summarize(varied, {}, uses_kept=True)
+    assert "going" not in kept(varied)
 
 
-def test_a_run_without_verdict_is_kept_when_nothing_has_changed_for_long(varied, tmp_path, clock):
+def test_a_run_without_verdict_is_kept_when_nothing_has_changed_for_long(varied, clock):
     clock(2 * 3600)
     going = varied[2]
     for state in ("running", "lost"):  # the state is asked for each time
-        (run,) = summarize([going], {"going": state}, cache=SummaryCache(tmp_path / "cache")).runs
+        (run,) = summarize([going], {"going": state}, uses_kept=True).runs
         assert run.state == state
-    assert kept(tmp_path / "cache") == ["going"]
+    assert kept(varied) == ["going"]
+
+
+def test_nothing_is_kept_in_the_folder_of_another_users_run(varied, clock, monkeypatch):
+    clock(10)
+    monkeypatch.setattr("hpcdist.summary.measuring.is_own", lambda _: False)
+    summarize(varied, {}, uses_kept=True)
+    assert kept(varied) == []
 
 
 def other_version(whole):
@@ -173,14 +172,7 @@ def other_version(whole):
 
 
 def odd_figures(whole):
-    content = unsealed(whole)
-    for entry in content["runs"].values():
-        entry["measured"] = {"run": 1}
-    return sealed(content)
-
-
-def readable_by_others(path):
-    path.chmod(0o644)
+    return sealed(unsealed(whole) | {"content": {"run": 1}})
 
 
 def a_link(path):
@@ -188,28 +180,21 @@ def a_link(path):
     path.symlink_to(path.with_suffix(".mine"))
 
 
-@pytest.mark.parametrize("change", [readable_by_others, a_link])
-def test_a_cache_that_is_not_private_is_ignored(cached, change):
-    run, folder = cached
-    (file,) = folder.glob("*.msgpack")
-    change(file)
-    assert jobs([run], folder) == ["ddp"]
+def test_kept_figures_that_are_a_link_are_ignored(cached):
+    a_link(cached.figures_file)
+    assert job_of(cached) == "ddp"
 
 
-def test_no_damage_to_the_cache_gives_another_number(cached):
-    run, folder = cached
-    (file,) = folder.glob("*.msgpack")
-    whole, fingerprint = file.read_bytes(), take_fingerprint(run)
-    assert SummaryCache(folder).find(run, fingerprint) is not None
+def test_no_damage_to_kept_figures_gives_another_number(cached):
+    whole, fingerprint = cached.figures_file.read_bytes(), take_fingerprint(cached)
+    version = code_version()
+    assert read_kept(cached, fingerprint, version=version) is not None
     draw = random.Random(1)
     for place in draw.sample(range(len(whole)), 60):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.randrange(8)
-        file.write_bytes(flipped)
-        assert SummaryCache(folder).find(run, fingerprint) is None
-    for _ in range(3):  # and what is measured then is what the files say
-        assert jobs([run], folder) == ["ddp"]
-        file.write_bytes(flipped)
+        cached.figures_file.write_bytes(flipped)
+        assert read_kept(cached, fingerprint, version=version) is None
 
 
 @pytest.mark.parametrize(
@@ -222,63 +207,18 @@ def test_no_damage_to_the_cache_gives_another_number(cached):
         pytest.param(odd_figures, id="with figures of another form"),
     ],
 )
-def test_a_damaged_or_foreign_cache_is_ignored_and_written_anew(cached, content):
-    run, folder = cached
-    (file,) = folder.glob("*.msgpack")
-    file.write_bytes(content(file.read_bytes()))
-    assert jobs([run], folder) == ["ddp"]
-    poison(folder)
-    assert jobs([run], folder) == ["cached"]
+def test_damaged_or_foreign_figures_are_ignored_and_written_anew(cached, content):
+    cached.figures_file.write_bytes(content(cached.figures_file.read_bytes()))
+    assert job_of(cached) == "ddp"
+    poison(cached)
+    assert job_of(cached) == "kept"
 
 
-def test_entries_of_deleted_runs_are_dropped_when_the_cache_is_written(cached, varied):
-    run, folder = cached
-    files_of = varied[3]
-    for folder_of_run, _, names in os.walk(files_of.path, topdown=False):
-        for name in names:
-            os.unlink(os.path.join(folder_of_run, name))
-        os.rmdir(folder_of_run)
-    append(run.event_file(0))
-    summarize([run], {}, cache=SummaryCache(folder))
-    assert kept(folder) == ["one", "two"]
-
-
-def test_the_cache_stays_below_its_limit(varied, tmp_path, clock, monkeypatch):
-    clock(10)
-    folder = tmp_path / "cache"
-    summarize(varied[:1], {}, cache=SummaryCache(folder))
-    (path,) = folder.glob("*.msgpack")
-    old = folder / "0123.msgpack"
-    old.write_bytes(bytes(100))
-    os.utime(old, (_LONG_AGO_S, _LONG_AGO_S))
-    monkeypatch.setattr("hpcdist.summary.read.cache._MOST_BYTES", path.stat().st_size + 50)
-    append(varied[0].event_file(0))
-    summarize(varied[:1], {}, cache=SummaryCache(folder))
-    assert [file.name for file in folder.iterdir()] == [path.name]
-    monkeypatch.setattr("hpcdist.summary.read.cache._MOST_BYTES", 10)
-    append(varied[0].event_file(0))
-    summarize(varied[:1], {}, cache=SummaryCache(folder))
-    assert list(folder.iterdir()) == []
-
-
-def test_the_cache_is_private_and_a_folder_that_cannot_be_written_is_told(varied, tmp_path, clock):
-    clock(10)
-    folder = tmp_path / "cache" / "hpcdist"
-    summarize(varied, {}, cache=SummaryCache(folder))
-    assert folder.stat().st_mode & 0o77 == 0
-    assert [file.stat().st_mode & 0o77 for file in folder.iterdir()] == [0]
-    (tmp_path / "file").write_text("")
-    told = []
-    cache = SummaryCache(tmp_path / "file" / "hpcdist")
-    assert len(summarize(varied, {}, cache=cache, warn=told.append).runs) == 4
-    assert told == [f"figures cannot be kept in {cache.folder}: Not a directory"]
-
-
-def test_a_run_whose_name_is_no_text_is_measured_by_workers_too(make_run, events, tmp_path, clock):
+def test_a_run_whose_name_is_no_text_is_measured_by_workers_too(make_run, events, clock):
     clock(10)
     run = make_run(os.fsdecode(b"run-\xff"))
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 4)])
-    for options in ({}, {"num_workers": 2}, {"cache": SummaryCache(tmp_path / "cache")}):
+    for options in ({}, {"num_workers": 2}, {"uses_kept": True}):
         (found,) = summarize([run], {}, **options).runs
         assert found.samples_per_s.mean == pytest.approx(100)
 
@@ -313,7 +253,7 @@ def test_the_fingerprint_counts_the_bytes_of_events(varied):
 
 
 def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_without_verdict(
-    varied, tmp_path, clock, monkeypatch
+    varied, clock, monkeypatch
 ):
     clock(10)
     asked, opened = [], []
@@ -324,8 +264,7 @@ def test_of_kept_runs_only_the_spec_is_read_and_schedulers_are_asked_for_those_w
 
     def summary(accounting):
         found = search_runs(varied[0].path.parent).runs
-        cache = SummaryCache(tmp_path / "cache")
-        return summarize(found, states, accounting=accounting, cache=cache)
+        return summarize(found, states, accounting=accounting, uses_kept=True)
 
     first = summary(lambda _: {})
     assert asked == [["going"], []]

@@ -8,7 +8,7 @@ import pytest
 
 from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.forecast import error_without_each, fit_law, make_forecast
+from hpcdist.summary.compare.forecast import fit_law, make_forecast
 from hpcdist.summary.compare.sizes import Size
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
@@ -55,7 +55,6 @@ def test_with_little_noise_the_truth_is_within_a_narrow_forecast(name, sizes):
         ideal = size.gpus / sizes[0]
         assert size.efficiency.mean == pytest.approx(size.speedup.mean / ideal)
         assert size.speedup.interval.high <= 1.02 * ideal
-    assert found.error < 0.02
 
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2, 4, 8), (2, 4, 8, 16)], ids=str)
@@ -190,9 +189,7 @@ def test_the_fit_finds_the_terms_of_a_law_without_noise():
     times_s = sizes_of(lambda gpus: 0.8 / gpus + 0.1 * (gpus - 1) / gpus, 1, 2, 4)
     found = fit_law(times_s, is_strong=True)
     assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
-    terms = {"computing": 0.1, "communication": 0.0875}
-    assert found.terms_s(Size(8, 1)) == pytest.approx(terms)
-    assert error_without_each(times_s, is_strong=True) == pytest.approx(0, abs=1e-9)
+    assert found.at(Size(8, 1))[0] == pytest.approx(0.1 + 0.0875)
 
 
 def test_across_nodes_communication_goes_by_their_number():
@@ -205,16 +202,7 @@ def test_across_nodes_communication_goes_by_their_number():
 def test_communication_does_not_take_less_than_no_time():
     found = fit_law(sizes_of(lambda gpus: gpus**-1.5, 1, 2, 4), is_strong=True)
     assert found.communication_s == 0
-    assert found.time_s(Size(8, 1)) == pytest.approx(found.computing_s / 8)
-
-
-def test_the_error_without_a_size_is_that_of_fits_without_it():
-    times_s = {Size(1, 1): 1.0, Size(2, 1): 1.2, Size(4, 1): 1.25}
-    # Of two sizes both terms are determined: a + b * (N - 1) / N.
-    without = [1.2 - (1.25 - 1.2) / 0.25 * 0.5, 1 + 0.25 / 0.75 * 0.5, 1 + 0.4 * 0.75]
-    misses = [miss / time_s - 1 for miss, time_s in zip(without, times_s.values(), strict=True)]
-    expected = math.sqrt(sum(miss**2 for miss in misses) / 3)
-    assert error_without_each(times_s, is_strong=False) == pytest.approx(expected)
+    assert found.at(Size(8, 1))[0] == pytest.approx(found.computing_s / 8)
 
 
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
@@ -223,7 +211,6 @@ def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
     told = [run["forecast"] for run in to_json(summary)]
     assert told[:6] == [None] * 6  # it stands with the largest size
     assert [size["gpus"] for size in told[-1]["sizes"]] == [8, 16]
-    assert sum(told[-1]["terms_s"].values()) == pytest.approx(0.1 * 1.075, rel=0.01)
     file = io.StringIO()
     print_summary(summary, make_console(file))
     text = " ".join(file.getvalue().split())
@@ -244,9 +231,7 @@ def test_the_fit_is_that_of_numpy_where_no_term_is_below_zero():
     assert law.variance == pytest.approx(squares / 2)
     covariance = numpy.linalg.inv(numpy.transpose(relative) @ relative)
     assert law.covariance == pytest.approx((covariance[0][0], covariance[0][1], covariance[1][1]))
-    next_s = law.interval_s(Size(16, 1), least_variance=0.0, baseline_variance=0.0)
     row = numpy.array([1 / 16, 15 / 16])
-    of_fit = row @ covariance @ row / law.time_s(Size(16, 1)) ** 2
-    # t of two degrees of freedom is 4.3027.
-    half = 4.3027 * (law.variance * (1 + of_fit)) ** 0.5
-    assert next_s.high / law.time_s(Size(16, 1)) == pytest.approx(math.exp(half), rel=1e-4)
+    time_s, of_fit = law.at(Size(16, 1))
+    assert time_s == pytest.approx(row @ [first, second])
+    assert of_fit == pytest.approx(row @ covariance @ row / time_s**2)

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdist import entry
 from hpcdist.base import files
-from hpcdist.summary import SummaryCache, search_runs, summarize, to_json
+from hpcdist.summary import search_runs, summarize, to_json
 from hpcdist.summary.measuring import keep_figures
 
 
@@ -36,16 +36,13 @@ def opened(monkeypatch):
 
 
 @pytest.fixture
-def read(trained, tmp_path):
-    """Return the figures as a summary has them that was never made before."""
+def read(trained):
+    """Return the figures as a summary has them that may use those that are kept."""
 
-    def first_summary():
-        (number,) = {len(list(tmp_path.glob("cache-*")))}
-        (tmp_path / f"cache-{number}").mkdir()
-        cache = SummaryCache(tmp_path / f"cache-{number}")
-        return to_json(summarize(search_runs(trained.path.parent).runs, {}, cache=cache))
+    def summary():
+        return to_json(summarize(search_runs(trained.path.parent).runs, {}, uses_kept=True))
 
-    return first_summary
+    return summary
 
 
 def test_the_first_summary_of_a_run_whose_figures_are_kept_reads_no_events(trained, read, opened):
@@ -55,7 +52,7 @@ def test_the_first_summary_of_a_run_whose_figures_are_kept_reads_no_events(train
     opened.clear()
     assert read() == plain
     assert opened == []
-    assert to_json(summarize([trained], {})) == plain  # without a cache all is read
+    assert to_json(summarize([trained], {})) == plain  # all is read unless it may be used
     assert len(opened) == 2
 
 
@@ -89,7 +86,7 @@ def test_kept_figures_count_only_as_long_as_they_are_those_of_the_run(
 
 def test_figures_of_other_code_are_not_used(trained, read, opened, monkeypatch):
     keep_figures(trained)
-    monkeypatch.setattr("hpcdist.summary.read.cache.code_version", lambda: "another")
+    monkeypatch.setattr("hpcdist.summary.measuring.code_version", lambda: "another")
     opened.clear()
     read()
     assert len(opened) == 2

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.rank import exit as rank_exit
-from hpcdist.runs import rank_files
 from hpcdist.runs.run import Run
 from hpcdist.submission.plan import plan_run
 from hpcdist.submission.submit import write_spec
@@ -58,11 +57,6 @@ def start_script(forking, folder, script, *arguments, environment):
     order = json.dumps([argv, environment])
     forking.stdin.write(os.fsencode(f"{folder}\tscript\t{order}\0"))
     forking.stdin.flush()
-
-
-def have_a_folder_for_each_number():
-    """A change: files of ranks are in folders as those of thousands of ranks are."""
-    rank_files.NUMBERS_PER_FOLDER = 1
 
 
 def wait_briefly_at_the_end():

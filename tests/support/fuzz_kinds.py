@@ -116,11 +116,11 @@ def _events(rank: int) -> bytes:
 
 
 def _usage() -> bytes:
-    spread = {"mean": 1.0, "min": 0.5, "max": 2.0}
+    spread = {"mean": 1.0, "max": 2.0}
     gpu = {"uuid": "GPU-1", "name": "x", "memory_bytes": 10**10}
     begin = {"event": "node", "begin_s": 1.7e9, "node": 0, "host": "a", "num_cpus": 2.0}
     window = {"event": "usage", "time_s": 1.7e9 + 5, "wall_s": 5.0, "samples": 5}
-    window |= {"cpus_busy": spread, "memory_bytes": spread, "gpus": [{"utilization": spread}]}
+    window |= {"cpus_busy": spread, "gpus": [{"utilization": spread}]}
     events = [begin | {"gpus": [gpu]}, window, window | {"time_s": 1.7e9 + 10}]
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
@@ -379,19 +379,18 @@ def profile(folder: Path) -> list[Sample]:
 
 
 def cache(folder: Path) -> list[Sample]:
-    from hpcdist.summary.read.cache import Fingerprint, SummaryCache
+    from hpcdist.summary.read.cache import Fingerprint, read_kept, write_kept
 
     run = Run(folder / "runs" / "a")
     run.path.mkdir(parents=True)
-    fingerprint = Fingerprint(b"x" * 16, 10, 1.0, has_verdict=True)
+    fingerprint = Fingerprint(b"x" * 16, 10, 1.0)
     measured = msgspec.msgpack.encode({"samples_per_s": 100.0, "steps": list(range(50))})
-    SummaryCache(folder / "cache").keep([(run, fingerprint, measured)])
-    (path,) = (folder / "cache").iterdir()
-    content = path.read_bytes()
+    write_kept(run, fingerprint, measured, version="1")
+    content = run.figures_file.read_bytes()
 
     def read(content: bytes) -> bool:
-        path.write_bytes(content)
-        found = SummaryCache(folder / "cache").find(run, fingerprint)
+        run.figures_file.write_bytes(content)
+        found = read_kept(run, fingerprint, version="1")
         assert found is None or bytes(found) == measured
         return found is not None
 
@@ -399,7 +398,7 @@ def cache(folder: Path) -> list[Sample]:
 
 
 def checkpoint(folder: Path) -> list[Sample]:
-    """A sealed one, and one as older versions wrote them."""
+    """A file with its digest."""
     import torch
 
     from hpcdist.training.checkpoint import checkpoint as checkpoints
@@ -408,9 +407,6 @@ def checkpoint(folder: Path) -> list[Sample]:
     state = {"format": checkpoints.FORMAT, "model": {"w": weights}, "step": 7, "name": "ddp"}
     path = folder / "step-000007.pt"
     checkpoints.write(path, state)
-    sealed = path.read_bytes()
-    older = io.BytesIO()
-    torch.save(state, older)
 
     def read(content: bytes) -> bool:
         path.write_bytes(content)
@@ -424,7 +420,7 @@ def checkpoint(folder: Path) -> list[Sample]:
         assert (loaded["step"], loaded["name"]) == (7, "ddp")
         return True
 
-    return [Sample(sealed, read), Sample(older.getvalue(), read)]
+    return [Sample(path.read_bytes(), read)]
 
 
 # Data.

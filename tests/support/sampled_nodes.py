@@ -13,8 +13,7 @@ from hpcdist.agent.usage import GpuFacts, NodeBegin, Sample, Windows, to_fields
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
-_OF_GPU = ("utilization", "memory_bytes", "power_w", "temperature_c", "throttled")
-_NODE_BYTES = 64 * 10**9
+_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
 
@@ -50,9 +49,6 @@ def _sample(draw: random.Random, num_gpus: int) -> Sample:
         length_s=draw.uniform(0.5, 3),
         node={
             "cpus_busy": busy,
-            "node_cpus_busy": busy + draw.random(),
-            "memory_bytes": draw.randrange(10**9, 10**10),
-            "cpu_energy_j": draw.uniform(10, 300),
         },
         gpus=[_gpu_sample(draw, has_power=index < num_gpus - 1) for index in range(num_gpus)],
     )
@@ -63,7 +59,6 @@ def _gpu_sample(draw: random.Random, *, has_power: bool) -> dict[str, float]:
     return {
         "utilization": draw.random(),
         "memory_bytes": draw.randrange(10**9, _GPU_BYTES),
-        "temperature_c": draw.randrange(30, 90),
         "throttled": draw.randrange(2),
         **(power if has_power else {}),
     }
@@ -79,7 +74,6 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
             host=f"host{one.node}",
             cpus=list(range(_NUM_CPUS)),
             num_cpus=_NUM_CPUS,
-            memory_bytes=_NODE_BYTES,
         )
         events.write("node", **to_fields(begin))
         facts = [
@@ -115,17 +109,12 @@ def expected_usage(sampled: Sequence[SampledNode]) -> dict[str, Any]:
     return {
         "sampled_s": max(math.fsum(one.length_s for one in own) for own in of_node.values()),
         "gpu_utilization": _of_all(of_node, "utilization"),
-        "max_gpu_utilization": _largest(gpus, "utilization"),
         "max_gpu_memory_bytes": fullest,
         "gpu_memory_bytes": _GPU_BYTES if gpus else None,
         "gpu_power_w": _of_all(of_node, "power_w"),
         "energy_j": math.fsum(gpu["energy_j"] or 0 for gpu in gpus) if gpus else None,
-        "cpu_energy_j": math.fsum(
-            one.node["cpu_energy_j"] for own in of_node.values() for one in own
-        ),
         "cpus_busy": sum(node["cpus_busy"] for node in nodes),
         "num_cpus": _NUM_CPUS * len(nodes),
-        "max_memory_bytes": _largest(nodes, "max_memory_bytes"),
         "nodes": nodes,
         "gpus": gpus,
     }
@@ -138,10 +127,6 @@ def _node(node: int, samples: Sequence[Sample]) -> dict[str, Any]:
         "host": f"host{node}",
         "num_cpus": _NUM_CPUS,
         "cpus_busy": _mean(own, "cpus_busy"),
-        "max_cpus_busy": max(found["cpus_busy"] for _, found in own),
-        "max_memory_bytes": max(found["memory_bytes"] for _, found in own),
-        "memory_bytes": _NODE_BYTES,
-        "node_cpus_busy": _mean(own, "node_cpus_busy"),
     }
 
 
@@ -160,9 +145,7 @@ def _gpu(node: int, index: int, samples: Sequence[Sample]) -> dict[str, Any]:
         "max_memory_bytes": most["memory_bytes"],
         "memory_bytes": _GPU_BYTES,
         "power_w": _mean(own, "power_w"),
-        "max_power_w": most["power_w"],
         "energy_j": math.fsum(energies_j) if energies_j else None,
-        "max_temperature_c": most["temperature_c"],
         "throttled": _mean(own, "throttled"),
     }
 

@@ -441,10 +441,10 @@ def _write_rank(history: History, attempt: Attempt, rank: RankHistory, run: Run)
 def _write_beginning(
     history: History, attempt: Attempt, rank: RankHistory, events: EventWriter
 ) -> None:
-    newer = {"schema": SCHEMA_VERSION + 1, "colour": "blue"}
     events.write(
         "start",
-        **(newer if attempt.lines_of_others else {"schema": SCHEMA_VERSION}),
+        schema=SCHEMA_VERSION,
+        **({"colour": "blue"} if attempt.lines_of_others else {}),
         rank=rank.rank,
         node=rank.node,
         host=f"host{rank.node}",

@@ -115,40 +115,26 @@ def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path, damage):
         assert checkpoint.newest_intact([path], _pass_over) is None
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_an_older_checkpoint_without_a_digest_loads_as_it_was_or_is_passed_over(tmp_path, damage):
-    path, whole = _saved(tmp_path)
-    path.write_bytes(_unsealed(whole))
-    assert checkpoint.newest_intact([path], _pass_over) == path
-    for mutated in _mutations(_unsealed(whole), damage):
-        path.write_bytes(mutated)
-        if checkpoint.newest_intact([path], _pass_over) is not None:
-            # A bit in the padding between entries changes nothing that is read.
-            assert checkpoint.load(path)["weights"].equal(_few()["weights"])
-
-
 def test_a_damaged_attribute_that_has_torch_load_memory_as_it_lies_is_found(tmp_path):
     path, whole = _saved(tmp_path)
     with zipfile.ZipFile(path) as archive:
         first = archive.getinfo("archive/data.pkl")
     entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
     assert first.external_attr == 0
-    for content in (whole, _unsealed(whole)):
-        as_folder = bytearray(content)
-        as_folder[entry + 38] ^= 0x10  # MS-DOS: the entry is a folder, of which nothing is read
-        path.write_bytes(as_folder)
-        assert not checkpoint_files.is_intact(path)
+    as_folder = bytearray(whole)
+    as_folder[entry + 38] ^= 0x10  # MS-DOS: the entry is a folder, of which nothing is read
+    path.write_bytes(as_folder)
+    assert not checkpoint_files.is_intact(path)
 
 
-def test_one_that_torch_refuses_is_passed_over_with_its_reason(tmp_path):
+def test_one_without_a_digest_is_passed_over(tmp_path):
     path = tmp_path / checkpoint_files.file_name(2)
     before = tmp_path / checkpoint_files.file_name(1)
     checkpoint.save(before, _few(), is_current=_yes)
-    torch.save(_RunsCode(), path)
-    reasons = []
-    newest = checkpoint.newest_intact([path, before], lambda *passed: reasons.append(passed))
-    assert newest == before
-    assert [(which, reason[:16]) for which, reason in reasons] == [(path, "cannot be loaded")]
+    torch.save(_few(), path)
+    passed = []
+    assert checkpoint.newest_intact([path, before], passed.append) == before
+    assert passed == [path]
 
 
 def test_programs_that_know_of_no_digest_read_a_checkpoint(tmp_path):
@@ -158,7 +144,6 @@ def test_programs_that_know_of_no_digest_read_a_checkpoint(tmp_path):
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.comment.startswith(b"hpcdist sha256 ")
-    assert checkpoint_files.is_sealed(path)
     assert archive.comment == f"hpcdist sha256 {_sha256(_unsealed(whole))}".encode()
 
 
@@ -218,8 +203,8 @@ def test_a_file_that_is_no_checkpoint_is_passed_over(tmp_path, content):
     bad.write_bytes(whole[: len(whole) // 2] if content is None else content)
     passed_over = []
     candidates = checkpoint_files.list_checkpoints(tmp_path)
-    assert checkpoint.newest_intact(candidates, lambda *each: passed_over.append(each)) == good
-    assert passed_over == [(bad, "is damaged")]
+    assert checkpoint.newest_intact(candidates, passed_over.append) == good
+    assert passed_over == [bad]
 
 
 def test_a_foreign_checkpoint_is_refused_and_runs_no_code(tmp_path):

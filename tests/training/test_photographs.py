@@ -53,20 +53,6 @@ def test_ways_to_load_that_change_no_pixel_change_no_weight(
     assert other.state()["identity"] == plain.state()["identity"]
 
 
-def test_whole_batches_are_changed_where_the_model_is(train_ranks, make_job, photographs):
-    def job(max_steps, **checkpoint):
-        data = {**photographs, "device_transform": True}
-        keys = {**SECTIONS["train"], "max_steps": max_steps}
-        return make_job(data=data, train=keys, checkpoint=checkpoint)
-
-    whole = train_ranks(job(7), WORLD)
-    assert whole.exit_codes == [0, 0], whole.log()
-    assert whole.events("setup")[0]["transform_on"] == "device"
-    [note] = [event["message"] for event in whole.events("note")]
-    assert note.startswith("data.device_transform is true: images are transformed on cpu")
-    assert_goes_on(train_ranks, job, whole)
-
-
 def assert_goes_on(train_ranks, job, whole):
     """In the middle of an epoch, to the weights of one that never stopped."""
     begun = train_ranks(job(3, every_steps=3), WORLD)
@@ -75,30 +61,6 @@ def assert_goes_on(train_ranks, job, whole):
     [resume] = going_on.events("resume")
     assert resume["exact"]
     assert same_weights(going_on, whole)
-
-
-def test_a_resume_tells_that_images_are_now_changed_on_the_device(
-    train_ranks, make_job, photographs
-):
-    begun = train_ranks(
-        make_job(
-            data=photographs,
-            train={**SECTIONS["train"], "max_steps": 2},
-            checkpoint={"every_steps": 2},
-        ),
-        WORLD,
-    )
-    going_on = train_ranks(
-        make_job(
-            data={**photographs, "device_transform": True},
-            train={**SECTIONS["train"], "max_steps": 3},
-            checkpoint={"resume": str(begun.checkpoints()[0])},
-        ),
-        WORLD,
-    )
-    assert going_on.exit_codes == [0, 0], going_on.log()
-    assert not going_on.events("resume")[0]["exact"]
-    assert "data.device_transform None, now True" in going_on.log()
 
 
 def test_both_trainers_take_the_same_pixels_and_go_on_in_the_middle_of_an_epoch(
@@ -150,11 +112,6 @@ def test_a_data_set_in_memory_can_be_changed_image_by_image(train_ranks, make_jo
     again = train_ranks(make_job(**sections), 1)
     assert again.exit_codes == [0], again.log()
     assert same_weights(again, alone)
-    sections["data"] |= {"device_transform": True}
-    at_once = train_ranks(make_job(**sections), 1)
-    assert at_once.exit_codes == [0], at_once.log()
-    assert at_once.events("setup")[0]["transform_on"] == "device"
-    assert not same_weights(at_once, alone)  # it draws otherwise
     sections["data"] |= {"transform": "none"}
     assert not same_weights(train_ranks(make_job(**sections), 1), alone)
 

@@ -319,12 +319,8 @@ def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_larges
         ({"data": {"name": "mnist", "root": "/nowhere"}}, "data.root is '/nowhere'"),
         ({"data": {"name": "imagenet"}}, "data.name is 'imagenet'"),
         ({"checkpoint": {"resume": "/nowhere"}}, "checkpoint.resume is '/nowhere'"),
-        (
-            {"data": {"transform": ["AutoAugment"], "device_transform": True}},
-            "data.device_transform is true, but data.transform has AutoAugment",
-        ),
     ],
-    ids=["root-unset", "root-missing", "data-unknown", "resume-missing", "not-for-batches"],
+    ids=["root-unset", "root-missing", "data-unknown", "resume-missing"],
 )
 def test_what_is_missing_is_named_with_its_key_and_value(sections, said):
     with pytest.raises(JobError) as error:

@@ -6,6 +6,8 @@ before the death of its peer is seen. Of the others, the earliest is the cause.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +18,7 @@ from hpcdist.agent.outcome.disk import is_about_full_disk
 from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of
+from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.runs.rank_files import log_place
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
@@ -185,7 +188,11 @@ def decide(
     else:
         kind = "exit" if first.exception is None else "exception"
     sentence = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
-    reasons = (first.full_disk, None if first.out_of_memory else first.lost_worker)
+    reasons = (
+        first.full_disk,
+        None if first.out_of_memory else first.lost_worker,
+        MORE_DESCRIPTORS if os.strerror(errno.EMFILE) in (first.message or "") else None,
+    )
     sentence += "".join(f"; {reason}" for reason in reasons if reason)
     early = [end.rank for end in ends if not is_failure(end)]
     if early and not causes:
@@ -227,11 +234,9 @@ def verdict_on(
         exit_code=first.exit_code,
         signal=first.signal,
         exception=first.exception,
-        exception_message=first.message,
         traceback=first.traceback,
         step=first.step,
         victims=sorted(victims),
-        also_failed=sorted(also_failed),
         time_s=first.time_s,
     )
 

@@ -123,16 +123,14 @@ class QuietRun:
         if self._hang is not None:
             return
         quiet_s = min(self._nodes.values())
-        now_s = self.unix_now()
-        clock = time.strftime("%H:%M:%S", time.localtime(now_s - quiet_s))
+        clock = time.strftime("%H:%M:%S", time.localtime(self.unix_now() - quiet_s))
         silence = f"no rank has worked since {clock}"
         found = describe_hang(reports, self.world_size, ends, silence=silence)
         self._hang = Hang(
             attempt=self.attempt,
             message=found.sentence,
             rank=found.first.rank,
-            since_s=now_s - quiet_s,
-            time_s=now_s,
+            time_s=self.unix_now(),
         )
         self.note(self._hang)
 

@@ -33,11 +33,10 @@ class SizeFigures(Struct, frozen=True, kw_only=True):
     """All-reduces of one size; times are those of the slowest rank."""
 
     bytes: Count = 0
-    """0 where an older version wrote the event, without a size."""
     iterations: Count = 0
     mean_time_s: Seconds = 0.0
     blocks: Count = 0
-    """Blocks of iterations in a row that the sd is over; 0 where an older version measured."""
+    """Blocks of iterations in a row that the sd is over."""
     sd_time_s: Seconds | None = None
     """Standard deviation of the blocks' mean times."""
     median_time_s: Seconds = 0.0

@@ -343,11 +343,6 @@ def _would_help(
         yield "decoder", _LESS_DECODING[setting.decoder]
     if name == "transform":
         yield "", f"Cheaper transforms would help: without any, {most('transform')}."
-        if setting.device_transform is not True:
-            on_gpus = (
-                "data.device_transform=true does them on the GPU, which supports most of them."
-            )
-            yield "device_transform", on_gpus
     if name in {"collate", "hand_over"} and setting.handover == "float32":
         yield "handover", "data.handover=uint8 hands over a quarter of the bytes."
 

@@ -50,7 +50,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     root: str | None = None
     transform: str = "none"
     """In words: the name of a preset, or the transforms one after the other."""
-    device_transform: str | bool = "auto"
     decoder: str = "exact"
     reads: int | None = None
     cache: str | bool = "auto"
@@ -84,8 +83,7 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
     threads: PositiveCount | None = None
-    """CPU threads of each process that makes batches: a worker, or the rank without workers; older
-    runs lack this."""
+    """CPU threads of each process that makes batches: a worker, or the rank without workers."""
     repeats: PositiveCount
     """Passes that were timed, after the first ones."""
     batches: PositiveCount
@@ -96,7 +94,7 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     """Deviation of the passes' times per batch; None where there was one pass."""
     min_time_s: Seconds
     p25_time_s: Seconds | None = None
-    """A quarter of the passes took no longer; older runs lack this and the next two."""
+    """A quarter of the passes took no longer."""
     median_time_s: Seconds | None = None
     p75_time_s: Seconds | None = None
     images_per_s: PerSecond

@@ -26,7 +26,6 @@ from hpcdist.bench.benchmark import (
     NumberedResult,
     draw_spreads,
     spread,
-    spread_words,
 )
 from hpcdist.bench.dataload.conclusion import conclude, shortened, work_s
 from hpcdist.bench.dataload.figures import (
@@ -205,7 +204,6 @@ def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figu
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(max(6.0, 3.6 * columns), 3.1 * rows + 0.8)
     all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    words = spread_words(cells)
     for index, (axes, (heading, series)) in enumerate(
         zip(all_axes.flat, panels.items(), strict=False)
     ):
@@ -215,7 +213,7 @@ def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figu
         middles = [each.middle_s * 1e3 for each in spreads]
         tip_points(axes, workers, middles, [_cell_in_words(cell) for cell in series], runs)
         counts_axis(axes, sorted(workers))
-        y = f"time per batch (ms),\n{words}" if index % columns == 0 else ""
+        y = "time per batch (ms),\nmedian and quartiles" if index % columns == 0 else ""
         finish(axes, x="workers per rank", y=y)
         axes.set_title(textwrap.fill(heading, _LABEL_WIDTH), fontsize="medium")
     for axes in all_axes.flat[len(panels) :]:

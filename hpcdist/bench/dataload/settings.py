@@ -11,7 +11,6 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.bench.dataload.figures import OF_WORKERS, Setting, in_job
 from hpcdist.data.catalog import check_data, find_data_set
-from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 from hpcdist.training.model.checks import check_model_name
@@ -34,7 +33,7 @@ _SHARED = tuple(
 
 _USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
-_MAY_BE_IDLE = (*OF_WORKERS, *_OF_FILES, "device_transform", "pin_memory")
+_MAY_BE_IDLE = (*OF_WORKERS, *_OF_FILES, "pin_memory")
 """Keys whose values do not always differ."""
 
 
@@ -44,7 +43,6 @@ def combine(data: LoadedData, *, in_memory: bool, device: str | None = None) -> 
 
     Until the ranks' `device` is known, what differs on some devices counts as different.
     """
-    from hpcdist.data.images.device_transforms import divide
     from hpcdist.data.images.transforms import is_unchanged
 
     has_workers = any(several(data, "workers"))
@@ -59,8 +57,6 @@ def combine(data: LoadedData, *, in_memory: bool, device: str | None = None) -> 
         without_effect = [
             *(() if chosen["workers"] else OF_WORKERS),
             *(_OF_FILES if in_memory else ()),
-            # Nothing is left to be done to whole batches.
-            *(() if divide(chosen["transform"]).rest else ("device_transform",)),
             *(("pin_memory",) if is_pin_idle else ()),
         ]
         chosen |= {key: _USUAL[key] for key in without_effect}
@@ -128,8 +124,6 @@ def check_dataload(job: DataloadJob) -> None:
         )
     for data in {data.root: data for data in combinations.values()}.values():
         check_data(data)
-    for data in combinations.values():
-        check_device_transform(data)
     for transform in several(job.data, "transform"):
         check_transform(transform)
 

@@ -23,7 +23,6 @@ from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import BatchSource, make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
-from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
 from hpcdist.job.spec import Data
@@ -75,7 +74,7 @@ class Source:
                 return _image_stages(self._samples, indices, alive)
         chosen, samples = indices[:_IMAGES], self._samples
         if isinstance(samples, PixelSamples):  # in memory, and changed
-            channels, height, width = samples.filled_shape
+            channels, height, width = samples.shape
             pixels = np.empty((len(chosen), height, width, channels), np.uint8)
             fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
             return {"transform": fill_s / len(chosen)}
@@ -114,10 +113,9 @@ class Source:
 class Sources:
     """Lists or loads data once for all ways of loading that share them."""
 
-    def __init__(self, seed: int, device: str, report_bad: Callable[[BadFile], None]) -> None:
+    def __init__(self, seed: int, report_bad: Callable[[BadFile], None]) -> None:
         """`report_bad` is called for each file that is no image, once."""
         self._seed = seed
-        self._device = device
         self._report_bad = report_bad
         self._reported: set[str] = set()
         self._found: dict[Any, Any] = {}
@@ -125,12 +123,11 @@ class Sources:
     def source(self, data: Data) -> Source:
         """Return the source for one way of loading."""
         parts = self._once(data.root, lambda: find_images(data))
-        on_device = is_on_device(data, self._device)
         if parts is not None:
-            samples = ImageSamples(parts.train, data, self._seed, on_device=on_device)
+            samples = ImageSamples(parts.train, data, self._seed)
             return Source(data, samples, len(parts.train.classes), self._report_once)
-        key = (data.root, repr(data.transform), on_device)
-        data_set = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
+        key = (data.root, repr(data.transform))
+        data_set = self._once(key, lambda: load_data(data, seed=self._seed))
         return Source(data, data_set.train, data_set.num_classes, self._report_once)
 
     def _once(self, key: Any, find: Callable[[], Any]) -> Any:

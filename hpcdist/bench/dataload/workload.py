@@ -107,7 +107,7 @@ class _DataloadRank(BenchmarkRank):
         super().__init__(context)
         self._job = job
         self._combinations = combine_job(job, context.device)
-        self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
+        self._sources = Sources(job.dataload.seed, BadFileNotes(context))
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
         self._places: list[Place] = self.gather(

@@ -54,7 +54,7 @@ class InferenceCell(Struct, frozen=True, kw_only=True):
     sd_time_s: Seconds | None = None
     min_time_s: Seconds | None = None
     p25_time_s: Seconds | None = None
-    """A quarter of the calls took no longer; older runs lack this and the next two."""
+    """A quarter of the calls took no longer."""
     median_time_s: Seconds | None = None
     p75_time_s: Seconds | None = None
     images_per_s: PerSecond | None = None

@@ -24,7 +24,6 @@ from hpcdist.bench.benchmark import (
     draw_spreads,
     rate_measure,
     spread,
-    spread_words,
     three_digits,
 )
 from hpcdist.bench.inference.figures import (
@@ -151,13 +150,12 @@ def make_figure(cells: Sequence[InferenceCell], runs: Sequence[int] = ()) -> Fig
         for axes, spreads, per in ((time_axes, times, 1e-3), (rate_axes, rates, 1.0)):
             draw_spreads(axes, xs, spreads, per, **style)
             tip_points(axes, xs, [each.middle_s / per for each in spreads], texts, runs)
-    words = spread_words(all_timed)
     for axes, what in ((time_axes, "time per batch (ms)"), (rate_axes, "images/s")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
         counts_axis(axes, sorted({cell.batch_size for cell in cells}))
-        finish(axes, x="images per batch, over all devices", y=f"{what}, {words}")
+        finish(axes, x="images per batch, over all devices", y=f"{what}, median and quartiles")
     shared_legend(figure, [time_axes])
     return figure
 

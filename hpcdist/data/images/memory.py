@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
 
-from hpcdist.data.images.device_transforms import Shape
+from hpcdist.data.arrays import Shape
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.job.spec import Data
 from hpcdist.machine.memory import free_bytes

@@ -85,7 +85,7 @@ def _fill(
     """Return the pixels of samples, and why some have none."""
     import numpy as np
 
-    channels, height, width = samples.filled_shape
+    channels, height, width = samples.shape
     pixels = np.empty((len(indices), height, width, channels), np.uint8)
     bad = samples.fill(pixels, indices, epoch=0)
     return pixels, {file.index: str(file) for _, file in bad}

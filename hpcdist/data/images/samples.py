@@ -14,14 +14,13 @@ from torch import Tensor
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.text import one_line
-from hpcdist.data.arrays import IGNORED_LABEL, Normalization, Pixels, Samples, ToUnitRange
+from hpcdist.data.arrays import IGNORED_LABEL, Normalization, Pixels, Samples, Shape, ToUnitRange
 from hpcdist.data.images.decoding import (
     UnreadableImageError,
     explain_unread,
     make_decoder,
     no_warnings,
 )
-from hpcdist.data.images.device_transforms import BatchTransform, Division, Shape, divide
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
 from hpcdist.data.splits import ImageFiles
@@ -53,12 +52,10 @@ class BadFile:
 
 
 class _Filled(ABC):
-    """Samples whose images the CPUs fill in; something may be left to be done to whole batches."""
+    """Samples whose images the CPUs fill in."""
 
-    filled_shape: Shape
-    """(channels, height, width) of each image as `fill` writes it."""
-    for_batches: BatchTransform | None
-    """The transforms that are left to whole batches; None: there are none."""
+    shape: Shape
+    """(channels, height, width) of each image, after data.transform."""
 
     def __init__(
         self,
@@ -66,67 +63,42 @@ class _Filled(ABC):
         normalization: Normalization,
         data: Data,
         seed: int,
-        *,
-        on_device: bool,
     ) -> None:
-        """`labels`: int64, [samples]. `seed`: train.seed. `on_device`: what of data.transform draws
-        by lot is left to be done to whole batches."""
+        """`labels`: int64, [samples]. `seed`: train.seed."""
         self.labels = labels
         self.normalization = normalization
         self._seed = seed
-        self._division = divide(data.transform) if on_device else Division(data.transform, ())
-        self._transform = build_transform(self._division.before)
-
-    def _set_shape(self, filled_shape: Shape) -> None:
-        self.filled_shape = filled_shape
-        rest = self._division.rest
-        self.for_batches = BatchTransform(rest, filled_shape) if rest else None
+        self._transform = build_transform(data.transform)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def shape(self) -> Shape:
-        """(channels, height, width) of each image, after data.transform."""
-        return self.filled_shape if self.for_batches is None else self.for_batches.shape
-
     def probe(self, number: int) -> Samples:
         """Return the first samples that can be had, normalised, to try a model with."""
         batch = self.batch(range(min(number, len(self))), epoch=0)
-        return Samples(images=self.normalization(self.finished(batch)), labels=batch.labels)
+        return Samples(images=self.normalization(batch.images), labels=batch.labels)
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
         """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
         width]; in memory the channels come last."""
-        channels, height, width = self.filled_shape
+        channels, height, width = self.shape
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
-        return self.as_batch(pixels, indices, epoch, self.fill(pixels, indices, epoch))
+        return self.as_batch(pixels, indices, self.fill(pixels, indices, epoch))
 
     def as_batch(
         self,
         pixels: NDArray[np.uint8 | np.float32],
         indices: Sequence[int],
-        epoch: int,
         bad: Sequence[tuple[int, BadFile]],
     ) -> Samples:
         """Return pixels that are filled in; the label of a bad file is IGNORED_LABEL."""
         labels = self.labels[torch.as_tensor(indices)]
         for position, _ in bad:
             labels[position] = IGNORED_LABEL
-        seed = None
-        if self.for_batches is not None:
-            seed = sample_seed(self._seed, epoch, indices[0])  # no other batch begins with it
-        return Samples(images=channels_first(pixels), labels=labels, transform_seed=seed)
-
-    def finished(self, batch: Samples) -> Tensor:
-        """Return the batch's images, with what is left to be done to them."""
-        if self.for_batches is None or batch.transform_seed is None:
-            return batch.images
-        return self.for_batches.apply(batch.images, seed=batch.transform_seed)
+        return Samples(images=channels_first(pixels), labels=labels)
 
     def transform(self, image: Picture, index: int, epoch: int) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] that data.transform, or what of it comes before the
-        hand-over, makes of a picture.
+        """The pixels [height, width, channels] that data.transform makes of a picture.
 
         UnreadableImageError where it can make none, as of one that is smaller than a crop;
         HpcdistError where they do not fit into a batch.
@@ -141,19 +113,15 @@ class _Filled(ABC):
                 f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
             ) from error
         height, width = pixels.shape[:2]
-        _, usual_height, usual_width = self.filled_shape
+        _, usual_height, usual_width = self.shape
         if (height, width) == (usual_height, usual_width):
             return pixels
         resize = f"{{Resize: {{size: [{usual_height}, {usual_width}]}}}}"
-        part = "data.transform"
-        remedy = f"end it with a transform that gives one size, such as {resize}"
-        if self.for_batches is not None:
-            part = "the beginning of data.transform"
-            remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
         raise HpcdistError(
-            f"{part} makes {width} x {height} pixels of {self.path(index)}, and {usual_width} x "
-            f"{usual_height} of another image: all images of a batch must have one size",
-            hint=f"{remedy}, or set data.size",
+            f"data.transform makes {width} x {height} pixels of {self.path(index)}, and "
+            f"{usual_width} x {usual_height} of another image: all images of a batch must have one "
+            "size",
+            hint=f"end it with a transform that gives one size, such as {resize}, or set data.size",
         )
 
     @abstractmethod
@@ -181,11 +149,10 @@ class ImageSamples(_Filled):
         seed: int,
         *,
         shape: Shape | None = None,
-        on_device: bool = False,
     ) -> None:
         """`shape`: of the images; None: that of data.size, data.transform, or the first image."""
         labels = torch.tensor(files.labels, dtype=torch.int64)
-        super().__init__(labels, ToUnitRange(), data, seed, on_device=on_device)
+        super().__init__(labels, ToUnitRange(), data, seed)
         self.files = files
         self._refuse = data.bad_files == "refuse"
         self._root = str(files.root)
@@ -196,9 +163,9 @@ class ImageSamples(_Filled):
         _, height, width = self.decoded_shape
         if self._transform:  # grayscale has the same value in each channel
             _, height, width = self._transform.try_on(Image.new("RGB", self._size))
-        self._set_shape((_CHANNELS, height, width))
+        self.shape = _CHANNELS, height, width
         # Where each image is cut or scaled to one size, that is done to the image as it is.
-        is_free = not data.size and self.filled_shape[1:] != self.decoded_shape[1:]
+        is_free = not data.size and self.shape[1:] != self.decoded_shape[1:]
         self._decoder = make_decoder(data.decoder, None if is_free else self._size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
@@ -290,12 +257,10 @@ class ImageSamples(_Filled):
 class PixelSamples(_Filled):
     """The images of a data set in memory, to which a transform is applied one by one."""
 
-    def __init__(
-        self, pixels: Pixels, labels: Tensor, data: Data, seed: int, *, on_device: bool = False
-    ) -> None:
-        super().__init__(labels, pixels.standardization, data, seed, on_device=on_device)
+    def __init__(self, pixels: Pixels, labels: Tensor, data: Data, seed: int) -> None:
+        super().__init__(labels, pixels.standardization, data, seed)
         self._images = pixels.images.numpy()
-        self._set_shape(self._transform.try_on(Image.fromarray(self._images[0])))
+        self.shape = self._transform.try_on(Image.fromarray(self._images[0]))
         channels = pixels.standardization.mean.shape[1]
         if self.shape[0] != channels:
             raise HpcdistError(

@@ -25,7 +25,6 @@ from hpcdist.base.text import number_of, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import slug
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.schedulers.base import LineMeaning, Target
 from hpcdist.schedulers.request import limit_line, product, time_limit_min
 
@@ -119,7 +118,6 @@ def _command(cluster: ClusterProfile, target: Target) -> str:
             "here=$PWD",
             *cluster.setup,
             'cd "$here" || exit 1',
-            f'echo "{PLACEHOLDER}  {ARCHIVE}" | sha256sum --check --quiet - || exit 1',
             f"tar -xzf {ARCHIVE} || exit 1",
             f"export PYTHONPATH={_python_path(target)}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"exec {python} -u -m hpcdist.schedulers.azure.start {output}",
@@ -173,7 +171,6 @@ LINE_MEANINGS = (
     LineMeaning("command:", "bash that every node executes."),
     LineMeaning("here=", "The folder that Azure has brought."),
     LineMeaning("cd ", "Back there, wherever the profile's lines have gone."),
-    LineMeaning("echo ", "What was brought must be what was uploaded."),
     LineMeaning("tar ", "Unpacks it."),
     LineMeaning(
         "export PYTHONPATH=", "hpcdist, and folders of the snapshot, are imported from there."

@@ -18,12 +18,10 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.fetching import fetch
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER, digest_of
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.schedulers.azure import jobs
 from hpcdist.schedulers.azure.node import AzureNode
 from hpcdist.schedulers.azure.request import (
-    ARCHIVE,
     CODE,
     LINE_MEANINGS,
     check_profile,
@@ -93,8 +91,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
         snapshot = Path(target.own_folders[-1]) if target.own_folders else None
         size = write_code(run, target.folder, snapshot)
         file = target.folder / _JOB_FILE
-        seal = digest_of(target.folder / CODE / ARCHIVE)
-        files.write_whole(file, script.replace(PLACEHOLDER, seal))
+        files.write_whole(file, script)
         said = jobs.create(azure, file, name)
         shutil.rmtree(target.folder / CODE, ignore_errors=True)
         note_jobs(

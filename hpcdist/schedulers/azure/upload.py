@@ -1,7 +1,7 @@
 """The upload of a job to Azure: one archive with hpcdist, the run's files and the snapshot.
 
 One archive, for Azure keeps single files as blobs, which have no permissions and no links, and
-thousands of them take minutes. The job has its digest, and each node checks that first.
+thousands of them take minutes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import format_ranges, number_of
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine import descriptors
 from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus
@@ -33,7 +32,6 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     """
     _check_memory(job.resources.nodes, job.ranks_per_node)
     _check_ports(job)
-    _check_descriptors(job)
     gpus = [] if job.launch.device == "cpu" else list_gpus()
     if gpus:
         launch = _on_gpus(job, [gpu for gpu in gpus if gpu.uuid not in busy_gpus])
@@ -136,17 +134,6 @@ def _check_memory(nodes: int, ranks_per_node: int) -> None:
             f"machine: they need at least {needed / 1e9:.0f} GB of memory, "
             f"{available / 1e9:.0f} GB are free",
             hint="ask for fewer with --nodes and --gpus",
-        )
-
-
-def _check_descriptors(job: JobSpec) -> None:
-    nodes, ranks = job.resources.nodes, job.resources.nodes * job.ranks_per_node
-    needs = descriptors.needs_of_node_0(nodes, ranks)
-    if (sentence := descriptors.shortage(needs, descriptors.hard_limit())) is not None:
-        asked = f"{nodes} nodes x {job.ranks_per_node} gpus are {ranks} ranks on this machine"
-        raise JobError(
-            f"{asked}: {sentence}",
-            hint="ask for fewer with --nodes and --gpus, or raise the limit",
         )
 
 

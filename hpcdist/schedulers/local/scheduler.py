@@ -34,7 +34,6 @@ from hpcdist.machine.process import (
     works_in,
 )
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers.base import (
@@ -98,12 +97,11 @@ class LocalScheduler(Scheduler):
         (run,) = runs
         started: list[ProcessId] = []
 
-        def start(seal: str) -> str:
-            sealed = script.replace(PLACEHOLDER, seal)
-            files.write_whole(target.script_file, sealed)
+        def start() -> str:
+            files.write_whole(target.script_file, script)
             # Not by its path, where others of a project's group could exchange it at this moment.
             process = start_local_controller(
-                shlex.join(["/bin/bash", "-c", sealed]),
+                shlex.join(["/bin/bash", "-c", script]),
                 target.submitit_folder,
                 num_tasks=job.resources.nodes,
                 log=run.submitit_folder / "controller.log",

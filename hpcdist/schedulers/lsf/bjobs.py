@@ -4,13 +4,12 @@ states mean for runs.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-import msgspec
 
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.verdict import State
@@ -25,7 +24,6 @@ from hpcdist.schedulers.lsf.commands import (
     failure,
     lsf_lines,
 )
-from hpcdist.schedulers.lsf.forms import Form, FormMemory, next_form
 from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason, refused_hint
 
 _STATES: dict[str, tuple[State, str | None]] = {
@@ -60,9 +58,23 @@ _IS_NONE = re.compile(
     re.IGNORECASE,
 )
 """Words for jobs that are not there."""
-_BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
-_INDEX = re.compile(r"\[(\d+)\]\s")
-_FORMS = FormMemory()
+
+_FEWER = ("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time")
+_FIELDS = (
+    *(*_FEWER, "exit_code", "exit_reason", "estimated_start_time", "max_mem"),
+    *("pend_reason", "pend_time", "job_name"),
+)
+_JSON = ("-a", "-o", " ".join(_FIELDS), "-json")
+"""Options of bjobs, of the page "bjobs" of IBM Spectrum LSF 10.1."""
+_COLUMNS = (*_FEWER, "job_name")
+"""The name comes last, for it may hold the delimiter."""
+_PLAIN = ("-a", "-o", f"{' '.join(_COLUMNS)} delimiter='|'")
+"""Options for engines that know less: no JSON, and fewer fields."""
+_REFUSED = re.compile(
+    r"option|field|format|usage|syntax|unrecogni[sz]ed|unknown|invalid|illegal", re.IGNORECASE
+)
+_plain_programs: set[str] = set()
+"""Paths of bjobs that have answered to the latter alone."""
 
 
 class ListedJob(Accounting, frozen=True, kw_only=True):
@@ -126,17 +138,7 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
         return []
     if sum(len(number) + 1 for number in numbers) > LONGEST_ARGUMENTS:
         numbers = []
-    form, jobs = _ask(numbers)
-    waiting = {job.job_id for job in jobs if job.state == "PEND"}
-    if "pend_reason" in form.fields or not waiting:
-        return jobs
-    argv = ["bjobs", "-p", *(_numbers(waiting) if numbers else ())]
-    reasons = read_pending(call_lsf(argv).stdout)
-    replace = msgspec.structs.replace
-    return [
-        replace(job, pend_reason=reasons.get(job.job_id, "")) if job.job_id in waiting else job
-        for job in jobs
-    ]
+    return _ask(numbers)
 
 
 def submit_script(
@@ -171,30 +173,29 @@ def _numbers(job_ids: Iterable[str]) -> list[str]:
     return sorted(numbers, key=int)
 
 
-def _ask(numbers: Sequence[str]) -> tuple[Form, list[ListedJob]]:
-    """Ask in the form that this bjobs is known to answer, or in simpler ones until it does.
+def _ask(numbers: Sequence[str]) -> list[ListedJob]:
+    """Ask for all fields in JSON, or for less where this bjobs refuses that.
 
     An answer counts only where bjobs did not fail: an empty list may come with an error, and does
     not mean that there are no jobs.
     """
     program = str(shutil.which("bjobs"))
-    form: Form | None = _FORMS.get(program)
-    while form is not None:
-        done = call_lsf(["bjobs", *form.options, *numbers])
-        rows = form.rows(done.stdout)
+    for options in (_PLAIN,) if program in _plain_programs else (_JSON, _PLAIN):
+        done = call_lsf(["bjobs", *options, *numbers])
+        rows = (read_json if options is _JSON else read_table)(done.stdout)
         jobs = [job for row in rows or () if (job := make_job(row))]
         said = lsf_lines(done.stderr, done.stdout if rows is None else _errors(rows))
         problems = [line for line in said if not _IS_NONE.search(line)]
         if rows is not None and jobs and (done.returncode == 0 or not problems):
-            _FORMS.put(program, form)
-            return form, jobs
-        if not problems and (said or done.returncode == 0):  # nothing is learnt about the form
-            return form, []
+            if options is _PLAIN:
+                _plain_programs.add(program)
+            return jobs
+        if not problems and (said or done.returncode == 0):
+            return []
         if rows is not None:
             raise failure(done, problems)
-        form = next_form(form, "\n".join(said), has_failed=done.returncode != 0)
-        if form is None:
-            _FORMS.drop(program)
+        if done.returncode != 0 and not any(map(_REFUSED.search, said)):
+            break
     raise failure(done)
 
 
@@ -206,20 +207,31 @@ def _errors(rows: Sequence[Mapping[str, str]]) -> str:
 # Reading.
 
 
-def read_pending(text: str) -> dict[str, str]:
-    """Return the reason by job id from `bjobs -p`: a line for the job, and then its reasons.
+def read_json(text: str) -> list[dict[str, str]] | None:
+    """Return the records of an answer by fields in lower case; None where the text is no answer. An
+    unknown id has a record with the field error."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        answer = json.loads(text[start : end + 1], strict=False)
+    except ValueError:
+        return None
+    records = answer.get("RECORDS") if isinstance(answer, dict) else None
+    if not isinstance(records, list):
+        return None
+    return [
+        {key.lower(): "" if value is None else str(value) for key, value in record.items()}
+        for record in records
+        if isinstance(record, dict)
+    ]
 
-    bjobs cuts the beginning of long names, so that an element's index is always there.
-    """
-    reasons: dict[str, str] = {}
-    job_id = None
-    for line in text.splitlines():
-        if block := _BLOCK.match(line):
-            index = block[2] or next(iter(_INDEX.findall(line)), None)
-            job_id = f"{block[1]}[{index}]" if index else block[1]
-        elif job_id is not None and line.strip():
-            reasons[job_id] = f"{reasons.get(job_id, '')} {line.strip()}".strip()
-    return reasons
+
+def read_table(text: str) -> list[dict[str, str]] | None:
+    """Return the records of a table in columns; None where the text is none, as that for people."""
+    lines = [line.split("|", len(_COLUMNS) - 1) for line in text.splitlines()]
+    rows = [line for line in lines if len(line) == len(_COLUMNS)]
+    if not rows or rows[0][0].strip() != "JOBID":
+        return None
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows[1:]]
 
 
 def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob | None:

@@ -27,10 +27,9 @@ _OF_FIRST_TASK = re.compile(
 def main() -> None:
     """Start the command on all hosts, and wait: the last line of the job's script."""
     options = parse_options(sys.argv[1:], "lsf_hosts")
-    if not options.wait_for_all:
-        index = own_index()
-        end_unless_adopted(Path(options.logs), int(index or 0), own_id())
-        os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
+    index = own_index()
+    end_unless_adopted(Path(options.logs), int(index or 0), own_id())
+    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
     # Source: IBM Spectrum LSF 10.1 documentation, Environment variables set for job execution.
     hosts = read_hosts(os.environ["LSB_MCPU_HOSTS"])
     code = run_on_hosts(options, Job("LSF", hosts, _OF_FIRST_TASK))

@@ -1,5 +1,5 @@
 """The request of a job to LSF: slots, GPUs, memory and the -R string as values, the #BSUB lines,
-and the batch script with one command on every host. Pure.
+and the batch script with an agent on every host. Pure.
 
 bsub's options are described at www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-bsub. bsub
 reads #BSUB lines by itself, no shell does: a value with blanks, brackets or the like stands in
@@ -391,31 +391,11 @@ def _counted_gpus(request: Request, size: str) -> str:
 # The script.
 
 
-class FunctionTasks(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks that submitit runs by itself in the place of hpcdist's agents: functions."""
-
-    folder: str
-    """Takes submitit's files; may hold %j, %A and %a, as with submitit's other executors."""
-    per_node: int
-    """Tasks on every host."""
-    python: str | None
-    """Command that starts Python, as bash reads it; None: the profile's interpreter."""
-    stderr_to_stdout: bool
-    """Both in one file; else in two."""
-
-
 def job_script(
-    job: JobSpec,
-    cluster: ClusterProfile,
-    target: Target,
-    *,
-    environment: Mapping[str, str],
-    functions: FunctionTasks | None = None,
+    job: JobSpec, cluster: ClusterProfile, target: Target, *, environment: Mapping[str, str]
 ) -> str:
-    """Return what bsub is given on its standard input: for an agent on every host, or `functions`.
-
-    `environment` are variables that libraries read as they are loaded.
-    """
+    """Return what bsub is given on its standard input; `environment` are variables that libraries
+    read as they are loaded."""
     check_folder(target, '%\\\n"', "LSF takes for a pattern, or for the end of the path")
     return render(
         "lsf.sh.j2",
@@ -425,5 +405,4 @@ def job_script(
         directives=directives(job, cluster, target),
         environment=environment,
         launcher=cluster.lsf.launcher,
-        functions=functions,
     )

@@ -14,7 +14,6 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
@@ -167,21 +166,21 @@ def _send(
     job: JobSpec, target: Target, tasks: Sequence[Task], script: str
 ) -> tuple[list[str], list[str]]:
     """Call bsub once; return the jobs' ids, and what LSF had to say."""
-    from hpcdist.schedulers.lsf.plugin import LsfJob
+    from submitit.local.local import LocalJob
+
     from hpcdist.schedulers.submitting import ScriptExecutor
 
     said: list[str] = []
 
-    def send(seal: str) -> str:
-        sealed = script.replace(PLACEHOLDER, seal)
-        files.write_whole(target.script_file, sealed)
-        job_id, lines = submit_script(sealed, target.name, environment=submission_environment())
+    def send() -> str:
+        files.write_whole(target.script_file, script)
+        job_id, lines = submit_script(script, target.name, environment=submission_environment())
         said.extend(lines)
         return job_id
 
     executor = ScriptExecutor(
         target.submitit_folder,
-        job_class=LsfJob,
+        job_class=LocalJob,
         num_tasks=job.resources.nodes,
         send=send,
         take_back=lambda ids: bkill([lsf_id(one) for one in ids]),

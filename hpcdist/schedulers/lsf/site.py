@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -34,10 +35,8 @@ _SECTION = re.compile(r"^(?:[A-Z][A-Z ]+:|SCHEDULING PARAMETERS)")
 _MAX_ARRAY_SIZE = re.compile(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)")
 _DEFAULT_QUEUES = re.compile(r"^\s*Default Queues:[ \t]*(\S.*)$", re.MULTILINE)
 _IS_DEFAULT = "This is the default queue"
-_GPU_RESOURCES = ("ngpus_excl_p", "ngpus_physical", "ngpus")
-"""Resources by which older sites count GPUs, the one to be preferred first."""
 _PARAMETER = re.compile(r"^\s*[A-Z_]{4,}\s*=", re.MULTILINE)
-_PER_TASK = re.compile(r"RESOURCE_RESERVE_PER_(?:TASK|SLOT)\s*=\s*[Yy]")
+_PER_TASK = re.compile(r"RESOURCE_RESERVE_PER_TASK\s*=\s*[Yy]")
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,14 +173,8 @@ def ask_hosts() -> list[Host]:
 def max_array_size() -> int:
     """Return MAX_JOB_ARRAY_SIZE, the highest index that an array may have; LSF's default where a
     site sets nothing, or bparams does not answer: then bsub will tell."""
-    found = _MAX_ARRAY_SIZE.search(_ask_parameters())
+    found = _MAX_ARRAY_SIZE.search(_ask("bparams", "-a"))
     return int(found[1]) if found else _DEFAULT_MAX_ARRAY_SIZE
-
-
-def _ask_parameters() -> str:
-    """Return all parameters of the batch system; older versions know -l, and not -a."""
-    said = _ask("bparams", "-a")
-    return said if _PARAMETER.search(said) else _ask("bparams", "-l")
 
 
 def check_queue(
@@ -249,13 +242,10 @@ def detect_lsf() -> Site:
     hosts = parse_hosts_table(ask("bhosts", "-w"))
     gpus: dict[str, list[str]] = {}
     notes: tuple[str, ...] = ()
-    options: dict[str, str | None] = {"mem_per": memory_is_per(_ask_parameters())}
     try:
         gpus = parse_bhosts_gpu(ask("bhosts", "-gpu", "-w"))
-    except SchedulerError as error:  # LSF before 10.1 does not know the option
+    except SchedulerError as error:
         notes = (f"the GPUs of the hosts are not known: {error.message}",)
-        if resource := gpu_resource(_ask("lsinfo")):
-            options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
     if program := missing_launcher(LsfOptions().launcher):
         notes += (
             (
@@ -277,7 +267,7 @@ def detect_lsf() -> Site:
             limits_min={queue.name: queue.run_limit_min for queue in asked},
         ),
         partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
-        lsf=msgspec.convert(options, LsfOptions),
+        lsf=LsfOptions(mem_per=memory_is_per(_ask("bparams", "-a"))),
         notes=notes,
     )
 
@@ -325,15 +315,9 @@ def make_partitions(
     )
 
 
-def memory_is_per(parameters: str) -> str:
+def memory_is_per(parameters: str) -> Literal["slot", "host", "job"]:
     """Return what rusage[mem=...] is counted per, from `bparams -a`: per host, unless a site says
-    that it is per task (or slot, as older versions call it)."""
+    that it is per task."""
     if not _PARAMETER.search(parameters):
         return LsfOptions().mem_per  # nothing is known
     return "slot" if _PER_TASK.search(parameters) else "host"
-
-
-def gpu_resource(resources: str) -> str | None:
-    """Return the resource that GPUs are counted by, from the table of lsinfo; None: none."""
-    names = {line.split()[0] for line in resources.splitlines() if line.split()}
-    return next((name for name in _GPU_RESOURCES if name in names), None)

@@ -8,7 +8,6 @@ job is 30_2.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -42,17 +41,15 @@ _REFUSED_HINT = (
     "nothing was submitted; what was asked for: hpcdist explain JOB, what the profile says: "
     "hpcdist cluster show, what the cluster has: qstat -Q"
 )
-ENVIRONMENT = "# The environment of the submission stands here."
-"""Stands in a rendered script."""
 _DIRECTIVE = re.compile(r"^#PBS (.*)$", re.MULTILINE)
-_READ = (
-    's=$(cat -- "$1" && echo x) && [ "$(printf %s "${s%x}" | sha256sum)" = "$2  -" ] || '
-    '{ echo "error: $1 is not what was submitted: nothing of it was run" >&2; exit 1; }'
+_CHECKED = (
+    'cd -P -- "$1" && [ -O . ] && [ -O script.sh ] && [ ! -L script.sh ] && '
+    '[ -z "$(find . script.sh -maxdepth 0 -perm /022)" ] && exec 9<script.sh && cd "$OLDPWD" || '
+    '{ echo "error: $1/script.sh is missing, belongs to another user, or can be written by others: '
+    'nothing of it was run" >&2; exit 1; }; exec /bin/bash -l /dev/fd/9 "${@:2}"'
 )
-"""Reads a file and checks its digest: nothing can be exchanged between."""
-_CHECKED = f'{_READ}; exec /bin/bash -l /dev/fd/9 "${{@:3}}" 9<<<"${{s%x}}"'
-"""The command that PBS keeps in the script's place; the file and its digest follow it. PBS would
-keep a script too, but ends the shell that runs one at any signal, and all of the job with it."""
+"""The command that PBS keeps in the script's place; the script's folder follows it. PBS would keep
+a script too, but ends the shell that runs one at any signal, and all of the job with it."""
 
 
 def number_of_job(job_id: str) -> str:
@@ -79,9 +76,9 @@ def array_id(job_id: str) -> str:
 # Submitting.
 
 
-def with_environment(script: str, folder: Path) -> str:
-    """Write the caller's environment into a file for this user's eyes alone, and return the script,
-    which reads it: PBS would show everybody (qstat -f) what it is given.
+def write_environment(folder: Path) -> None:
+    """Write the caller's environment into a file for this user's eyes alone, which the script
+    reads: PBS would show everybody (qstat -f) what it is given.
 
     Other jobs' and the host's own variables are left out.
     """
@@ -92,19 +89,11 @@ def with_environment(script: str, folder: Path) -> str:
     ]
     umask = os.umask(0o077)
     os.umask(umask)
-    text = "\n".join([f"umask {umask:04o}", *lines, ""])
-    file = folder / "environment.sh"
-    files.write_whole(file, text)
-    words = f"set -- {shlex.quote(str(file))} {_digest(text)}"
-    return script.replace(ENVIRONMENT, f'{words} "$@"\n{_READ}\neval "${{s%x}}"\nshift 2')
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+    files.write_whole(folder / "environment.sh", "\n".join([f"umask {umask:04o}", *lines, ""]))
 
 
 def qsub(
-    script_file: Path,
+    folder: Path,
     script: str,
     name: str,
     *,
@@ -112,14 +101,14 @@ def qsub(
     change: Callable[[str], str] = str,
     ask: Callable[[], Sequence[ListedJob]],
 ) -> tuple[str, list[str]]:
-    """Submit the script in a file as a job of this name, with its directives as `change`
-    returns them, which may be empty; return the job's id and what qsub said besides.
+    """Submit the script in a folder as a job of this name, with its directives as `change` returns
+    them, which may be empty; return the job's id and what qsub said besides.
 
     Where qsub got no answer in time, the job is looked for by its name, among those that `ask`
     returns. Raises SchedulerError.
     """
     directives = [change(one) for one in _DIRECTIVE.findall(script) if one[:3] != "-N "]
-    words = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(script_file), _digest(script), *arguments]
+    words = ["/bin/bash", "-c", _CHECKED, "hpcdist", str(folder), *arguments]
     options = [word for line in directives for word in shlex.split(line)]
     # Without -f it leaves a process for a minute, which sends what later calls submit.
     argv = ["qsub", "-f", "-N", name, *options, "--", *words]

@@ -43,7 +43,6 @@ def main() -> None:
         _OF_FIRST_TASK,
         is_launched_by_shell=False,
         tells_secrets=True,
-        task_variables=("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NODEID"),
     )
     code = run_on_hosts(options, job)
     sys.exit(int(successor.read_text()) if successor.exists() else code)

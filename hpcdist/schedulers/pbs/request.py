@@ -16,7 +16,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.base import Dependency, LineMeaning, Target
-from hpcdist.schedulers.pbs.commands import ENVIRONMENT, array_id
+from hpcdist.schedulers.pbs.commands import array_id
 from hpcdist.schedulers.request import (
     NO_MEMORY_LINE,
     asks_for_gpus,
@@ -185,7 +185,6 @@ def job_script(
         target,
         cluster,
         directives=[] if target.allocation else directives(job, cluster, target),
-        of_submission=ENVIRONMENT,
         environment=environment,
         launcher=_LAUNCHER,
         is_step=target.allocation is not None,

@@ -89,7 +89,7 @@ def _submit_anew(run: Run) -> None:
         submission = msgspec.structs.replace(submission, job_name=name)
     leave_run(submission, int(place or 0), own_id())
     job_id, _ = qsub(
-        folder / "script.sh",
+        folder,
         script,
         name,
         arguments=[place],

@@ -15,7 +15,6 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.run import Run
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import (
     Accounting,
@@ -37,7 +36,7 @@ from hpcdist.schedulers.pbs.commands import (
     pbs_id,
     qdel,
     qsub,
-    with_environment,
+    write_environment,
 )
 from hpcdist.schedulers.pbs.doctor import PbsDoctor
 from hpcdist.schedulers.pbs.hosts import own_id
@@ -188,12 +187,10 @@ class _Sent:
 
         from hpcdist.schedulers.submitting import ScriptExecutor
 
-        def send(seal: str) -> str:
-            sealed = with_environment(
-                script.replace(PLACEHOLDER, seal), self._target.submitit_folder
-            )
-            files.write_whole(self._target.script_file, sealed)
-            return self._start(sealed) if self._target.allocation else self._qsub(sealed)
+        def send() -> str:
+            write_environment(self._target.submitit_folder)
+            files.write_whole(self._target.script_file, script)
+            return self._start(script) if self._target.allocation else self._qsub(script)
 
         executor = ScriptExecutor(
             self._target.submitit_folder,
@@ -212,15 +209,15 @@ class _Sent:
         elif self.process is not None:
             signal_script(self.process, signal.SIGKILL)
 
-    def _qsub(self, sealed: str) -> str:
-        job_id, lines = qsub(self._target.script_file, sealed, self._target.name, ask=ask_jobs)
+    def _qsub(self, script: str) -> str:
+        job_id, lines = qsub(self._target.folder, script, self._target.name, ask=ask_jobs)
         self.said.extend(lines)
         return job_id.removesuffix("[]")
 
-    def _start(self, sealed: str) -> str:
+    def _start(self, script: str) -> str:
         job_id = str(self._target.allocation)
         log = self._target.submitit_folder / f"{job_id}_0_log.out"
-        self.process = start_script(sealed, log=log, environment=os.environ)
+        self.process = start_script(script, log=log, environment=os.environ)
         return job_id
 
 

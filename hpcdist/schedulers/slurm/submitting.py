@@ -14,7 +14,6 @@ from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.machine.process import ProcessId
-from hpcdist.runs.seal import PLACEHOLDER
 from hpcdist.schedulers.base import Target, Task
 from hpcdist.schedulers.jobs import NoJobNamedError, find_by_name
 from hpcdist.schedulers.slurm.directives import submission_environment
@@ -70,10 +69,10 @@ class Sbatch:
         """End what was submitted: nobody would know of it."""
         scancel(job_ids)
 
-    def send(self, seal: str) -> str:
+    def send(self) -> str:
         """Call sbatch; return the job's id. Raises SubmissionUnclearError where nobody says whether
         there is one."""
-        self._write_script(seal)
+        files.write_whole(self._target.script_file, self._script)
         try:
             return self._sbatch()
         except SchedulerError as error:
@@ -91,10 +90,6 @@ class Sbatch:
             job_id = job.job_id.partition("_")[0]
             self.said = [f"sbatch gave up, but its job {job_id} is there: {error.message}"]
             return job_id
-
-    def _write_script(self, seal: str) -> None:
-        self._script = self._script.replace(PLACEHOLDER, seal)
-        files.write_whole(self._target.script_file, self._script)
 
     def _sbatch(self) -> str:
         # Not by its path, where others of a project's group could exchange it at this moment.
@@ -124,9 +119,9 @@ class Step(Sbatch):
         if self.process is not None:
             signal_script(self.process, signal.SIGKILL)
 
-    def send(self, seal: str) -> str:
+    def send(self) -> str:
         """Start the script in the background; return the allocation's id."""
-        self._write_script(seal)
+        files.write_whole(self._target.script_file, self._script)
         job_id = self._target.allocation
         assert job_id is not None
         # srun finds the rest by the id; other variables would be taken for options.

@@ -87,7 +87,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     failed_now: list[str] = []
     """Runs of now that did not end well: repeats of them may have, and count alone."""
     disturbed: list[str] = []
-    """Runs of both sides that are left out, as something else used their CPUs or GPUs."""
+    """Runs of both sides that are left out, as something else used their CPUs."""
 
 
 class _Pair(NamedTuple):
@@ -270,15 +270,12 @@ BASELINE_HINT = (
 class _Saved(Struct):
     """The part of a saved run that says in which schema it is."""
 
-    schema: int = SCHEMA
+    schema: int
 
 
 def read_saved(path: Path) -> list[RunSummary]:
-    """Return the runs of a saved summary; raises UserError where it is none.
-
-    Keys that a newer version added are left out; what it means by the others is not known where its
-    schema is newer, too.
-    """
+    """Return the runs of a saved summary; raises UserError where it is none, or of another
+    schema."""
     try:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
@@ -287,14 +284,14 @@ def read_saved(path: Path) -> list[RunSummary]:
         raise UserError(f"{path} is not JSON: {error}", hint=BASELINE_HINT) from None
     runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
     try:
-        is_newer = any(run.schema > SCHEMA for run in msgspec.convert(runs, list[_Saved]))
-        saved = [] if is_newer else msgspec.convert(runs, list[RunSummary])
+        schemas = {run.schema for run in msgspec.convert(runs, list[_Saved])} - {SCHEMA}
+        saved = [] if schemas else msgspec.convert(runs, list[RunSummary])
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is no summary: {error}", hint=BASELINE_HINT) from None
-    if is_newer:
+    if schemas:
         raise UserError(
-            f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
-            hint="use that version, or save the baseline again with this one",
+            f"{path}: its schema is {min(schemas)}, and this hpcdist reads {SCHEMA}",
+            hint="save the baseline again with this hpcdist",
         )
     return saved
 
@@ -312,7 +309,7 @@ def check_comparison(
         )
     if not comparison.changes and comparison.disturbed:
         raise UserError(
-            f"there is nothing to compare with {name}: something else used the CPUs or GPUs of "
+            f"there is nothing to compare with {name}: something else used the CPUs of "
             f"{first_few(comparison.disturbed)}",
             hint="run them again with nothing else on the machine, or use --with-disturbed",
         )

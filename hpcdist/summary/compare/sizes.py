@@ -25,7 +25,6 @@ from hpcdist.base.statistics import (
     mean,
     measure,
     ratios,
-    spread_measure,
 )
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.figures import shares as part
@@ -76,9 +75,7 @@ def measured_rate(runs: Sequence[RunFigures]) -> Measure:
     rates = [run.samples_per_s for run in runs if run.samples_per_s]
     if len(rates) > 1:
         return measure([rate.mean for rate in rates])
-    (rate,) = rates
-    # An older saved summary does not say what its sd is over.
-    return spread_measure(rate.mean, rate.sd, rate.count, over="windows")
+    return rates[0]
 
 
 def sizes_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> dict[str, SizeSummary]:

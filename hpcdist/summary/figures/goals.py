@@ -67,9 +67,9 @@ def list_train_losses(attempts: Iterable[Attempt]) -> list[Tested]:
     num_steps = 0
     for attempt in attempts:
         for window, end_s in attempt.windows():
-            if window.train_loss is None or not window.steps:
+            if window.mean_loss is None or not window.steps:
                 continue
-            last.append((window.steps, window.train_loss))
+            last.append((window.steps, window.mean_loss))
             num_steps += window.steps
             while num_steps - last[0][0] >= _AVERAGED * window.step:
                 num_steps -= last.popleft()[0]

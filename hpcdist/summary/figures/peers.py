@@ -1,11 +1,16 @@
-"""Decide whether the ranks of a run trained one model together, or each its own."""
+"""Decide whether the ranks of a run trained one model together, and when its replicas part."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import PeerGroup
+from hpcdist.summary.values import Parting
 
 
 class Together(NamedTuple):
@@ -45,3 +50,38 @@ def find_together(groups: Iterable[PeerGroup], *, world_size: int) -> Together:
     if why is None:
         return Together(None)
     return Together(False, f"{world_size} ranks trained apart from each other: {why}")
+
+
+class Replicas:
+    """Compares the digests of ranks, one rank after the other: they need not all be in memory."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, dict[int, dict[str, list[int]]]] = defaultdict(dict)
+        """Attempt -> step -> digest of the parameters -> the ranks that have it."""
+        self._are_sharded = False
+
+    def take(self, figures: RankFigures) -> RankFigures:
+        """Note the digests of a rank; returns its figures without them."""
+        for digest in figures.digests:
+            self._are_sharded |= digest.is_sharded
+            by_digest = self._found[figures.attempt].setdefault(digest.step, {})
+            by_digest.setdefault(digest.parameters, []).append(figures.rank)
+        return msgspec.structs.replace(figures, digests=[])
+
+    def parting(self) -> Parting | None:
+        """Return where the ranks part, in the first attempt in which they do; None where each has
+        another part of the model."""
+        for attempt, steps in sorted(self._found.items()):
+            equal_at = None
+            for step, by_digest in sorted(steps.items()):
+                if len(by_digest) > 1 and not self._are_sharded:
+                    most, *others = sorted(by_digest.values(), key=lambda own: (-len(own), own[0]))
+                    return Parting(
+                        step=step,
+                        attempt=attempt,
+                        equal_at=equal_at,
+                        ranks=sorted(rank for own in others for rank in own),
+                        others=most,
+                    )
+                equal_at = step
+        return None

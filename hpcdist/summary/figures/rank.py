@@ -14,7 +14,6 @@ from hpcdist.summary.figures.timing import Spans, StepTotals
 from hpcdist.summary.read.records import (
     Communication,
     Digest,
-    Digested,
     Disorder,
     Evaluation,
     Flops,
@@ -78,7 +77,6 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
-    digested: Digested | None = None
     digests: list[Digest] = []
     """Of each step that has some; none once they are compared with those of other ranks."""
     benchmarks: dict[str, Any] = {}
@@ -128,7 +126,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         ended_s=_ended_s(record),
         worked_until_s=_worked_until_s(record, totals),
         epochs=epochs,
-        train_loss=record.windows[-1].train_loss if record.windows else None,
+        train_loss=record.windows[-1].mean_loss if record.windows else None,
         learning_rate=record.windows[-1].learning_rate if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         flops=record.flops[-1] if record.flops else None,
@@ -141,7 +139,6 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
-        digested=record.digested[-1] if record.digested else None,
         digests=record.digests,
         benchmarks={
             benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS

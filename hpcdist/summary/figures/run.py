@@ -27,7 +27,7 @@ from hpcdist.summary.figures.attempts import (
     lost_time_s,
     with_accounting,
 )
-from hpcdist.summary.figures.disturbance import Stay, find_other_loads, find_stays
+from hpcdist.summary.figures.disturbance import find_other_loads
 from hpcdist.summary.figures.goals import list_bests
 from hpcdist.summary.figures.peers import find_together
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
@@ -35,7 +35,7 @@ from hpcdist.summary.figures.shares import COMMUNICATION_PHASE, held_up_by, part
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import (
     NodeTotals,
-    energy_use,
+    energy_per_sample_j,
     flop_rate,
     num_cpus_of,
     summarize_usage,
@@ -74,8 +74,6 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """GPUs that it asked for; without GPUs, what stands for them."""
     set_aside: str | None = None
     """Why it is not compared, though it could be; set where runs are put beside each other."""
-    stays: list[Stay] = []
-    """Where and when its steps were done."""
     bests: dict[Quantity, list[Tested]] = {}
     """Each test that was better than all before it, from the first step on; without losses of
     training, which are read where they are a goal."""
@@ -163,7 +161,7 @@ def measure_run(
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
         flops=flop_rate(ranks, usage, samples_per_s=rate, world_size=world_size),
-        energy=energy_use(usage, samples_per_s=rate),
+        energy_per_sample_j=energy_per_sample_j(usage, samples_per_s=rate),
         traces=[
             own.communication.trace
             for own in ranks
@@ -221,7 +219,6 @@ def measure_run(
         figures=summary,
         conditions=_conditions(record, ranks),
         missing=None if complete else missing,
-        stays=find_stays(ranks, nodes),
         unfit=together.why if is_apart else None,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests={quantity: list_bests(attempts, quantity) for quantity in _TESTED},

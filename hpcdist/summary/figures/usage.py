@@ -12,9 +12,9 @@ from msgspec import Struct, field
 from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
 from hpcdist.base.statistics import mean
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.summary.figures.rank import RankFigures, largest
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import NodeRecord
-from hpcdist.summary.values import EnergyUse, FlopRate, GpuUsage, NodeUsage, UsageSummary
+from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
 
 
 class Total(Struct, kw_only=True):
@@ -76,8 +76,6 @@ class NodeTotals(Struct, kw_only=True):
     begin: NodeBegin | None
     length_s: float = 0.0
     totals: Totals = field(default_factory=Totals)
-    cpu_energy_j: float | None = None
-    """Energy of the host's processors, whoever used them."""
     gpus: list[GpuTotals] = []
 
 
@@ -88,7 +86,6 @@ def measure_node(record: NodeRecord) -> NodeTotals:
     for window in record.windows:
         totals.length_s += window.wall_s
         totals.totals.add(window, window.wall_s)
-        totals.cpu_energy_j = _sum((totals.cpu_energy_j, window.cpu_energy_j))
         for gpu, own in zip(totals.gpus, window.gpus, strict=False):
             gpu.totals.add(own, window.wall_s)
             gpu.energy_j = _sum((gpu.energy_j, own.energy_j))
@@ -128,28 +125,15 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     return UsageSummary(
         sampled_s=max(totals.length_s for totals in merged),
         gpu_utilization=utilization.mean,
-        max_gpu_utilization=largest(gpu.totals["utilization"].mean for gpu in gpus),
         max_gpu_memory_bytes=fullest.totals["memory_bytes"].max_whole if fullest else None,
         gpu_memory_bytes=fullest.facts.memory_bytes if fullest else None,
         gpu_power_w=power.mean,
         energy_j=_sum(gpu.energy_j for gpu in gpus),
-        cpu_energy_j=_cpu_energy_j(merged),
         cpus_busy=_sum(node.cpus_busy for node in used),
         num_cpus=num_cpus_of(merged),
-        max_memory_bytes=max(node.max_memory_bytes or 0 for node in used) or None,
         nodes=used,
         gpus=[_gpu_usage(totals.node, gpu) for totals in merged for gpu in totals.gpus],
     )
-
-
-def _cpu_energy_j(nodes: Sequence[NodeTotals]) -> float | None:
-    """Return the energy of all hosts' processors; simulated nodes see the same ones."""
-    hosts: dict[str | None, float] = {}
-    for totals in nodes:
-        host = totals.begin.host if totals.begin else None
-        if totals.cpu_energy_j is not None:
-            hosts[host] = max(hosts.get(host, 0.0), totals.cpu_energy_j)
-    return _sum(hosts.values())
 
 
 def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
@@ -160,7 +144,6 @@ def _merge(attempts: Sequence[NodeTotals]) -> NodeTotals:
     for totals in attempts:
         merged.length_s += totals.length_s
         merged.totals.merge(totals.totals)
-        merged.cpu_energy_j = _sum((merged.cpu_energy_j, totals.cpu_energy_j))
         for gpu in totals.gpus:
             own = gpus.setdefault(gpu.facts.uuid, GpuTotals(facts=gpu.facts))
             own.totals.merge(gpu.totals)
@@ -176,10 +159,6 @@ def _node_usage(totals: NodeTotals) -> NodeUsage:
         host=begin.host if begin else None,
         num_cpus=begin.num_cpus if begin else None,
         cpus_busy=totals.totals["cpus_busy"].mean,
-        max_cpus_busy=totals.totals["cpus_busy"].max,
-        max_memory_bytes=totals.totals["memory_bytes"].max_whole,
-        memory_bytes=begin.memory_bytes if begin else None,
-        node_cpus_busy=totals.totals["node_cpus_busy"].mean,
     )
 
 
@@ -192,9 +171,7 @@ def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
         max_memory_bytes=gpu.totals["memory_bytes"].max_whole,
         memory_bytes=gpu.facts.memory_bytes,
         power_w=gpu.totals["power_w"].mean,
-        max_power_w=gpu.totals["power_w"].max,
         energy_j=gpu.energy_j,
-        max_temperature_c=gpu.totals["temperature_c"].max,
         throttled=gpu.totals["throttled"].mean,
     )
 
@@ -238,13 +215,8 @@ def flop_rate(
     )
 
 
-def energy_use(usage: UsageSummary | None, *, samples_per_s: float | None) -> EnergyUse | None:
-    """Return the energy of a sample, by the meters that there are."""
-    if usage is None or not usage.sampled_s or not samples_per_s:
+def energy_per_sample_j(usage: UsageSummary | None, *, samples_per_s: float | None) -> float | None:
+    """Return the mean power of the GPUs while sampled, by the samples of a second."""
+    if usage is None or not usage.energy_j or not usage.sampled_s or not samples_per_s:
         return None
-    known = {"GPUs": usage.energy_j, "processors": usage.cpu_energy_j}
-    covers = [name for name, energy_j in known.items() if energy_j]
-    if not covers:
-        return None
-    power_w = sum(energy_j or 0.0 for energy_j in known.values()) / usage.sampled_s
-    return EnergyUse(per_sample_j=power_w / samples_per_s, covers=covers)
+    return usage.energy_j / usage.sampled_s / samples_per_s

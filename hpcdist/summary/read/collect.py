@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION
-from hpcdist.runs.rank_files import is_event_file, list_places, place_in_run
+from hpcdist.runs.rank_files import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, SweepPlace
@@ -97,20 +97,22 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
         file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         texts = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        begins = [*file.found["start"], *file.found["node"]]
         num_lines = sum(map(len, file.found.values()))
         num_lines += file.num_others + file.num_odd + file.num_torn
-        is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
+        begins = [*file.found["start"], *file.found["node"]]
+        schema = next((one.schema for one in begins if one.schema != SCHEMA_VERSION), None)
+        if schema is not None:
+            file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         torn = f"{number_of(file.num_torn, 'torn line')} skipped"
         odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
         faults = {
             "skipped, it is empty": num_lines == 0,
             torn: file.num_torn > 0,
             odd: file.num_odd > 0,
-            "written by a newer hpcdist, only what this one knows was read": is_newer,
+            f"skipped, its schema is {schema}, and this hpcdist reads {SCHEMA_VERSION}": schema,
         }
         texts = [fault for fault, is_so in faults.items() if is_so]
-    return file.found, [Fault(path=place_in_run(path), text=text) for text in texts]
+    return file.found, [Fault(path=f"events/{path.name}", text=text) for text in texts]
 
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
@@ -130,7 +132,6 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         memories=events["memory"],
         notes=events["note"],
         flops=events["flops"],
-        digested=events["digested"],
         digests=events["digest"],
         communications=events["communication"],
         ends=events["end"],
@@ -141,9 +142,9 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
 
 def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
     """Return the windows of a file as they were written, by their numbers, and what was not so in
-    the file; without any numbers, as older versions wrote them, the windows as they are."""
+    the file."""
     numbers = [window.number for window in windows if window.number is not None]
-    if not numbers or (numbers == [*range(len(windows))]):
+    if numbers == [*range(len(windows))]:
         return windows, Disorder()
     first: dict[int, Window] = {}
     for window in windows:
@@ -153,7 +154,7 @@ def in_order(windows: list[Window]) -> tuple[list[Window], Disorder]:
     return [first[number] for number in sorted(first)], Disorder(
         moved=sum(number < latest for number, latest in zip(first, newest, strict=True)),
         repeated=len(numbers) - len(first),
-        missing=max(first) + 1 - len(first),
+        missing=max(first, default=-1) + 1 - len(first),
         foreign=len(windows) - len(numbers),
     )
 
@@ -208,11 +209,11 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
 
 def _foreign_event_files(run: Run) -> list[Fault]:
     try:
-        places = list_places(run.events_folder)
+        names = sorted(files.list_names(run.events_folder))
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
     return [
-        Fault(path=f"{run.events_folder.name}/{place}", text="skipped, not an event file")
-        for place in places
-        if not is_event_file(os.path.basename(place))
+        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
+        for name in names
+        if not is_event_file(name)
     ]

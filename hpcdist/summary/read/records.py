@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import Meta, Struct, field
 
 from hpcdist.agent.usage import NodeBegin, UsageWindow
 from hpcdist.bench.benchmark import Count, PositiveCount, Seconds
@@ -72,12 +72,12 @@ class Totals(Struct, frozen=True, kw_only=True, gc=False):
     max: Seconds
 
 
-class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
-    """A window of steps of one rank, as far as events of every schema have it."""
+class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+    """A window of steps of one rank."""
 
     time_s: Seconds | None = None
     number: Count | None = None
-    """In its file, from 0 on; older versions gave none."""
+    """In its file, from 0 on."""
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
@@ -91,25 +91,16 @@ class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", 
     """From its last step until it was written: a rank may have hung, and ended then."""
     step_time_s: Totals
     epoch: Count | None = None
-    loss: float | None = None
-
-
-class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
-    """A window of steps of one rank."""
-
     phases_s: dict[str, Seconds] = field(default_factory=dict)
     """Time by phase, over all its steps."""
     histogram: dict[Bucket, Counts] = field(default_factory=dict)
     """Bucket -> the counts of it and of those that follow it."""
+    loss: float | None = None
+    """Of its last batch."""
     mean_loss: float | None = None
-    """Over its steps; older versions recorded that of the last batch alone, `loss`."""
+    """Over its steps, by this rank's samples."""
     learning_rate: float | None = None
     """Value in its last step."""
-
-    @property
-    def train_loss(self) -> float | None:
-        """The loss of training in this window, by this rank's samples."""
-        return self.loss if self.mean_loss is None else self.mean_loss
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
@@ -175,43 +166,14 @@ class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
     """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
 
 
-_MOST_PARTS = 1_024
-_Digits = Annotated[str, Meta(max_length=16)]
-
-
-class Digested(Struct, frozen=True, kw_only=True, tag_field="event", tag="digested"):
-    """The subject of the digests that follow it, and what else bits depend on."""
-
-    parts: Annotated[list[str], Meta(max_length=_MOST_PARTS)] = []
-    """Modules or parameters that have digests of their own."""
-    is_sharded: bool = False
-    """Each rank has a part of the parameters."""
-    versions: dict[str, str | None] = {}
-    device: str | None = None
-    num_threads: Count | None = None
-
-
 class Digest(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="digest"):
-    """Digests of a rank's model after a step, and of what the step was made with."""
+    """The digest of a rank's parameters after a step."""
 
     step: Count
-    parameters: _Digits
-    parts: Annotated[str, Meta(max_length=8 * _MOST_PARTS)] = ""
-    """Eight digits for each part."""
-    buffers: _Digits | None = None
-    batch: _Digits | None = None
-    loss: float | UnsetType | None = UNSET
-    """None: not a number."""
-    learning_rate: float | UnsetType | None = UNSET
-
-    def first_unlike(self, other: Digest, names: list[str]) -> tuple[str | None, int]:
-        """Return the first part that differs, and how many do."""
-        mine, theirs = (
-            [one.parts[place : place + 8] for place in range(0, len(one.parts), 8)]
-            for one in (self, other)
-        )
-        unlike = [name for name, a, b in zip(names, mine, theirs, strict=False) if a != b]
-        return next(iter(unlike), None), len(unlike)
+    parameters: Annotated[str, Meta(max_length=16)]
+    is_sharded: bool = False
+    """Each rank has a part of the parameters."""
+    loss: float | None = None
 
 
 class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
@@ -240,7 +202,6 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "note": Note,
     "communication": Communication,
     "flops": Flops,
-    "digested": Digested,
     "digest": Digest,
     "node": NodeBegin,
     "usage": UsageWindow,
@@ -250,7 +211,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "stop", "place", "opened")
+OTHER_KINDS = ("model", "setup", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 
@@ -292,7 +253,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     notes: list[Note]
     communications: list[Communication] = []
     flops: list[Flops] = []
-    digested: list[Digested] = []
     digests: list[Digest] = []
     ends: list[End]
     measurements: dict[str, list[Any]] = {}

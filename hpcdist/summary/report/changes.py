@@ -104,7 +104,7 @@ def _remarks(comparison: Changes) -> Iterator[str]:
         yield f"The settings of the baseline differ from those of {first_few(unlike)}."
     if comparison.disturbed:
         yield (
-            "Left out, as something else used their CPUs or GPUs (--with-disturbed compares them): "
+            "Left out, as something else used their CPUs (--with-disturbed compares them): "
             f"{first_few(comparison.disturbed)}."
         )
     if comparison.only_before:

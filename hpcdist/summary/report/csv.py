@@ -53,7 +53,6 @@ _AFTER_PHASES = (
     *("cost.held_s", "cost.gpu_hours", "cost.cpu_hours", "cost.lost_s", "cost.lost_share"),
     *("cost.price", "cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
     *("usage.gpu_power_w", "usage.energy_j", "usage.cpus_busy", "usage.num_cpus"),
-    "usage.max_memory_bytes",
     *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),
     *("verdict.message", "not_compared_because", "path"),
 )

@@ -250,15 +250,11 @@ def _restart_remarks(run: RunSummary) -> Iterator[str]:
 
 
 def parting_sentence(parting: Parting) -> str:
-    """Say when the replicas of a run part, and in what."""
+    """Say when the replicas of a run part."""
     ranks, others = listed(parting.ranks), listed(parting.others)
     have = "has" if len(parting.ranks) == 1 else "have"
-    first = ""
-    if parting.first_part is not None:
-        more = f" (and {parting.num_parts - 1} more parts)" if parting.num_parts > 1 else ""
-        first = f", first in {parting.first_part}{more}"
     attempt = f" of attempt {parting.attempt}" if parting.attempt else ""
-    differ = f"{ranks} {have} other parameters than {others}{first}"
+    differ = f"{ranks} {have} other parameters than {others}"
     if parting.equal_at is None:
         return (
             f"the ranks are no replicas from the first digest on, at step {parting.step}{attempt}: "
@@ -298,9 +294,8 @@ def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
                 f", {format_percent(flops.utilization)} % of the peak of its devices by {by} (MFU)"
             )
         yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
-    if run.energy is not None:
-        of = " and ".join(run.energy.covers)
-        yield f"{run.energy.per_sample_j:,.3g} J per sample ({of})"
+    if run.energy_per_sample_j is not None:
+        yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:

@@ -290,18 +290,15 @@ def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
         Column("restarts (%\nof run time)", of("cost", "lost_share"), percent()),
         *of_gpus,
         Column("CPUs\nbusy", busy_cpus, each(busy_of_all)),
-        Column("memory", of("usage", "max_memory_bytes"), numbers(_GIB), unit="GiB"),
         # What the scheduler measured itself.
         Column("MaxRSS", of("accounting", "max_rss_bytes"), numbers(_GIB), unit="GiB"),
         Column("job's en-\nergy", of("accounting", "energy_j"), numbers(_WH_J), unit="Wh"),
     ]
     known = [column for column in columns if any(column.value(row) is not None for row in rows)]
-    power = "power of a GPU; memory of the fullest GPU and node"
     has_gpus = any(column in of_gpus for column in known)
     if known:
-        caption = (
-            f"Resources: means over time; {power if has_gpus else 'memory of the fullest node'}"
-        )
+        of_one = "; power of a GPU; memory of the fullest GPU" if has_gpus else ""
+        caption = f"Resources: means over time{of_one}"
         yield Table(caption, [_NUMBER, *known], rows)
 
 

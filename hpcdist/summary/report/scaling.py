@@ -8,7 +8,6 @@ from hpcdist.base.table import Column, Table, each, mean_interval, number, perce
 from hpcdist.base.text import (
     decimals_for,
     format_number,
-    format_percent,
     number_of,
     shown,
     spread_text,
@@ -68,13 +67,9 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
         decimals = min(2, decimals_for([low]))
         times = f"{format_number(low, decimals)} to {format_number(high, decimals)} times"
         ranges.append(f"{number_of(size.gpus, unit)} {times}")
-    error = ""
-    if forecast.error is not None:
-        percents = format_percent(forecast.error, 1)
-        error = f" Its error for a size left out of the fit is {percents} %."
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
     ending = f"as fast as {num_gpus(baseline)}, with 95 % confidence."
-    return f"Forecast: {', '.join(ranges)} {ending}{error}{notes}"
+    return f"Forecast: {', '.join(ranges)} {ending}{notes}"
 
 
 def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSummary]:

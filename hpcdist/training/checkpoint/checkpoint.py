@@ -122,28 +122,12 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def newest_intact(candidates: list[Path], damaged: Callable[[Path, str], None]) -> Path | None:
-    """Return the first candidate that is whole; `damaged` is called for each one before it, with
-    what is wrong with it."""
+def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Path | None:
+    """Return the first candidate that is whole; `damaged` is called for each one before it."""
     for path in candidates:
-        wrong = _what_is_wrong(path)
-        if wrong is None:
+        if checkpoint_files.is_intact(path):
             return path
-        damaged(path, wrong)
-    return None
-
-
-def _what_is_wrong(path: Path) -> str | None:
-    """Return why a checkpoint cannot be gone on from. One of an older version, without a digest of
-    all its bytes, is tried: torch refuses some whose every checksum is right."""
-    if not checkpoint_files.is_intact(path):
-        return "is damaged"
-    if checkpoint_files.is_sealed(path):
-        return None
-    try:
-        _read(path)
-    except Exception as error:  # noqa: BLE001 - see `_read`
-        return f"cannot be loaded ({_first_line(error)})"
+        damaged(path)
     return None
 
 

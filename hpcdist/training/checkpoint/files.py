@@ -14,8 +14,6 @@ import math
 import os
 import re
 import shutil
-import struct
-import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,7 +41,6 @@ _SEAL_BYTES = 79
 _LENGTH = _SEAL_BYTES.to_bytes(2, "little")
 _NO_COMMENT = b"\0\0"
 """The last bytes of a zip archive as torch writes it: the length of its comment."""
-_END_BYTES = 22
 """The last record of such an archive."""
 _WORTH_A_THREAD = 1 << 16
 
@@ -109,29 +106,18 @@ class SealedFile:
         self._file.write(_LENGTH + f"hpcdist sha256 {self._digest.hexdigest()}".encode())
 
 
-def is_sealed(path: Path) -> bool:
-    """Return whether a checkpoint has a digest of all its bytes, as those of older versions have
-    not: then one that is intact can be loaded."""
-    if is_in_parts(path):
-        return True
-    with _open(path) as file:
-        return _read_seal(file) is not None
-
-
 def is_intact(path: Path) -> bool:
-    """Return whether every byte of a checkpoint is as it was written: torch, which looks at no
-    checksums, would not notice a flipped bit."""
+    """Return whether every byte of a checkpoint is as hpcdist has written it: torch, which looks at
+    no checksums, would not notice a flipped bit."""
     try:
         if is_in_parts(path):
             return _has_all_parts(path)
         with _open(path) as file:
             seal = _read_seal(file)
-            return _is_sound_archive(file) if seal is None else _digest_sealed(file) == seal
-    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
+            return seal is not None and _digest_sealed(file) == seal
+    except OSError:
         return False
     except (ValueError, KeyError, TypeError, AttributeError):  # of names, and of a list of parts
-        return False
-    except (ArithmeticError, struct.error):  # of places beyond all files
         return False
 
 
@@ -162,25 +148,6 @@ def _digest_sealed(file: BinaryIO) -> str | None:
         left -= len(chunk)
     digest.update(_NO_COMMENT)
     return digest.hexdigest()
-
-
-def _is_sound_archive(file: BinaryIO) -> bool:
-    """Return whether a file without a seal, of an older version, is as torch writes archives: with
-    the checksum of every entry, all entries alike, none compressed, and nothing behind them."""
-    file.seek(-min(file.seek(0, os.SEEK_END), _END_BYTES), os.SEEK_END)
-    end = file.read()
-    if not (end.startswith(b"PK\5\6") and end.endswith(_NO_COMMENT)):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        alike = {(entry.flag_bits, entry.extract_version, entry.reserved) for entry in entries}
-        return (
-            len(alike) == 1
-            and len({entry.filename for entry in entries}) == len(entries)
-            and not any(entry.compress_type or entry.external_attr for entry in entries)
-            and all(entry.compress_size == entry.file_size for entry in entries)
-            and archive.testzip() is None
-        )
 
 
 def num_bytes(path: Path) -> int:

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
@@ -72,8 +71,8 @@ def _find(context: RankContext, job: TrainingJob) -> str | None:
         checkpoint_files.remove_unfinished(own)
     if context.attempt > 0:
 
-        def set_aside(path: Path, wrong: str) -> None:
-            _pass_over(context, path, wrong)
+        def set_aside(path: Path) -> None:
+            _pass_over(context, path)
             if context.is_current():
                 checkpoint_files.set_aside_damaged(path)
 
@@ -87,24 +86,19 @@ def _find(context: RankContext, job: TrainingJob) -> str | None:
 
 def _find_given(context: RankContext, resume: str) -> Path:
     """Return the newest whole checkpoint that checkpoint.resume can mean."""
-    wrongs = []
-
-    def pass_over(path: Path, wrong: str) -> None:
-        wrongs.append(f"{path.name} {wrong}")
-        _pass_over(context, path, wrong)
-
     candidates = checkpoint_files.resume_candidates(resume)
-    path = checkpoint.newest_intact(candidates, pass_over)
+    path = checkpoint.newest_intact(candidates, lambda path: _pass_over(context, path))
     if path is None:
         raise HpcdistError(
-            f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {wrongs[0]}",
+            f"checkpoint.resume is {resume!r}, where no checkpoint is whole: {candidates[0].name} "
+            "is damaged, or not hpcdist's",
             hint="start without it: leave checkpoint.resume out",
         )
     return path
 
 
-def _pass_over(context: RankContext, path: Path, wrong: str) -> None:
-    message = f"{path.name} {wrong} and is passed over for the one before"
+def _pass_over(context: RankContext, path: Path) -> None:
+    message = f"{path.name} is damaged and is passed over for the one before"
     context.say(f"warning: {message}")
     context.events.write("note", message=message)
 
@@ -113,7 +107,6 @@ _NO_MATTER = {
     *("data.root", "data.workers", "data.download", "data.bad_files", "data.reads", "data.cache"),
     *("data.handover", "data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
-    "data.device_transform",  # what comes of it counts
     *("train.evaluate_every_epochs", "train.num_threads", "train.gradient_as_bucket_view"),
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
@@ -135,8 +128,6 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     flat = {key: value for key, value in flat.items() if key not in left_out}
     if job.data.decoder == "pil":  # its pixels are those of exact
         flat["data.decoder"] = "exact"
-    if is_on_device(job.data, context.device):
-        flat["data.device_transform"] = True
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()

@@ -1,7 +1,7 @@
 /* The part of NVML that is asked for, as nvml.h declares it, for two GPUs.
  *
- * GPU 0 is busy for 60 % of the time, holds a quarter of a GiB of 80, draws 300 W by its own meter, is at 55 C
- * and slowed down by heat. GPU 1 tells nothing but its name and memory, as a part of a GPU does. */
+ * GPU 0 is busy for 60 % of the time, holds a quarter of a GiB of 80, draws 300 W by its own meter, and is
+ * slowed down by heat. GPU 1 tells nothing but its name and memory, as a part of a GPU does. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -80,21 +80,10 @@ int nvmlDeviceGetPowerUsage(void *gpu, unsigned int *milliwatts) {
     return tells(gpu) ? SUCCESS : NOT_SUPPORTED;
 }
 
-int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned int *milliwatts) {
-    *milliwatts = 700000;
-    return tells(gpu) ? SUCCESS : NOT_SUPPORTED;
-}
-
 int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *millijoules) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     *millijoules = 300ull * (now.tv_sec * 1000ull + now.tv_nsec / 1000000);
-    return tells(gpu) ? SUCCESS : NOT_SUPPORTED;
-}
-
-int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned int *celsius) {
-    (void)sensor;
-    *celsius = 55;
     return tells(gpu) ? SUCCESS : NOT_SUPPORTED;
 }
 

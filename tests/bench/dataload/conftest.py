@@ -32,6 +32,7 @@ def cell():
                 "repeats": 5,
                 "batches": 100,
                 "mean_time_s": time_ms / 1e3,
+                **dict.fromkeys(("p25_time_s", "median_time_s", "p75_time_s"), time_ms / 1e3),
                 "sd_time_s": sd_ms / 1e3,
                 "min_time_s": time_ms / 1e3,
                 "images_per_s": ranks * setting.batch_size / time_ms * 1e3,

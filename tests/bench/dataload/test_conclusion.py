@@ -197,11 +197,6 @@ def test_a_step_time_of_another_batch_size_is_not_compared(cells):
         ("decode", {"decoder": "pil"}, "data.decoder=exact decodes to the same pixels"),
         ("decode", {"decoder": "exact"}, "data.decoder=fast takes less time, but"),
         ("transform", {}, "without any, at most 11.0 times as fast"),
-        (
-            "transform",
-            {"device_transform": False},
-            "data.device_transform=true does them on the GPU",
-        ),
         ("hand_over", {"handover": "float32"}, "data.handover=uint8 hands over a quarter"),
     ],
     ids=[
@@ -210,7 +205,6 @@ def test_a_step_time_of_another_batch_size_is_not_compared(cells):
         "decode-pil",
         "decode-exact",
         "transform",
-        "transform-on-cpus",
         "hand-over",
     ],
 )

@@ -51,19 +51,6 @@ def test_what_means_nothing_in_memory_is_measured_once_in_memory():
     assert len(combine(given, in_memory=False)) == 16
 
 
-def test_where_images_are_changed_is_measured_once_where_they_are_left_as_they_are():
-    given = data(workers=[1], transform=["none", "light"], device_transform=[False, True])
-    found = combine(given, in_memory=False)
-    assert chosen(found, "transform", "device_transform") == [
-        ("none", "auto"),
-        ("light", False),
-        ("light", True),
-    ]
-    assert [way.device_transform for way in found.values()] == ["auto", False, True]
-    settled = data(workers=[1], transform=[["CenterCrop"]], device_transform=[False, True])
-    assert len(combine(settled, in_memory=False)) == 1
-
-
 @pytest.mark.parametrize(
     ("given", "number"),
     [

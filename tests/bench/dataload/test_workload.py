@@ -89,19 +89,15 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading by workers, mean ± 95 % interval" in file.getvalue()
 
 
-def test_kept_pictures_are_not_read_and_images_are_changed_by_the_cpus_or_in_whole_batches(
-    submit_job, pictures
-):
+def test_kept_pictures_are_not_read(submit_job, pictures):
     launched = submit_pictures(
         submit_job,
         pictures,
-        *("data.workers=1", "data.transform=heavy", "data.repeats=1"),
-        *("data.device_transform=[false,true]", "data.cache=[false,true]"),
+        *("data.workers=1", "data.transform=heavy", "data.repeats=1", "data.cache=[false,true]"),
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = events_of(launched, "loading")
-    ways = [(cell["setting"]["device_transform"], cell["setting"]["cache"]) for cell in cells]
-    assert ways == [(False, False), (False, True), (True, False), (True, True)]
+    assert [cell["setting"]["cache"] for cell in cells] == [False, True]
     for cell in cells:
         spared = {"read", "decode"} if cell["setting"]["cache"] else set()
         assert (
@@ -223,10 +219,6 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"data": {"workers": []}}, "data.workers is empty"),
         ({"data": {"batch_size": [8, 1, 8]}}, "data.batch_size has 8 2 times"),
         ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
-        (
-            {"data": {"transform": [["AutoAugment"]], "device_transform": [False, True]}},
-            "data.transform has AutoAugment",
-        ),
         ({"data": {"name": "face"}}, "data.name is 'face'"),
         ({"data": {"name": "mnist"}}, "data.root is not set"),
         ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
@@ -240,7 +232,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ),
     ],
     ids=[
-        *("no-workers", "twice", "preset-twice", "device", "data", "root", "model"),
+        *("no-workers", "twice", "preset-twice", "data", "root", "model"),
         *("two-steps", "too-many"),
     ],
 )

@@ -10,7 +10,6 @@ from hpcdist.agent.outcome.shortage import find_lost_worker
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.batches import ImageBatches
-from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.memory import DecodedCache, SharedMemory
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, Share, epoch_order
@@ -40,7 +39,7 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, report_bad=N
             world_size=world_size,
         )
         shares = [share for _, shares in plan.steps(position) for share in shares]
-        samples = ImageSamples(files, data, seed=5, on_device=is_on_device(data, "cpu"))
+        samples = ImageSamples(files, data, seed=5)
         batches = ImageBatches(samples, CPU, data, report_bad=report_bad or (lambda _: None))
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
             brought = batches.bring(batch)
@@ -136,21 +135,12 @@ def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, w
     same(load(files, transform="light", workers=workers, world_size=world_size), expected)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_whole_batches_have_the_same_pixels_however_many_workers_load(files, workers):
-    keys = {"transform": "heavy", "device_transform": True}
-    expected = load(files, **keys)
-    assert len(expected) == NUMBER
-    same(load(files, workers=workers, **keys), expected)
-
-
 def test_workers_that_are_started_anew_give_the_same_pixels(files):
-    keys = {"transform": "light", "device_transform": True}
     try:
-        found = load(files, workers=1, multiprocessing_context="forkserver", **keys)
+        found = load(files, transform="light", workers=1, multiprocessing_context="forkserver")
     finally:
         forkserver._forkserver._stop()  # it would live as long as the tests do
-    same(found, load(files, **keys))
+    same(found, load(files, transform="light"))
 
 
 def test_another_epoch_has_other_pixels(files):

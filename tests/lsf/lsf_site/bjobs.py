@@ -1,4 +1,4 @@
-"""bjobs: what there is, in LSF's tables, in fields of one's own, as JSON, and at length."""
+"""bjobs: what there is, in fields of one's own, as JSON, and at length."""
 
 import json
 import math
@@ -14,9 +14,6 @@ from lsf_site.errors import RefusedError
 _USAGE = (
     "bjobs [-h] [-V] [-w | -l] [-a] [-d] [-p] [-r] [-s] [-J name] [-q queue] [-u user] [jobId ...]"
 )
-_ROW = "%-7s %-7s %-5s %-10s %-11s %-11s %-10s %s"
-_HEADERS = ("JOBID", "USER", "STAT", "QUEUE", "FROM_HOST", "EXEC_HOST", "JOB_NAME", "SUBMIT_TIME")
-_WIDTHS = (7, 7, 5, 10, 11, 11, 10)
 _STATES = {
     "d": ("DONE", "EXIT"),
     "p": ("PEND", "PSUSP"),
@@ -40,10 +37,7 @@ def bjobs(call, batch):
     if "o" in options or "json" in options:
         return _fields(jobs, missing, options, batch.config)
     err, code = _complain(jobs, missing, options, words, batch.config)
-    if "l" in options:
-        text = ("\n" + "-" * 78 + "\n").join(_long(job, batch.config) for job in jobs)
-    else:
-        text = _table(jobs, options, batch.config)
+    text = ("\n" + "-" * 78 + "\n").join(_long(job, batch.config) for job in jobs)
     return Answer(out=text, err=err, code=code)
 
 
@@ -88,36 +82,6 @@ def _complain(jobs, missing, options, words, config):
         return f"Job <{options['J']}> is not found\n", config.code_of_nothing
     kind = next((_KINDS[flag] for flag in "adprs" if flag in options), "unfinished ")
     return f"No {kind}job found\n", config.code_of_nothing
-
-
-# The plain table.
-
-
-def _table(jobs, options, config):
-    if not jobs:
-        return ""
-    wide = "w" in options
-    lines = [] if "noheader" in options else [(_ROW % _HEADERS)]
-    for job in jobs:
-        lines += _rows(job, config, wide=wide)
-        if "p" in options and job.pending_reason:
-            lines += [f" {reason};" for reason in job.pending_reason.split("; ")]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _rows(job, config, *, wide):
-    hosts = fields.exec_hosts(job)
-    shown = [":".join(hosts) or "   -"] if wide else hosts[:1]
-    values = [
-        *(job.id, job.user, job.shown or job.state, job.queue, config.submission_host),
-        *(*shown, "")[:1],
-        job.name,
-    ]
-    cut = [str(one) if wide else _cut(str(one), w) for one, w in zip(values, _WIDTHS, strict=True)]
-    lines = [(_ROW % (*cut, fields.short_time(job.submit_s)))]
-    if not wide:
-        lines += [" " * 45 + _cut(host, 11) for host in hosts[1:]]
-    return lines
 
 
 def _cut(text, width):

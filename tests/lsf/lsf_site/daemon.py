@@ -201,8 +201,6 @@ class Daemon:
         batch.tick()
         if said:
             raise RefusedError(said)
-        if said := batch.switches.get(f"garbage_{call.name}"):
-            return Answer(out=said)
         if batch.switches.get(f"cut_off_{call.name}"):
             return Answer(out=_NOTHING, err=_CUT_OFF, code=255)
         answer = _COMMANDS[call.name](call, batch)

@@ -50,8 +50,6 @@ class Job:
     command: str = ""
     script: str = ""
     """Text of the file that runs."""
-    reads_command: bool = False
-    """The script is a command line from bsub's arguments."""
     environment: dict = field(default_factory=dict)
     cwd: str = "/"
     run_cwd: str | None = None

@@ -263,7 +263,7 @@ class Site:
 
     @contextlib.contextmanager
     def switched(self, name, value):
-        """While open: refuse_COMMAND with a text, garbage_COMMAND, slow_COMMAND with seconds."""
+        """While open: refuse_COMMAND with a text, slow_COMMAND with seconds."""
         self._order("switch", name, value)
         try:
             yield
@@ -273,10 +273,6 @@ class Site:
     def refusing(self, command, text):
         """While open, a command ends with 255 and says this."""
         return self.switched(f"refuse_{command}", text)
-
-    def garbling(self, command, text):
-        """While open, a command prints this instead of its answer."""
-        return self.switched(f"garbage_{command}", text)
 
     def cut_off(self, command):
         """While open, a command ends with 255 and an answer in which there is nothing, as where it

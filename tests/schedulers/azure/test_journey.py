@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -48,8 +47,7 @@ def test_a_run_goes_to_azure_with_its_snapshot_and_ends_there(hpcdist, azure):
     rendered = hpcdist("render", "train.py", *TWO, "--time", "30").stdout
     named = rendered.replace("name: run\n", f"name: {run.id}\n")
     named = named.replace('/hpcdist/run"', f'/hpcdist/{run.id}"')
-    sealed = (run.path / "job.yml").read_text()
-    assert re.sub(r"[0-9a-f]{64}", "SEAL-OF-THIS-JOB", sealed) == named
+    assert (run.path / "job.yml").read_text() == named
     assert not (run.path / "code").exists()
     found = uploaded(azure)
     assert found["snapshot/train.py"] == b"print('trained')\n"

@@ -1,23 +1,19 @@
 """Asking bjobs and bkill of engines that know more or less, and of some that do not answer."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
-from hpcdist.schedulers.lsf import bjobs
 from hpcdist.schedulers.lsf.bjobs import ask_jobs
 from hpcdist.schedulers.lsf.commands import bkill, call_lsf
-from hpcdist.schedulers.lsf.forms import FormMemory
 
 RECORDED = Path(__file__).parent / "recorded"
 
-WITHOUT_JSON = """
+WITH_LESS = """
 [[ "$*" == *-json* ]] && { echo "bjobs: illegal option -- json" >&2; exit 255; }
-[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
 cat RECORDED/bjobs_fields.txt
 """
 
@@ -33,43 +29,18 @@ def test_a_current_engine_is_asked_once(commands):
     assert call.endswith("-json 22005 22006")
 
 
-def test_an_lsf_without_json_is_asked_for_fewer_fields_and_for_the_reasons_by_themselves(commands):
-    text = (RECORDED / "bjobs_fields.txt").read_text().replace("764220167", "7678")
-    (commands.folder / "fields.txt").write_text(text)
-    engine(commands, WITHOUT_JSON.replace("RECORDED/bjobs_fields", f"{commands.folder}/fields"))
+@pytest.mark.parametrize(
+    "said",
+    ["bjobs: illegal option -- json", "<EXIT_CODE> in the format string is not a valid field name"],
+)
+def test_an_engine_that_knows_less_is_asked_once_more_and_then_in_its_way(commands, said):
+    engine(commands, WITH_LESS.replace("bjobs: illegal option -- json", said))
     jobs = ask_jobs()
     assert [job.state for job in jobs] == ["EXIT", "PEND", "RUN"]
-    assert jobs[1].pend_reason.startswith("Queue's resource requirements")
-    assert [call.split(" -")[1][:1] for call in commands.calls] == ["a", "a", "p"]
-    assert commands.calls[2] == "bjobs -p"
-
-
-def test_what_worked_is_remembered_and_reasons_are_asked_for_only_of_jobs_that_wait(commands):
-    engine(commands, WITHOUT_JSON)
-    ask_jobs()
-    first = len(commands.calls)
+    assert jobs[1].condition().reason == "LSF does not say why"
+    assert ["-json" in call for call in commands.calls] == [True, False]
     ask_jobs(["764213236", "764220167"])
-    second, third = commands.calls[first:]
-    assert "-json" not in second
-    assert third == "bjobs -p 764220167"
-
-
-WITHOUT_FIELDS = """
-[[ "$*" == *exit_code* ]] && {
-    echo "<EXIT_CODE> in the format string is not a valid field name" >&2; exit 255; }
-[[ "$1" == -p ]] && exit 0
-printf '{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"7","STAT":"PEND","JOB_NAME":"a"}]}'
-"""
-
-
-def test_an_lsf_that_refuses_a_field_is_asked_once_more_and_never_again(commands):
-    engine(commands, WITHOUT_FIELDS)
-    assert [job.state for job in ask_jobs(["7"])] == ["PEND"]
-    assert len(commands.calls) == 3  # refused, answered, and why the job waits
-    for memory in (bjobs._FORMS, FormMemory()):  # and the next command's
-        form = memory.get(shutil.which("bjobs"))
-        assert form.is_json
-        assert "exit_code" not in form.fields
+    assert commands.calls[2].endswith("' 764213236 764220167")
 
 
 def test_a_bjobs_that_fails_for_a_moment_is_not_asked_for_less_from_then_on(commands):

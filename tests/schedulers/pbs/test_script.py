@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from another_user import NOBODY, needs_root
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, ProfileError, RunDirectoryError
@@ -13,7 +14,7 @@ from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.pbs import commands
-from hpcdist.schedulers.pbs.commands import ENVIRONMENT, qsub, with_environment
+from hpcdist.schedulers.pbs.commands import qsub, write_environment
 from hpcdist.schedulers.pbs.qstat import parse_jobs
 from hpcdist.schedulers.pbs.request import directives, explanation, job_script
 
@@ -126,7 +127,6 @@ def test_the_script_is_one_for_bash():
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--nodes 2 --launcher 'pbs_tmrsh {host} {command}'" in text
-    assert text.count(ENVIRONMENT) == 1
 
 
 @pytest.mark.parametrize("sign", [":", ",", "^", "%"])
@@ -138,20 +138,35 @@ def test_a_folder_that_pbs_would_misread_is_refused(sign):
 def test_the_environment_of_the_submission_stands_in_a_private_file_that_is_checked(
     tmp_path, monkeypatch
 ):
+    folder = tmp_path / "submitit"
+    folder.mkdir(mode=0o700)
     value = 'it\'s "odd" $HOME\n`date` \\ \udce4'
     for name, text in {"ODD": value, "PBS_JOBID": "7.pbs", "TMPDIR": "/tmp/x"}.items():
         monkeypatch.setenv(name, text)
-    script = with_environment(f'{ENVIRONMENT}\nprintf %s "$ODD$1"', tmp_path)
-    assert (tmp_path / "environment.sh").stat().st_mode & 0o777 == 0o600
-    text = os.fsdecode((tmp_path / "environment.sh").read_bytes())
-    argv = ["bash", "-c", script, "script", "3"]
-    done = subprocess.run(argv, capture_output=True, env={}, check=False)
-    assert os.fsdecode(done.stdout) == value + "3"
-    assert "ODD=" not in script
-    files.write_whole(tmp_path / "environment.sh", "echo another")
-    done = subprocess.run(argv, capture_output=True, text=True, env={}, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "is not what was submitted" in done.stderr
+    write_environment(folder)
+    file = folder / "environment.sh"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = os.fsdecode(file.read_bytes())
+    # The script as far as its log begins, which tells what the profile's lines would see.
+    before, _, _ = script(str(tmp_path)).partition("# PBS copies")
+    argv = ["bash", "-c", f'{before}\nprintf %s "$ODD$1$PWD"', "script", "3"]
+
+    def run():
+        return subprocess.run(argv, capture_output=True, env={"HOME": "/"}, cwd="/", check=False)
+
+    assert os.fsdecode(run().stdout) == value + "3/"
+    assert "ODD=" not in before
+    for spoil, mend in (
+        (lambda: file.chmod(0o620), lambda: file.chmod(0o600)),
+        (lambda: folder.chmod(0o702), lambda: folder.chmod(0o700)),
+        (lambda: file.rename(tmp_path / "away"), lambda: (tmp_path / "away").rename(file)),
+        (lambda: folder.rename(tmp_path / "away"), lambda: (tmp_path / "away").rename(folder)),
+    ):
+        spoil()
+        done = run()
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert b"can be written by others: nothing of it was run" in done.stderr
+        mend()
     assert "PBS_JOBID" not in text
     assert "TMPDIR" not in text
 
@@ -176,12 +191,13 @@ def fake_qsub(tmp_path, monkeypatch):
     return write
 
 
-def send(tmp_path, *, changed=False, ask=list, **options):
+def send(tmp_path, *, spoil=lambda _: None, ask=list, **options):
     text = f"#PBS -N old\n#PBS -J 0-3\n#PBS -o '{tmp_path}/a b'\necho \"$1 ran\"\n\n"
-    files.write_whole(tmp_path / "script.sh", text)
-    if changed:
-        files.write_whole(tmp_path / "script.sh", text + "echo more\n")
-    return qsub(tmp_path / "script.sh", text, "RUN", ask=ask, **options)
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    files.write_whole(folder / "script.sh", text)
+    spoil(folder)
+    return qsub(folder, text, "RUN", ask=ask, **options)
 
 
 def test_pbs_runs_the_script_as_it_was_submitted(tmp_path, fake_qsub):
@@ -198,11 +214,34 @@ def test_directives_that_count_once_are_left_out_of_the_next_job(tmp_path, fake_
     assert "-J" not in (tmp_path / "qsub.words").read_text().splitlines()
 
 
-def test_nothing_runs_of_a_script_that_was_changed_while_the_job_waited(tmp_path, fake_qsub):
+def put_foreign_folder(folder):
+    (folder / "script.sh").unlink()
+    folder.rmdir()
+    folder.symlink_to(folder.parent / "theirs")
+    folder.parent.joinpath("theirs").mkdir()
+    files.write_whole(folder / "script.sh", "echo ran\n")
+    os.chown(folder.parent / "theirs", NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda folder: (folder / "script.sh").chmod(0o622), id="file of all"),
+        pytest.param(lambda folder: folder.chmod(0o720), id="folder of the group"),
+        pytest.param(lambda folder: os.chown(folder, NOBODY, 0), id="foreign", marks=needs_root),
+        pytest.param(
+            lambda folder: os.chown(folder / "script.sh", NOBODY, 0),
+            id="foreign file",
+            marks=needs_root,
+        ),
+        pytest.param(put_foreign_folder, id="link to a foreign folder", marks=needs_root),
+    ],
+)
+def test_nothing_runs_of_a_script_that_others_could_have_changed(tmp_path, fake_qsub, spoil):
     fake_qsub(QSUB.replace("exec", "echo 12.pbs; exec").replace('exec "$@"', '"$@"') + "exit 0\n")
-    send(tmp_path, changed=True)
+    send(tmp_path, spoil=spoil)
     said = (tmp_path / "qsub.out").read_text()
-    assert "is not what was submitted: nothing of it was run" in said
+    assert "can be written by others: nothing of it was run" in said
     assert "ran\n" not in said.splitlines()
 
 
@@ -211,7 +250,7 @@ def test_a_refusal_is_told_in_pbss_words(tmp_path, fake_qsub):
     with pytest.raises(CommandFailedError, match="qsub: Unknown queue") as caught:
         send(tmp_path)
     assert "nothing was submitted" in caught.value.hint
-    assert "sha256sum" not in caught.value.message
+    assert "find" not in caught.value.message
 
 
 def test_after_a_qsub_without_an_answer_the_job_is_found_by_its_name(

@@ -69,7 +69,7 @@ def read_learning(path: Path) -> Learning:
             continue
         for window, end_s in attempt.windows():
             after_s = attempt.after_start_s(end_s)
-            _add(curves.train_loss, window.step, after_s, window.train_loss)
+            _add(curves.train_loss, window.step, after_s, window.mean_loss)
             _add(curves.learning_rate, window.step, after_s, window.learning_rate)
         for step, time_s, evaluation in attempt.evaluations():
             after_s = max(0.0, attempt.after_start_s(time_s))
@@ -143,8 +143,7 @@ GPU_BUSY = "GPU busy (%)"
 GPU_MEMORY = "GPU memory (GiB)"
 GPU_POWER = "power of a GPU (W)"
 CPUS_BUSY = "CPUs busy"
-MEMORY = "memory of ranks (GiB)"
-PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
+PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY)
 """Panels in the order in which they are drawn."""
 
 _GIB = 2**30
@@ -221,5 +220,3 @@ def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
             yield GPU_MEMORY, name, gpu.memory_bytes.max / _GIB
     if window.cpus_busy:
         yield CPUS_BUSY, node, window.cpus_busy.mean
-    if window.memory_bytes:
-        yield MEMORY, node, window.memory_bytes.max / _GIB

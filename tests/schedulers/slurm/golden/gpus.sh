@@ -35,7 +35,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.entry import main
 main()
-' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB || ended=$?
+' /scratch/ann/runs/RUN/submitit || ended=$?
 if [ "$ended" != 0 ]; then
     # No agent has said how the run ended: srun was killed, or could start nothing.
     /opt/venv/bin/python -u -c '
@@ -43,7 +43,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.agent.launcher_end import main
 main()
-' /scratch/ann/runs/RUN/submitit SEAL-OF-THIS-JOB "$ended" "$begin" || true
+' /scratch/ann/runs/RUN/submitit "$ended" "$begin" || true
 fi
 exit "$ended"
 
