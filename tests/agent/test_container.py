@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import LaunchedRun
 from containers import container, image  # noqa: F401 - a fixture
+from launched_runs import LaunchedRun
 from runtime_stand_ins import image_file, install
 from submitting import submit_run
 

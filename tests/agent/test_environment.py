@@ -67,17 +67,6 @@ def test_cpus_are_shared_out_and_threads_fit_them(launch, write_script):
         assert first["env"]["OMP_NUM_THREADS"] == str(len(usable) // 2)
 
 
-def test_two_runs_at_once_get_ports_of_their_own(launch, write_script, tmp_path):
-    script = write_script(
-        TELL + f"import time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
-    )
-    runs = [launch(script, gpus=2), launch(script, gpus=2)]
-    ports = [run.wait(lambda run=run: run.said(1))[0]["env"]["MASTER_PORT"] for run in runs]
-    assert ports[0] != ports[1]
-    (tmp_path / "go").touch()
-    assert [run.verdict().kind for run in runs] == ["done", "done"]
-
-
 def interfaces():
     variables = environment_of(place())
     return [variables[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]

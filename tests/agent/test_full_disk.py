@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from full_disks import fill
 
-from hpcdist.agent.outcome.disk import full_disk, full_disk_in_log, why_bus_error
+from hpcdist.agent.outcome.disk import full_disk, why_bus_error
 
 FILL = """
 import os
@@ -152,16 +152,6 @@ def test_the_disk_of_a_file_that_the_failed_function_had_open_is_named(small_dis
     assert full_disk(caught.value, []).startswith(f"the disk {disk} is full: ")
 
 
-def test_the_disk_that_the_log_of_a_program_names_is_found(small_disk, tmp_path):
-    disk = small_disk(40)
-    fill(disk)
-    of_dd = f"dd: error writing '{disk}/of-others': No space left on device"
-    log = ["begin", of_dd, "1+0 records in"]
-    assert full_disk_in_log(log, [tmp_path]).startswith(f"the disk {disk} is full: 0 bytes")
-    assert full_disk_in_log(["begin"], [tmp_path]) is None
-    assert full_disk_in_log(["begin"], [tmp_path, disk]).startswith(f"the disk {disk} is full: ")
-
-
 def test_a_bus_error_is_about_a_disk_that_is_full_or_about_shared_memory(small_disk, tmp_path):
     assert "the shared memory /dev/shm, " in why_bus_error([tmp_path])
     disk = small_disk(40)
@@ -181,15 +171,6 @@ def test_a_bus_error_is_about_a_disk_that_is_full_or_about_shared_memory(small_d
 def test_the_disk_is_that_of_the_file_that_an_error_names(tmp_path, error, sentence):
     found = full_disk(error, [tmp_path])
     assert found is None if sentence is None else found.startswith(sentence)
-
-
-def test_the_fullest_disk_is_named_where_an_error_names_none(tmp_path, small_disk):
-    disk = small_disk(40)
-    fill(disk)
-    text = RuntimeError("in worker 0: [Errno 28] No space left on device")
-    assert full_disk(text, [tmp_path, disk / "x"]).startswith(
-        f"the disk {disk} is full: 0 bytes of"
-    )
 
 
 def test_a_disk_whose_inodes_are_used_up_is_named(small_disk):

@@ -132,6 +132,7 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
         said = [BY_GLOO] if finds_out else words
         assert all(word in verdict.message for word in said), (case, verdict.message)
         assert blamed in {None, verdict.rank}, (case, verdict.message)
+    assert "all_reduce" in launched.run.stacks_file(1, 0).read_text()
 
 
 def operation(number, *, done=True, name="all_reduce", sizes=((4,),), at=0.0):

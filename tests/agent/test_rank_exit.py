@@ -259,18 +259,6 @@ def test_what_a_forked_child_of_a_rank_does_is_not_the_ranks(
         assert (start["event"], steps["samples"], end["status"]) == ("start", 1, "done")
 
 
-def test_unfinished_lines_are_in_the_log_whatever_ends_the_rank(launch, write_script):
-    script = write_script(
-        "import os, signal, sys\n"
-        "print('to stderr', end='', file=sys.stderr)\n"
-        "print(', and out', end='')\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    launched = launch(script)
-    launched.verdict()
-    assert launched.log(0) == "to stderr, and out"
-
-
 def test_a_program_may_call_itself_as_deeply_as_under_python(launch, write_script):
     script = write_script(
         "import sys\n"

@@ -54,14 +54,6 @@ def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
     assert verdict.log == "logs/rank-00001.attempt-1.log"
 
 
-def test_a_hang_is_a_failure_to_start_again_after(launch, write_script):
-    script = write_script(
-        "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(600)"
-    )
-    verdict = launch(script, gpus=2, max_restarts=1, hang_timeout_s=3).verdict()
-    assert (verdict.kind, verdict.restarts) == ("done", 1)
-
-
 @pytest.mark.parametrize(("ending", "restarts"), [("", 0), ("sys.exit(3)", 0), ("sys.exit(3)", 1)])
 def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(
     launch, write_script, tmp_path, ending, restarts

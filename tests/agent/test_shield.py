@@ -50,13 +50,6 @@ def test_workers_survive_the_warnings_of_others_and_end_with_their_rank(
     assert launched.log(0) == "alive\n"
 
 
-def test_without_the_shield_torch_lets_them_die(launch, write_script):
-    """What its reader finds first, that the worker is dead or that its pipe is, is chance."""
-    launched = launch(write_script(SCRIPT), "fork", 2)
-    assert launched.verdict().kind == "exception"
-    assert "alive" not in launched.log(0)
-
-
 def test_outside_a_run_nothing_is_shielded(write_script):
     done = subprocess.run(
         [sys.executable, write_script(SCRIPT), "fork", "2", "shield"],

@@ -1,64 +1,10 @@
 """Where a rank hangs, read from what faulthandler writes."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from hpcdist.agent import stacks
-
-LIMIT_S = 60
-
-DUMP_SCRIPT = """
-import faulthandler, os, signal, sys, threading, time
-sys.path.insert(0, os.path.dirname(__file__))
-def in_thread():
-    time.sleep(100)
-threading.Thread(target=in_thread, daemon=True).start()
-faulthandler.register(signal.SIGQUIT, file=open(sys.argv[1], "w"), all_threads=True)
-def innermost():
-    print("up", flush=True)
-    {call}
-def outer():
-    innermost()
-outer()
-"""
-
-
-def dump(tmp_path, call):
-    script, out = tmp_path / "train.py", tmp_path / "stacks"
-    script.write_text(DUMP_SCRIPT.replace("{call}", call))
-    with subprocess.Popen([sys.executable, script, out], stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        seen, text = 0, ""
-        while "line 10 in innermost" not in text:  # it may have to get there first
-            child.send_signal(signal.SIGQUIT)
-            text = next_dump(out, seen)
-            seen += len(text)
-        child.kill()
-    return text
-
-
-def next_dump(out, seen):
-    """What is there beyond so many letters, once it is whole: it ends with the main thread."""
-    deadline = time.monotonic() + LIMIT_S
-    while not (text := out.read_text()[seen:]).endswith("in <module>\n"):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.01)
-    return text
-
-
-def test_whereabouts_are_the_main_threads_innermost_line_of_the_users(tmp_path):
-    found = stacks.place_of(stacks.main_frames(dump(tmp_path, "time.sleep(100)")))
-    assert found == ("train.py:10 (innermost)", None, False)
-
-
-def test_whereabouts_skip_installed_libraries(tmp_path):
-    found = stacks.place_of(stacks.main_frames(dump(tmp_path, "threading.Event().wait()")))
-    assert found == ("train.py:10 (innermost)", "wait of threading.py", False)
 
 
 @pytest.mark.parametrize(

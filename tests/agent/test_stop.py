@@ -63,18 +63,6 @@ def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warn
         assert (last["status"], last["exit_code"]) == ("stopped", 75)
 
 
-def test_a_warning_that_comes_while_the_ranks_start_stops_them_before_they_have(
-    launch, write_script
-):
-    launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[0])
-    warn(launched, 0)
-    verdict = launched.verdict()
-    assert (verdict.kind, verdict.exit_code_of_run) == ("time_limit", 75)
-    assert launched.run.event_files() == []
-    launched.start_agent(1)
-    launched.wait(lambda: not launched.agents_alive())
-
-
 def test_an_agent_that_waits_for_its_leader_tells_it_of_a_warning(launch, write_script):
     launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[1])
     warn(launched, 1)
@@ -121,15 +109,6 @@ def test_a_script_that_asks_whether_to_stop_is_not_ended_by_sigterm(launch, writ
     assert launched.verdict().exit_code_of_run == 75
 
 
-def test_a_warned_run_can_still_be_cancelled(launch, write_script):
-    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(600)")
-    launched = launch(script, gpus=2)
-    up(launched, 2)
-    warn(launched, 0)
-    os.kill(launched.agent_pid(0), signal.SIGTERM)
-    assert launched.verdict().kind == "cancelled"
-
-
 def test_a_rank_that_hangs_before_it_could_stop_is_told_from_its_victims(launch, write_script):
     hangs = LOOP.replace(
         "    dist.all_reduce(total)\n",
@@ -143,15 +122,6 @@ def test_a_rank_that_hangs_before_it_could_stop_is_told_from_its_victims(launch,
     warn(launched, 0)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.rank) == ("hang", 1)
-
-
-def test_what_a_failure_left_is_not_taken_for_a_stop(launch, write_script):
-    fails = LOOP.replace("saved {step + 1}", "{1 / (dist.get_rank() - 1)}")
-    launched = launch(write_script(fails), ENDLESS, gpus=2)
-    up(launched, 2)
-    warn(launched, 0)
-    verdict = launched.verdict()
-    assert (verdict.exception, verdict.rank) == ("ZeroDivisionError", 1)
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(600)"])
@@ -218,17 +188,6 @@ def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
     assert 0 < steps[0] < steps[1] < steps[2]
     stops = [launched.run.read_attempt_verdict(attempt) for attempt in range(2)]
     assert [stop.step for stop in stops] == steps[:2]
-
-
-def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
-    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(600)")
-    launched = launch(script, nodes=3, scheduler="testing")
-    up(launched, 3)
-    os.kill(launched.agent_pid(0), signal.SIGKILL)
-    launched.wait((launched.run.path / "requeue-0").exists)
-    launched.wait(lambda: not launched.agents_alive())
-    assert launched.run.read_verdict() is None
-    assert launched.run.read_attempt_verdict(0).kind == "agent_lost"
 
 
 def test_a_job_that_comes_no_further_in_two_lives_is_not_started_again(launch, write_script):

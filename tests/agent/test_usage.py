@@ -112,27 +112,6 @@ def test_each_agent_on_a_machine_samples_its_own_ranks_only(launch, write_script
     assert used_s[0] - used_s[1] > 0.5
 
 
-RESTARTED = (
-    SCRIPT
-    + """
-wait_for_windows(1)
-if attempt == 0:
-    sys.exit(1)
-"""
-)
-
-
-def test_a_restart_begins_a_file_of_its_own(launch, write_script):
-    launched = launch(write_script(RESTARTED), usage_s=0.1, max_restarts=1)
-    assert launched.verdict(90).kind == "done", launched.log(0, 1)
-    names = sorted(os.listdir(launched.run.events_folder))
-    assert names[:2] == ["node-00000.attempt-1.jsonl", "node-00000.jsonl"]
-    assert [usage(launched.run, attempt=one)[1] != [] for one in range(2)] == [True, True]
-    found = summarize([launched.run], {})
-    assert found.skipped == []
-    assert len(found.runs[0].usage.nodes) == 1
-
-
 def test_a_run_too_short_for_samples_tells_what_it_had(launch, write_script):
     launched = launch(write_script("pass"))
     assert launched.verdict().kind == "done"

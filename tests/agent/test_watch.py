@@ -48,11 +48,6 @@ def pass_time(found, clock, seconds, *, every_s):
     return said
 
 
-def test_a_rank_without_a_sign_of_life_is_silent(tmp_path, clock):
-    said = pass_time(watched(tmp_path), clock, 70, every_s=0.5)
-    assert (said[0], said[-1]) == (None, 5)
-
-
 def test_the_time_for_which_an_agent_was_suspended_is_no_silence_of_its_ranks(tmp_path, clock):
     found = watched(tmp_path)
     assert pass_time(found, clock, 3600, every_s=3600) == [None]

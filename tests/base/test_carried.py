@@ -9,11 +9,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-from hpcdist.base.carried import CannotCarryError, carry, tags, unused
-from hpcdist.base.needs import CARRIED, compiled_tags
+from hpcdist.base.carried import CannotCarryError, carry, tags
+from hpcdist.base.needs import compiled_tags
 
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 OTHER_TAG = "cpython-399-x86_64-linux-gnu"
@@ -135,25 +133,3 @@ def test_two_submissions_that_find_it_changed_both_make_it_anew(cache, folder, m
     monkeypatch.setattr(os, "rename", rename_after_the_other)
     assert carry(cache) == folder
     assert changed.exists()
-
-
-def test_a_copy_is_unused_when_no_submission_has_taken_it_for_long(cache, folder):
-    killed = cache / "carried" / ".1234.abcd"
-    killed.mkdir(exist_ok=True)
-    os.utime(killed, (1e9, 1e9))
-    os.utime(folder, (1e9, 1e9))
-    assert {folder, killed} <= {*unused(cache)}
-    carry(cache)
-    assert folder not in unused(cache)
-    assert unused(cache / "none") == []
-
-
-def test_all_that_is_carried_is_asked_for_and_brings_what_it_needs_along():
-    def needs_of(name):
-        lines = map(Requirement, metadata.requires(name) or ())
-        return {canonicalize_name(one.name) for one in lines if "extra" not in str(one.marker)}
-
-    carried = {canonicalize_name(name) for name in CARRIED}
-    of_carried = set().union(*map(needs_of, CARRIED))
-    assert of_carried <= carried
-    assert carried <= needs_of("hpcdist") | of_carried

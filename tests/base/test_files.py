@@ -65,11 +65,6 @@ def test_names_that_are_not_utf8_survive_as_json_and_as_text(tmp_path):
     assert (tmp_path / "a.sh").read_bytes() == b"cat a\xff.py"
 
 
-def test_a_pipe_in_the_place_of_a_file_does_not_block_its_reader(tmp_path):
-    os.mkfifo(tmp_path / "verdict.json")
-    assert files.read_json(tmp_path / "verdict.json") is None
-
-
 @pytest.mark.parametrize(
     ("make", "why"),
     [

@@ -25,9 +25,6 @@ from hpcdist.base.statistics import (
     weighted_standard_deviation,
 )
 
-TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 120: 1.980}
-"""Two-sided, 95 %; from any textbook."""
-
 
 def over_runs(*values):
     return measure(values)
@@ -54,22 +51,6 @@ def test_relative_errors_of_both_sides_add_up_in_squares():
     assert 2.776 < half / math.sqrt(sum(parts)) < 4.303
     assert found.interval.low * found.interval.high == pytest.approx(found.mean**2)
     assert found.over == "runs"
-
-
-@pytest.mark.parametrize(
-    ("counts", "variations"),
-    [((3, 3), (0.02, 0.02)), ((3, 5), (0.05, 0.01)), ((2, 3), (0.01, 0.05)), ((5, 5), (0.1, 0.1))],
-    ids=["alike", "the larger one spreads", "the baseline spreads", "both spread widely"],
-)
-def test_of_many_draws_95_in_100_intervals_hold_the_truth(counts, variations):
-    rng = random.Random(8)
-
-    def draw(mean, place):
-        values = [mean * (1 + rng.gauss(0, variations[place])) for _ in range(counts[place])]
-        return over_runs(*values)
-
-    found = [ratio(draw(180, 0), draw(100, 1)).interval for _ in range(400)]
-    assert 0.93 * 400 <= sum(one.low <= 1.8 <= one.high for one in found) <= 0.99 * 400
 
 
 def test_the_inverse_ratio_has_the_inverse_bounds_also_where_little_is_known():
@@ -118,12 +99,6 @@ def test_means_differ_where_the_interval_of_their_ratio_leaves_out_1(values, is_
     assert differs(found) is not (found.interval.low <= 1 <= found.interval.high)
 
 
-def test_intervals_of_means_may_overlap_though_the_means_differ():
-    mine, theirs = over_runs(100.0, 101.0, 102.0), over_runs(96.6, 97.6, 98.6)
-    assert theirs.interval.high > mine.interval.low
-    assert differs(ratio(mine, theirs)) is True
-
-
 def test_welch_has_the_textbook_answer():
     # Equal sizes and relative spreads: the degrees of freedom are those of the pooled test, 8.
     mine = spread_measure(12.0, 0.12, 5, over="runs")
@@ -131,13 +106,6 @@ def test_welch_has_the_textbook_answer():
     error = math.sqrt(2 / 5) * 0.01
     assert found.p == pytest.approx(two_sided(math.log(1.2) / error, 8))
     assert found.interval.high == pytest.approx(1.2 * math.exp(2.306004 * error))
-
-
-def test_for_small_spreads_p_is_that_of_scipy_for_the_difference():
-    stats = pytest.importorskip("scipy.stats")
-    first, second = [9998.0, 10001.0, 10003.0], [9994.0, 9995.5, 9991.0, 9994.0]
-    expected = stats.ttest_ind(second, first, equal_var=False)
-    assert ratio(measure(second), measure(first)).p == pytest.approx(expected.pvalue, rel=1e-2)
 
 
 def test_values_that_do_not_spread_differ_surely_or_not_at_all():
@@ -154,23 +122,9 @@ def test_in_another_unit_all_of_it_is_as_many_times_as_large():
     assert half.over == "runs"
 
 
-@pytest.mark.parametrize(("freedom", "t"), TABLE.items())
-def test_quantiles_are_those_of_the_tables(freedom, t):
-    assert quantile(0.95, freedom) == pytest.approx(t, abs=5e-4)
-    assert two_sided(t, freedom) == pytest.approx(0.05, abs=1e-4)
-
-
-def test_one_degree_of_freedom_is_the_cauchy_distribution_and_infinitely_many_the_normal_one():
-    for t in (0.1, 1.0, 3.0, 100.0):
-        assert two_sided(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-10)
-        assert two_sided(t, math.inf) == pytest.approx(math.erfc(t / 2**0.5))
-    assert quantile(0.95, math.inf) == pytest.approx(1.959964, abs=1e-6)
-    assert two_sided(0.0, 7) == 1.0
-
-
 def test_all_is_as_scipy_has_it():
     stats = pytest.importorskip("scipy.stats")
-    for freedom in (1, 1.37, 2.5, 8, 41.9, 1000, 1e4):
+    for freedom in (1, 1.37, 2.5, 8, 41.9, 1000, 1e4, math.inf):
         for t in (0.0, 1e-3, 0.7, 2.0, 8.0, 40.0):
             assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9)
         assert quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
@@ -238,20 +192,6 @@ def test_holm_rejects_what_the_closure_of_bonferroni_rejects():
         assert [each.p < 0.05 for each in holm(values)] == expected
 
 
-def test_in_95_of_100_families_nothing_is_said_to_differ_that_does_not():
-    rng = random.Random(6)
-
-    def family():
-        """Five sizes of one speed, and two that are faster, against one baseline."""
-        means = [100.0] * 6 + [130.0] * 2
-        drawn = [over_runs(*(rng.gauss(mean, 3.0) for _ in range(4))) for mean in means]
-        return ratios([(one, drawn[0]) for one in drawn[1:]])
-
-    found = [family() for _ in range(300)]
-    assert sum(any(map(differs, family[:5])) for family in found) <= 0.07 * 300
-    assert all(differs(one) for family in found for one in family[5:])
-
-
 def test_an_interval_leaves_out_1_exactly_where_the_two_differ_also_among_several():
     rng = random.Random(7)
     for _ in range(60):
@@ -289,19 +229,3 @@ def test_measurements_in_a_row_are_joined_to_blocks():
     assert math.fsum(weight for _, weight in blocks) == 75.0
     assert blocks[1] == (pytest.approx(2 / 4), 4.0)  # of 0, 1 and 0, the 1 counts twice
     assert in_blocks([]) == []
-
-
-def test_blocks_of_what_drifts_slowly_say_how_unsure_its_mean_is():
-    """Each value is mostly that before it: as if a machine were slow for a while now and then."""
-    rng, held, held_by_single = random.Random(9), 0, 0
-    for _ in range(200):
-        value, drift = 0.0, []
-        for _ in range(2000):
-            value = 0.9 * value + rng.gauss(0, 1)
-            drift.append((100 + value, 1.0))
-        blocks = measure([mean for mean, _ in in_blocks(drift)]).interval
-        single = measure([one for one, _ in drift]).interval
-        held += blocks.low <= 100 <= blocks.high
-        held_by_single += single.low <= 100 <= single.high
-    assert held_by_single < 0.5 * 200
-    assert held > 0.85 * 200

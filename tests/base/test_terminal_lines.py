@@ -140,29 +140,6 @@ def test_a_line_that_was_given_while_it_was_open_comes_again_only_if_it_has_chan
     assert live.feed(b" done\n") == ["loading done"]
 
 
-def test_nested_bars_of_tqdm_leave_a_line_each():
-    log = Written()
-    for _ in tqdm(range(3), desc="outer", file=log, mininterval=0):
-        for _ in tqdm(range(20), desc="inner", leave=False, file=log, mininterval=0):
-            pass
-    assert len(log.getvalue()) > 60 * 30
-    (outer,) = log.lines()
-    assert outer.startswith("outer: 100%|")
-    assert "3/3 [" in outer
-
-
-def test_lines_beside_a_bar_of_tqdm_are_whole_and_the_bar_ends_below():
-    log = Written()
-    with tqdm(total=30, file=log, mininterval=0) as bar:
-        for step in range(30):
-            bar.update()
-            if step % 10 == 0:
-                tqdm.write(f"step {step}", file=log)
-    *written, last = log.lines()
-    assert written == ["step 0", "step 10", "step 20"]
-    assert last.startswith("100%|")
-
-
 def test_while_nested_bars_go_on_both_are_open_and_nothing_is_given_twice():
     log = Written()
     live = TerminalLines()
@@ -253,12 +230,3 @@ def test_what_stands_before_a_long_bar_is_among_the_last_lines(tmp_path):
     assert reason == "the reason"
     assert end.endswith("|terminate called")
     assert end_of_log(log, 1)[-1] == end
-
-
-def test_a_huge_log_that_is_one_bar_has_one_last_line(tmp_path):
-    log = tmp_path / "a.log"
-    with log.open("wb") as file:
-        for _ in range(100):
-            file.write(b"\r 10%|####      | 10/100" * 40_000)
-    (line,) = last_lines(log, 20)
-    assert line == " 10%|####      | 10/100"

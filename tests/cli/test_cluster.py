@@ -119,15 +119,6 @@ def test_a_profile_that_ships_is_listed_printed_and_written(hpcdist):
         assert shown["profile"]["scheduler"] == "lsf"
 
 
-def test_copy_leaves_a_file_that_is_there(hpcdist):
-    mine = hpcdist.write("hpcdist.yaml", "# mine\n")
-    assert hpcdist("cluster", "copy", "dtu", "--write").returncode == 2
-    assert mine.read_text() == "# mine\n"
-    assert hpcdist("cluster", "copy", "dtu", "--out", "other.yaml").returncode == 0
-    assert hpcdist("cluster", "copy", "dtu", "--write", "--force").returncode == 0
-    assert mine.read_text() == (hpcdist.folder / "other.yaml").read_text()
-
-
 def test_copy_of_what_does_not_ship_lists_what_does(hpcdist):
     done = hpcdist("cluster", "copy", "dut")
     assert done.returncode == 2

@@ -1,7 +1,6 @@
 """What a shell offers when TAB is pressed, asked as the shells ask, and in real shells."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -180,31 +179,3 @@ def test_a_line_is_not_added_to_a_file_that_it_would_break(tmp_path):
         kept = rc.read_text()
         assert kept == content or kept.startswith(f"{content}\n"), done.stdout
         assert subprocess.run(["bash", "-n", rc], timeout=30, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_scripts_of_other_shells_complete_too(tmp_path, shell):
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"there is no {shell}")
-    environment = shell_environment(tmp_path)
-    if shell == "fish":
-        text = "hpcdist completion fish | source; complete -C 'hpcdist submit ddp --set train.opt'"
-        done = subprocess.run(
-            [program, "-N", "-c", text],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert done.stdout.startswith("train.optimizer=\t")
-        return
-    zsh = Terminal(InShell(tmp_path, environment), "zsh", "-f", "-i", rows=40)
-    zsh.type(b"autoload -Uz compinit && compinit -D && source <(hpcdist completion zsh); ")
-    zsh.type(b"echo rea''dy\n")
-    zsh.wait_for("ready\r\n")
-    zsh.type(b"hpcdist submit ddp --set train.opt\t")
-    zsh.wait_for("imizer=")
-    zsh.type(b"\x15exit\n")
-    zsh.finish()

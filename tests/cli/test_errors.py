@@ -37,10 +37,6 @@ def assert_refused(done, exit_code, message, hint=""):
         (["gc", "--older-than", "0d"], 2, "'0d' is not a number.", "hpcdist gc --help"),
         (["submit", "dpd", "--local"], 2, "there is no job called 'dpd'", "did you mean ddp?"),
         (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
-        (["submit", "ddp", "--local", "--nodes", "-3"], 2, "--nodes: resources.nodes is -3", ""),
-        (["submit", "ddp", "--local", "--gpus", "two"], 2, '--gpus: resources.gpus is "two"', ""),
-        (["submit", "ddp", "--local", "--gpus", "1e9"], 2, "--gpus: resources.gpus is", ""),
-        (["submit", "ddp", "--local", "--max-restarts", "-1"], 2, "launch.max_restarts is -1", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
         (["submit", "t.py", "--debug", "--scheduler", "lsf"], 2, "--debug and --scheduler lsf", ""),
         (["submit", "t.py", "--debug", "--wait"], 2, "needs no --wait", ""),
@@ -56,26 +52,16 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t", "--local"], 2, "there is no job called 't'", "did you mean t.py?"),
         (["submit", "t.py", "--set", "args=[--lr,0.1]"], 2, "each value text", "quotes, to make"),
         (["doctor", "--sweep", "nodes=1,2"], 2, "No such option '--sweep'", "doctor --help"),
-        (["submit", "gone.py", "--local"], 2, "gone.py: there is no such file", "check the path"),
-        (["submit", "bad.py", "--local"], 2, "bad.py: line 1: ", "nothing was started"),
-        (["submit", "ddp", "--local", "--", "--lr"], 2, "takes no script arguments", "--set"),
         (["submit", "ddp", "--local", "--set", "model.name=x\ny"], 2, "model.name", ""),
         (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
         (["submit", "t.py", "--local", "--nodes", "9999"], 2, "they need at least", "--nodes"),
         (["submit", "ddp", "--local", "--runs", "bad.py"], 2, "is a file, not a folder", "--runs"),
         (["submit", "ddp", "--local", "--runs", "/proc/x"], 2, "cannot be written", "--runs"),
         (["submit", "ddp", "--local", "--time", "1h"], 2, "--time 1h: must be a time limit", "90"),
-        (
-            ["submit", "ddp", "--local", "--time", "0"],
-            2,
-            "--time: resources.time_limit_min is 0",
-            "",
-        ),
         (["submit", "ddp", "--local", "--cluster", "x"], 2, "--cluster x is for a cluster", ""),
         (["submit", "t.py", "--debug", "--qos", "x"], 2, "--qos x is for a cluster", ""),
         (["submit", "ddp", "--cluster", "x"], 2, "no cluster called 'x'", "cluster detect"),
         (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "name"),
-        (["cluster", "show", "x"], 2, "there is no cluster called 'x'", "cluster detect"),
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
         (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues cannot be run", "login"),
         (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
@@ -85,10 +71,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
         (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch was not found", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
-        (["logs", "x"], 2, "there are no runs in", "hpcdist submit"),
-        (["cancel", "x"], 2, "there are no runs in", "hpcdist submit"),
         (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
-        (["summary", "x"], 2, "there are no runs in", "hpcdist submit"),
         (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -114,14 +97,6 @@ def test_a_command_that_is_found_but_does_not_answer_is_no_scheduler(hpcdist):
     script.chmod(0o755)
     hpcdist.environment["PATH"] = str(script.parent)
     assert_refused(hpcdist("submit", "ddp"), 3, "no scheduler was found")
-
-
-def test_slurm_is_chosen_where_sbatch_answers(hpcdist):
-    script = hpcdist.write("bin/sbatch", "#!/bin/sh\necho slurm 24.05\n")
-    script.chmod(0o755)
-    hpcdist.environment["PATH"] = str(script.parent)
-    done = hpcdist("render", "ddp")
-    assert "no scheduler was found" not in done.stderr
 
 
 def test_without_a_verb_the_help_is_shown(hpcdist):

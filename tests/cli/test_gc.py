@@ -255,13 +255,6 @@ def test_a_snapshot_that_a_submission_takes_at_this_moment_is_kept(hpcdist, make
     assert (snapshot / "train.py").exists()
 
 
-def test_a_snapshot_that_was_removed_is_stored_again(hpcdist, make_run):
-    snapshot = snapshot_of(make_run())
-    hpcdist("gc", "--yes")
-    assert snapshot_of(make_run()) == snapshot
-    assert (snapshot / "train.py").exists()
-
-
 def test_what_a_killed_submission_left_goes_after_a_day(hpcdist, make_run):
     snapshot = snapshot_of(make_run(state="pending"))
     half = snapshot.with_name(f".{snapshot.name}.0123abcd")
@@ -322,12 +315,6 @@ def test_a_folder_without_a_spec_that_holds_anything_else_is_kept(hpcdist, tree,
     kept = items(hpcdist("gc", "--yes", "--json"))
     assert kept == {("unfinished run", run.id): f"it holds {foreign}, which is of no submission"}
     assert (run.path / foreign).read_text() == "mine"
-
-
-def test_where_there_is_nothing_it_says_so(hpcdist):
-    done = hpcdist("gc")
-    assert done.returncode == 0
-    assert "there is nothing to remove" in done.stderr
 
 
 def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):

@@ -7,12 +7,9 @@ import signal
 import subprocess
 import sys
 
-import pytest
 from waiting import wait_for
 
-from hpcdist.cli.main import main
 from hpcdist.runs.run import Run
-from hpcdist.workloads.own_code import ScriptWorkload
 
 HELLO = """
 import os, sys
@@ -159,29 +156,6 @@ def test_a_debug_run_that_is_interrupted_is_cancelled(hpcdist):
     assert (listed["state"], listed["exit_code"]) == ("cancelled", 130)
 
 
-def test_a_job_is_prepared_once(hpcdist, monkeypatch, capfd):
-    prepared = []
-    monkeypatch.setattr(ScriptWorkload, "prepare", lambda self: prepared.append(self.job))
-    script = hpcdist.write("hello.py", HELLO)
-    assert main(["submit", str(script), "--local", "--runs", str(hpcdist.folder / "runs")]) == 0
-    assert len(prepared) == 1
-
-
-@pytest.mark.parametrize("torn", ["spec.json", "submission.json", "verdict.json"])
-def test_a_damaged_run_is_listed_and_spoils_nothing(hpcdist, torn):
-    run = hpcdist.folder / "runs" / "ddp-20200101-000000-abcd"
-    run.mkdir(parents=True)
-    for name in ("spec.json", "submission.json", "verdict.json"):
-        (run / name).write_text("{}")
-    (run / torn).write_text('{"torn')
-    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
-    assert (listed["run"], listed["state"]) == (run.name, "lost")
-    for verb in ("status", "summary", "logs"):
-        done = hpcdist(verb, "last")
-        assert done.returncode == 0
-        assert "Traceback" not in done.stderr
-
-
 def test_a_restart_is_told_with_its_cause(hpcdist):
     hpcdist.write(
         "once.py",
@@ -194,19 +168,6 @@ def test_a_restart_is_told_with_its_cause(hpcdist):
     assert "attempt 0 failed: rank 1 (node 0, host " in done.stderr
     assert "ValueError: no such luck" in done.stderr
     assert "starting again (1 of 2)" in done.stderr
-
-
-def test_summary_says_what_in_the_folder_is_no_run(hpcdist):
-    hpcdist.write("hello.py", HELLO)
-    hpcdist("submit", "hello.py", "--local")
-    (run,) = hpcdist.runs
-    (run.parent / "holiday photos").mkdir()
-    table = hpcdist("summary")
-    assert table.returncode == 0
-    assert "holiday photos: skipped, not a run" in table.stdout.replace("\n", " ")
-    as_json = hpcdist("summary", "--json")
-    assert [entry["run"] for entry in json.loads(as_json.stdout)] == [run.name]
-    assert "holiday photos: skipped, not a run" in as_json.stderr
 
 
 def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, processes_of):
@@ -222,15 +183,6 @@ def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, pr
     (cancelled,) = json.loads(hpcdist("cancel", "last", "--json").stdout)
     assert (cancelled["state_before"], cancelled["state"]) == ("running", "cancelled")
     wait_for(lambda: not processes_of(folder))
-
-
-def test_a_time_that_is_no_time_spoils_no_list(hpcdist):
-    run = hpcdist.folder / "runs" / "ddp-20200101-000000-abcd"
-    run.mkdir(parents=True)
-    (run / "spec.json").write_text('{"created_s": 1e400}')
-    for verb in ("runs", "status"):
-        done = hpcdist(verb)
-        assert done.returncode == 0, done.stderr
 
 
 def test_the_traceback_of_the_first_failure_comes_last(hpcdist):

@@ -127,15 +127,6 @@ def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
     assert (job["module"], job["script"]) == ("pkg.train", str(user.folder / "pkg/train.py"))
 
 
-def test_arguments_of_a_module_can_be_swept(user):
-    done = user("submit", "-m", "pkg.train", "--local", "--sweep", "args=[a],[b,'1']")
-    assert done.returncode == 0, done.stderr
-    assert "[rank 0] ['a'] 0\n" in done.stdout
-    assert "[rank 0] ['b', '1'] 0\n" in done.stdout
-    rendered = user("render", "-m", "pkg.train", "--scheduler", "slurm", "--sweep", "args=[a],[b]")
-    assert rendered.stdout.count("#SBATCH --array=0-1") == 1
-
-
 def test_from_python_a_module_is_submitted_too(user, monkeypatch):
     monkeypatch.chdir(user.folder)
     run = package.submit(
@@ -190,23 +181,9 @@ def test_a_module_that_cannot_be_run_is_refused_and_nothing_of_it_imported(
     assert "pkg" not in sys.modules
 
 
-def test_a_bad_name_ends_the_command_with_two_lines_and_no_run(user):
-    done = user("submit", "-m", "pkg.trian", "--local")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: -m pkg.trian: there is no module pkg.trian in pkg\nhint:")
-    assert user.runs == []
-
-
 def test_a_package_is_run_by_its_main_module(user, monkeypatch):
     monkeypatch.chdir(user.folder)
     main = user.write("pkg/__main__.py", "print(__name__, __package__, __spec__.name)")
     assert Path(load_job("pkg", kind="module").job.script) == main
     done = user("submit", "-m", "pkg", "--local")
     assert done.stdout == "[rank 0] __main__ pkg pkg.__main__\n"
-
-
-def test_a_job_file_of_a_module_cannot_say_its_file(user):
-    user.write("jobs/mine.yaml", "workload: module\nmodule: pkg.train\nscript: pkg/train.py\n")
-    done = user("submit", "mine", "--local")
-    assert done.returncode == 2
-    assert 'jobs/mine.yaml: script is "pkg/train.py", but the workload is module' in done.stderr

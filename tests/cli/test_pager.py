@@ -12,12 +12,6 @@ from hpcdist.base.terminal_lines import terminal_lines
 from hpcdist.cli import printing
 from hpcdist.cli.printing import print_columns
 
-WAITS = """#!/bin/sh
-trap 'exit 0' INT
-cat
-echo waits
-read key < /dev/tty
-"""
 MARKS = "sed s/^/paged:/"
 
 

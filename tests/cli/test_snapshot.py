@@ -44,15 +44,6 @@ def test_debug_mode_runs_in_the_snapshot_too(hpcdist, tree):
     assert f"in {tree / 'runs/.snapshots'}" in done.stdout, done.stderr
 
 
-def test_a_tree_over_the_limit_ends_with_2_and_what_to_do(hpcdist, tree):
-    hpcdist.write("big.bin", "x" * 2_000_000)
-    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--snapshot-limit", "1")
-    assert done.returncode == 2
-    assert "the largest: big.bin (2 MB)" in done.stderr
-    assert "--no-snapshot" in done.stderr
-    assert not hpcdist.runs
-
-
 def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
     hpcdist.environment["GIT_CEILING_DIRECTORIES"] = str(tmp_path.parent)
     hpcdist.write("train.py", SCRIPT)

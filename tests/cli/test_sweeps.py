@@ -187,14 +187,3 @@ def test_after_a_failed_run_only_what_asks_for_that_goes(hpcdist):
     unknown = hpcdist("submit", "says.py", "--local", "--after", "nothing", "--", "b")
     assert unknown.returncode == 2
     assert "begins with 'nothing'" in unknown.stderr
-
-
-def test_the_scripts_of_a_sweep_are_rendered_one_after_the_other(hpcdist):
-    hpcdist.write("says.py", SAYS)
-    done = hpcdist("render", "says.py", "--local", "--sweep", "nodes=1,2")
-    assert done.returncode == 0, done.stderr
-    _, first, second = done.stdout.split("# ---- script ")
-    assert first.startswith("1 of 2 ----\n#!")
-    assert "runs/RUN-000/submitit" in first
-    assert "runs/RUN-001/submitit" in second
-    assert hpcdist.runs == []

@@ -211,22 +211,6 @@ def test_bars_are_drawn_while_they_go_on_and_are_a_line_each_in_the_end(hpcdist)
     assert log.count(b"\r") > 20  # as it was written
 
 
-def test_following_the_logs_of_a_run_draws_its_bars_too(hpcdist):
-    hpcdist.write("bars.py", BARS)
-    hpcdist("submit", "bars.py", "--gpus", "2", "--scheduler", "local")
-    terminal = Terminal(hpcdist, "logs", "last", "--follow", "--rank", "1")
-    terminal.resize(rows=40, columns=120)
-    terminal.wait_for("inner of 1:  50%|")
-    hpcdist.write("released", "")
-    terminal.wait_for("last words of 1")
-    hpcdist.write("over", "")
-    assert terminal.finish() == 0
-    lines = terminal_lines(terminal.shown.encode(), styled=False)
-    assert lines[:2] == ["epoch 0 of 1", "epoch 1 of 1"]
-    assert [line[:15] for line in lines[2:4]] == ["outer of 1: 100", "last words of 1"]
-    assert "[rank" not in terminal.shown
-
-
 def test_no_color_is_honoured(hpcdist):
     hpcdist.environment["NO_COLOR"] = "1"
     terminal = Terminal(hpcdist, "submit", "nothing")

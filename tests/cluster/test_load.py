@@ -88,11 +88,6 @@ def test_the_section_lsf_counts_as_one_value_and_null_takes_it_away(profiles):
     assert load_profile().origins["lsf"] == "hpcdist.yaml"
 
 
-def test_flags_count_without_a_file_too(profiles):
-    loaded = load_profile(flags={"partition": Flag(name="--partition", value="gpu")})
-    assert loaded.profile == ClusterProfile(partition="gpu")
-
-
 def test_the_nearest_file_above_counts_up_to_the_root_of_the_repository(profiles, monkeypatch):
     outer = profiles.project(of_one("{partition: outer}"))
     inner = profiles.project_folder / "repository" / "src"
@@ -270,16 +265,7 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
             "setup gives HF_TOKEN a value that looks",
             "export",
         ),
-        ("{setup: ['x; API_KEY=\"abc\" y']}", "setup gives API_KEY a value that looks", ""),
-        ("{environment: {NCCL_X: ghp_0123456789}}", "gives NCCL_X a value that looks", "export"),
-        ("{environment: {X: 'Bearer abc.def.ghi'}}", "gives X a value that looks secret", ""),
-        (
-            '{environment: {X: "-----BEGIN RSA PRIVATE KEY-----"}}',
-            "gives X a value that looks secret",
-            "",
-        ),
         ("{setup: ['wandb login --key=ghp_0123456789']}", "setup holds a value that looks", ""),
-        ("{setup: ['tool --password hunter2']}", "setup holds a value that looks secret", ""),
         ("{directives: ['--comment=ghp_0123456789']}", "directives holds a value that", ""),
         ("{account: ghp_0123456789}", "account holds a value that looks secret", "private file"),
         ('{setup: ["a\\rb"]}', "with a character that bash cannot take", "remove it"),

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import Flag, load_job, parse_flag
+from hpcdist.job import load_job, parse_flag
 from hpcdist.job.comparison import list_jobs
-from hpcdist.job.spec import ScriptJob, TrainJob
+from hpcdist.job.spec import ScriptJob
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"k{n}: &{after} [{', '.join(['*' + before] * 9)}]\n"
@@ -41,13 +41,6 @@ def error_of(name, **options):
 
 
 # What is loaded.
-
-
-def test_a_shipped_job_is_found_by_its_name():
-    loaded = load_job("ddp")
-    assert isinstance(loaded.job, TrainJob)
-    assert loaded.source == "ddp"
-    assert loaded.job.name == "ddp"
 
 
 def test_a_local_job_hides_a_shipped_one(tmp_path):
@@ -151,13 +144,6 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
     assert error.message.startswith("--nodes: resources.nodes is ")
 
 
-def test_a_value_from_set_is_refused_with_the_set():
-    error = error_of("ddp", overrides=["train.lr=fast"])
-    assert error.message.startswith(
-        '--set train.lr=fast: train.lr is "fast", must be a finite number'
-    )
-
-
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
@@ -196,11 +182,6 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
     error = error_of("ddp", flags=flags, overrides=["resources.nodes=4"])
     assert error.message == "--nodes 2 and --set resources.nodes=4 contradict each other"
     assert load_job("ddp", flags=flags, overrides=["resources.nodes=2"]).job.resources.nodes == 2
-
-
-def test_typed_values_are_refused_by_the_name_of_their_flag():
-    error = error_of("ddp", flags={"resources.gpus": Flag(name="gpus", value="2")})
-    assert error.message.startswith('gpus: resources.gpus is "2", must be a whole number')
 
 
 @pytest.mark.parametrize(
@@ -328,11 +309,6 @@ def test_script_arguments_for_a_train_job_are_refused():
     assert "--set" in error.hint
 
 
-def test_an_unreadable_job_file_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "a.yaml")
-    assert "is not a regular file" in error_of("a.yaml").message
-
-
 # What is listed.
 
 
@@ -345,20 +321,6 @@ def test_jobs_are_listed_and_a_broken_one_says_what_is_wrong(tmp_path):
     assert listed["mine"].description == "two lines"
     assert listed["bad"].error == "jobs/bad.yaml: resources.nodes is 0, must be 1 or more"
     assert msgspec.to_builtins(listed["ddp"])["workload"] == "train"
-
-
-def test_an_unknown_section_is_laid_at_the_door_of_the_option_that_named_it():
-    with pytest.raises(JobError, match=r"^--set trian\.epochs=3: trian is not a known key"):
-        load_job("ddp", overrides=["trian.epochs=3"])
-
-
-def test_known_names_come_in_one_order():
-    hints = set()
-    for _ in range(3):
-        with pytest.raises(JobError) as caught:
-            load_job("ddp", overrides=["trian.epochs=3"])
-        hints.add(caught.value.hint)
-    assert len(hints) == 1
 
 
 def test_a_goal_that_names_no_figure_is_refused_with_what_it_may_be():

@@ -173,7 +173,3 @@ def test_a_driver_that_does_not_know_version_2_is_asked_for_version_1(driver, mo
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", answer)
     assert [gpu.used_bytes for gpu in list_gpus()] == [5, 5]
-
-
-def test_listing_gpus_is_no_error_without_a_driver():
-    assert isinstance(list_gpus(), list)

@@ -131,3 +131,31 @@ def test_doctor_examines_the_server(user):
     found = json.loads(user("doctor", "--scheduler", "pbs", "--no-job", "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in found}
     assert (states["commands"], states["server"], states["history"]) == ("pass", "pass", "pass")
+
+
+def test_a_sweep_runs_on_several_clusters_of_which_one_is_this_machine(user):
+    clusters = {"boxes": {"scheduler": "pbs"}, "laptop": {"scheduler": "local"}}
+    (user.folder / "hpcdist.yaml").write_text(json.dumps({"clusters": clusters}))
+    user.open_gate()
+    words = ("--sweep", "cluster=boxes,laptop,local", "--set", "launch.device=cpu")
+    done = user("render", "count.py", *words)
+    assert done.stdout.count("#PBS -N") == done.stdout.count("# ---- script 1 of 3 ----") == 1
+    swept = json.loads(user("submit", "count.py", *words, "--wait", "--json").stdout)
+    assert swept["scheduler"] == "pbs, local"
+    assert swept["jobs"][0]["job_id"] == swept["runs"][0]["job_id"]
+    assert [(run["point"], run["verdict"]["state"]) for run in swept["runs"]] == [
+        ({"cluster": name}, "done") for name in ("boxes", "laptop", "local")
+    ]
+    listed = json.loads(user("runs", "--json").stdout)
+    assert [(run["scheduler"], run["cluster"]) for run in listed] == [
+        ("pbs", "boxes"),
+        ("local", "laptop"),
+        ("local", None),
+    ]
+    assert "boxes, laptop, -" in user("runs").stdout
+    done = user("submit", "count.py", *words, "--cluster", "boxes", code=2)
+    assert "--sweep cluster and --cluster boxes contradict each other" in done.stderr
+    done = user("submit", "count.py", *words, "--summary-after", code=2)
+    assert "is for the runs of one scheduler, and the sweep has pbs, local" in done.stderr
+    done = user("submit", "count.py", "--sweep", "cluster=boxes,box", code=2)
+    assert "there is no cluster called 'box'" in done.stderr

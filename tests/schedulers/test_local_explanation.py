@@ -32,7 +32,3 @@ def test_a_rank_on_a_gpu_has_it_beside_its_cpus():
         "node 0: rank 0: GPU-a and CPUs 0-1; rank 1: GPU-b and CPUs 2-3",
         "node 1: rank 0: GPU-a and CPUs 0-1; rank 1: GPU-b and CPUs 2-3",
     ]
-
-
-def test_a_gpu_alone_is_told_too():
-    assert lines([NodePlan(gpus=["GPU-a"])], device="cuda")[1] == "node 0: rank 0: GPU-a"

@@ -14,11 +14,6 @@ SLURM = {
     "SLURMD_NODENAME": "n7",
     "SLURM_CPUS_PER_TASK": "6",
 }
-LOCAL = {
-    "SUBMITIT_EXECUTOR": "local",
-    "SUBMITIT_LOCAL_JOB_ID": "7",
-    "SUBMITIT_LOCAL_GLOBALID": "1",
-}
 
 
 @pytest.fixture
@@ -43,9 +38,3 @@ def test_what_srun_does_not_tell_is_not_known(environment):
     place = load_scheduler("slurm").place()
     assert (place.node_rank, place.num_nodes, place.cpus) == (0, None, None)
     assert place.host == socket.gethostname()
-
-
-def test_a_simulated_node_knows_nothing_of_the_allocation_that_its_shell_is_in(environment):
-    environment(SLURM | LOCAL)
-    place = load_scheduler("local").place()
-    assert (place.node_rank, place.num_nodes, place.host) == (1, None, socket.gethostname())

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 
 import pytest
 from cluster_user import User, job_id
@@ -153,22 +152,6 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
         assert done.returncode == 0, done.stderr
 
 
-def test_accounting_tells_of_one_run_among_more_than_a_command_line_holds(user):
-    go = user.folder / "go"
-    go.touch()
-    run = user.done(user.submit(user.write("stay.py", STAY), "--", go))
-    asked = f"""
-from hpcdist.schedulers.slurm.queue import ask_accounting
-ids = ["{job_id(run)}", *map(str, range(10**6, 10**6 + 20_000))]
-for job in ask_accounting(ids, since_s={run.read_submission().submitted_s}):
-    print(job.job_id, job.name, job.state)
-"""
-    line = f"{job_id(run)} {run.id} COMPLETED"
-    user.cluster.wait_for(
-        lambda: line in user.cluster.run(sys.executable, "-c", asked).stdout.splitlines()
-    )
-
-
 def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_name_alone(user):
     run = user.submit(user.write("stay.py", STAY), "--", user.folder / "go")
     user.wait_for_line(run, "up")
@@ -208,14 +191,6 @@ def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_n
     assert run.read_verdict().state == "cancelled"
 
 
-def test_where_sbatch_is_missing_it_is_said(user):
-    with user.cluster.without("sbatch"):
-        done = user("submit", user.write("stay.py", STAY), "--scheduler", "slurm")
-    assert done.returncode == 3
-    assert "sbatch was not found" in done.stderr
-    assert "hint:" in done.stderr
-
-
 @pytest.mark.parametrize("flag", ["--partition", "--account", "--qos"])
 def test_what_slurm_does_not_know_is_told_in_its_own_words(user, flag):
     done = user("submit", user.write("stay.py", STAY), flag, "no-such-thing")
@@ -223,22 +198,6 @@ def test_what_slurm_does_not_know_is_told_in_its_own_words(user, flag):
     assert "Invalid" in done.stderr
     assert "Batch job submission failed" in done.stderr
     assert not [path for path in (user.folder / "runs").iterdir() if path.name[0] != "."]
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        (("--nodes", 9), "partition main has 4"),
-        (("--gpus", 3), "the most is 2 per node"),
-        (("--partition", "short", "--time", 6), "allows 5 minutes"),
-        (("--cluster", "nowhere"), "nowhere"),
-    ],
-)
-def test_what_the_partition_can_never_give_is_found_before_submitting(user, options, part):
-    done = user("submit", user.write("stay.py", STAY), *options)
-    assert done.returncode == 2
-    assert part in done.stderr
-    assert not (user.folder / "runs").exists()
 
 
 def test_detect_writes_a_profile_that_jobs_can_go_by(user):

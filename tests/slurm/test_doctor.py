@@ -66,24 +66,6 @@ def test_an_interpreter_that_is_not_there_is_named(doctor):
     assert found["collective"]["state"] == "skip"
 
 
-def test_an_interpreter_without_hpcdist_is_named(doctor, write_script):
-    python = write_script('#!/bin/sh\nexec /usr/bin/env python3 -I -S "$@"\n', "python")
-    python.chmod(0o755)
-    code, found, _ = doctor(*CPU, profile={"python": str(python)})
-    assert code == 1
-    assert failures(found) == ["interpreter"]
-    assert "No module named 'hpcdist'" in found["interpreter"]["detail"]
-
-
-def test_an_interface_that_is_not_there_is_named_with_those_that_are(doctor):
-    code, found, _ = doctor(*CPU, profile={"interface": "nosuch0"})
-    assert code == 1
-    assert failures(found) == ["interface"]
-    assert (
-        "there is no interface nosuch0 with an address; there are" in found["interface"]["detail"]
-    )
-
-
 def test_more_nodes_than_there_are_fail_before_anything_is_submitted(doctor, slurm):
     code, found, _ = doctor(*CPU, "--nodes", "99")
     assert code == 1

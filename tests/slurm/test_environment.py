@@ -17,7 +17,6 @@ print("up", flush=True)
 while not os.path.exists("gate"):
     time.sleep(0.02)
 """
-DIGITS = ("--set", "data.name=digits")
 
 
 @pytest.fixture
@@ -80,23 +79,6 @@ def test_every_rank_is_told_its_place_as_slurm_sees_it(user, nodes, gpus, node_l
         ports.add(seen["MASTER_PORT"])
     assert len(ports) == 1
     assert 20_000 <= int(ports.pop()) < 30_000
-
-
-def test_what_looks_at_slurm_and_at_the_cpus_by_itself_runs_on_slurm_and_meets_in_one_summary(user):
-    """Lightning knows Slurm's variables; what needs neither runs in tests/workloads."""
-    runs = [
-        user.submit("lightning", "--gpus", 2, "--set", "train.epochs=1", *DIGITS, *CPU),
-        user.submit(
-            *("dataload", "--set", "data.workers=[0,1]", "--set", "data.batches_to_check=2"),
-            *(*DIGITS, *CPU),
-        ),
-    ]
-    for run in runs:
-        user.done(run, END_LIMIT_S)
-    trained, loading = json.loads(user("summary", *(run.id for run in runs), "--json").stdout)
-    assert trained["samples_per_s"]
-    assert {cell["setting"]["workers"] for cell in loading["loading"]["cells"]} == {0, 1}
-    assert {cell["cpus"] for cell in loading["loading"]["cells"]} == {1.0}  # not the machine's
 
 
 def test_two_jobs_on_one_node_do_not_meet(user):

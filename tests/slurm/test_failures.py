@@ -52,13 +52,6 @@ def test_the_rank_that_raised_is_named(user):
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
 
 
-def test_a_rank_that_is_killed_is_named(user, working):
-    os.kill(int(log(working, 3).split()[1]), signal.SIGKILL)
-    verdict = user.verdict(working)
-    assert (verdict.kind, verdict.rank, verdict.signal) == ("signal", 3, "SIGKILL")
-    assert user.cluster.wait_for_end(job_id(working)) == "FAILED"
-
-
 @pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_that_is_killed_is_named_with_its_node(user, working, node):
     os.kill(agent_pid(working, node), signal.SIGKILL)
@@ -162,37 +155,3 @@ def test_a_job_that_was_cancelled_by_hand_is_cancelled(user, working):
     user.cluster.wait_for_end(job_id(working))
     (status,) = json.loads(user("status", working.id, "--json").stdout)
     assert status["state"] == "cancelled"
-
-
-def test_a_job_that_waits_says_why_and_can_be_cancelled(user):
-    blocker = user.cluster.submit("sleep 600", "--nodes=4", "--exclusive")
-    user.cluster.wait_for_state(blocker, "RUNNING")
-    run = user.submit(user.write("work.py", WORK), *FOUR)
-    user.cluster.wait_for(lambda: "waits for nodes" in user("status", run.id).stdout)
-    assert user("cancel", run.id).returncode == 0
-    assert run.read_verdict().state == "cancelled"
-    user.cluster.run("scancel", blocker)
-    user.cluster.wait_for_end(blocker)
-
-
-def test_wait_ends_with_the_exit_code_of_the_run(user):
-    script = user.write("leave.py", "import sys\nprint('so long')\nsys.exit(3)\n")
-    done = user("submit", script, "--wait")
-    assert done.returncode == 1
-    assert "so long" in done.stdout
-    assert "exited with code 3" in done.stderr
-    user.cluster.wait_until_idle()
-
-
-def test_an_interrupted_wait_leaves_the_job_running_and_says_so(user):
-    waiting = user.start("submit", user.write("work.py", WORK), "--gpus", 2, "--wait")
-    runs = user.folder / "runs"
-    user.cluster.wait_for(lambda: list(runs.glob("*/logs/rank-00000.log")))
-    waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=150)
-    assert waiting.returncode == 130
-    (run,) = runs.glob("work-*")
-    assert f"run {run.name} continues" in said
-    (status,) = json.loads(user("status", "--json").stdout)
-    assert status["state"] == "running"
-    assert user("cancel", run.name).returncode == 0

@@ -70,37 +70,6 @@ def test_a_job_that_names_no_nodes_takes_all_of_the_allocation(shell, slurm):
     assert [job.id for job in slurm.queue()] == [shell.job_id]
 
 
-def test_fewer_nodes_than_the_allocation_has_are_enough(shell):
-    done = shell.submit("work.py", "--here", "--nodes", "1", "--gpus", "2", "--", "0")
-    assert done.returncode == 0, done.stderr
-    expected = [f"[rank {rank}] {rank} 2 {shell.job_id}" for rank in range(2)]
-    assert sorted(done.stdout.splitlines()) == expected
-
-
-def test_a_failure_ends_the_command_with_1_and_the_allocation_stays(shell, slurm, write_script):
-    write_script("raise ValueError('no such luck')", "fails.py")
-    done = shell.submit("fails.py", "--here")
-    assert done.returncode == 1
-    assert "ValueError: no such luck" in done.stderr
-    assert [job.id for job in slurm.queue()] == [shell.job_id]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--nodes", "4"], ["resources.nodes is 4", "has 3"]),
-        (["--gpus", "3"], ["3 CPUs on each node", "has 2 per node"]),
-        (["--partition", "main"], ["--here and --partition contradict each other"]),
-    ],
-    ids=["nodes", "cpus", "partition"],
-)
-def test_what_the_allocation_does_not_have_is_refused(shell, options, words):
-    done = shell.submit("work.py", "--here", *options, "--", "0")
-    assert done.returncode == 2
-    assert all(text in done.stderr for text in words), done.stderr
-    assert not shell.runs
-
-
 def test_outside_of_an_allocation_it_says_how_to_get_one(slurm, tmp_path):
     done = slurm.run("hpcdist", "submit", "check", "--here", cwd=tmp_path, check=False)
     assert done.returncode == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster_user import User, agent_pid, events, job_id, log
 from counting import COUNT, await_counting, count
-from interruptions import hosts, kill_agent, lose_node, preempt, requeue, warn
+from interruptions import hosts, kill_agent, lose_node, preempt, warn
 from trainings import CPU, TWO
 
 from hpcdist.runs.run import Run
@@ -246,29 +246,3 @@ def test_cancel_ends_a_job_that_slurm_requeued_after_the_run_had_ended(user):
     )
     assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
     assert run.read_verdict().state == "done"
-
-
-ONE_STEP = """\
-import time
-from hpcdist import record
-record.step(samples=1)
-print("up", flush=True)
-time.sleep(600)
-"""
-
-
-def test_two_starts_without_progress_are_enough(user):
-    run = user.submit(user.write("one_step.py", ONE_STEP))
-    for start in range(3):  # the first recorded a step that none had before
-        user.cluster.wait_for(lambda count=start: is_up(run, count))
-        requeue(user, run)
-    verdict = user.verdict(run)
-    assert (verdict.kind, verdict.state) == ("no_progress", "failed")
-    assert "2 starts" in verdict.message
-    user.cluster.wait_for_end(job_id(run))
-
-
-def is_up(run, attempt):
-    """Its rank has said so."""
-    path = run.log_file(0, attempt)
-    return path.exists() and "up" in path.read_text()

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from cluster_user import User, job_id, log
@@ -152,32 +151,12 @@ def test_a_later_refusal_says_what_was_submitted_and_leaves_no_half_made_runs(us
     assert [run.read_outline().resources.nodes for run in ended(user, sweep)] == [1, 1]
 
 
-def test_a_refusal_of_the_first_job_leaves_nothing(user, sbatch_calls):
-    options = ("--sweep", "nodes=1,2 args=[a],[b]")
-    refused = user("submit", "says.py", *CPU, *options, env=sbatch_calls(fails_from=1))
-    assert refused.returncode == 3
-    assert "AssocMaxSubmitJobLimit" in refused.stderr
-    assert list((user.folder / "runs").iterdir()) == []
-
-
 def test_a_point_that_no_node_could_hold_is_found_before_any_is_submitted(user, sbatch_calls):
     refused = user("submit", "says.py", "--sweep", "nodes=1,9", env=sbatch_calls())
     assert refused.returncode == 2
     assert "--sweep nodes=9: resources.nodes is 9, but partition main has 4" in refused.stderr
     assert sbatch_calls.made() == []
     assert not (user.folder / "runs").exists()
-
-
-def test_waiting_ends_with_the_exit_code_of_the_worst_and_writes_the_summary(user):
-    options = ("--sweep", "args=[a],[fail]", "--wait", "--summary-after", "--json")
-    done = user("submit", "says.py", *CPU, *options)
-    assert done.returncode == 1, done.stderr
-    answer = json.loads(done.stdout)
-    assert [run["verdict"]["state"] for run in answer["runs"]] == ["done", "failed"]
-    assert (answer["exit_code"], answer["runs"][1]["point"]) == (1, {"args": ["fail"]})
-    assert len(json.loads((Path(answer["path"]) / "summary.json").read_text())) == 2
-    assert "-001 failed: rank 0" in done.stderr
-    user.cluster.wait_for_end(answer["summary_job_id"])
 
 
 def test_an_interruption_of_the_waiting_leaves_the_sweep_and_cancel_ends_all_of_it(user):

@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 from submitting import submit_run
 
-from hpcdist import schedulers
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob, load_job
@@ -226,37 +224,6 @@ def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_pat
     assert (spec.git, spec.user) == (None, str(os.getuid()))
 
 
-def test_submits_of_one_instant_get_runs_of_their_own(loaded, tmp_path):
-    with ThreadPoolExecutor(8) as pool:
-        runs = list(pool.map(lambda _: Run.create(tmp_path / "runs", "same"), range(32)))
-    assert len({run.path for run in runs}) == 32
-    assert len(os.listdir(tmp_path / "runs")) == 32
-
-
-def test_two_submits_of_one_instant_both_run(submit, write_script):
-    script = write_script("pass")
-    with ThreadPoolExecutor(2) as pool:
-        launched = list(pool.map(submit, [script, script]))
-    assert launched[0].run.id != launched[1].run.id
-    assert [one.verdict().kind for one in launched] == ["done", "done"]
-
-
-def test_planning_has_no_effect_and_names_no_run(loaded, tmp_path):
-    planned = plan_run(loaded, scheduler="local")
-    (script,) = planned_scripts(PlannedSubmission.of_run(planned), tmp_path / "runs")
-    assert f"{tmp_path}/runs/RUN/submitit" in script
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_runs_folder_that_is_a_file_is_refused(loaded, tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunDirectoryError, match="is a file, not a folder") as caught:
-        submit(loaded, tmp_path / "runs")
-    assert caught.value.exit_code == 2
-    with pytest.raises(RunDirectoryError, match="cannot be written: Not a directory"):
-        submit(loaded, tmp_path / "runs" / "deeper")
-
-
 @pytest.mark.parametrize("kilobytes", [4, 8, 12])
 def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
     disk = small_disk(kilobytes)
@@ -301,12 +268,6 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
     with pytest.raises(SchedulerError):
         submit(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
-
-
-def test_a_scheduler_without_a_module_is_refused_with_what_to_do():
-    with pytest.raises(SchedulerError) as caught:
-        schedulers.load_scheduler("sge")
-    assert "--local" in caught.value.hint
 
 
 def debug(script, runs, stdin=b"", program=DEBUG):

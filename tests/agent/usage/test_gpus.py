@@ -56,13 +56,6 @@ def test_a_gpu_tells_its_use_memory_power_heat_and_energy(read):
     }
 
 
-def test_gpus_keep_the_order_asked_for_and_what_one_does_not_tell_is_left_out(read):
-    facts, (first, second), _ = read("GPU-fake-1", "GPU-fake-0")
-    assert [gpu["uuid"] for gpu in facts] == ["GPU-fake-1", "GPU-fake-0"]
-    assert first == {"memory_bytes": 0.0}
-    assert second["utilization"] == 0.6
-
-
 def test_a_gpu_that_the_driver_does_not_know_is_left_out(read):
     facts, sample, _ = read("MIG-GPU-fake-0/1/0", "GPU-fake-0")
     assert [gpu["uuid"] for gpu in facts] == ["GPU-fake-0"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.agent.usage import Sample, Windows, to_fields
+from hpcdist.agent.usage import Sample, Windows
 
 
 def sample(length_s, *, cpus_busy=1.0, gpus=()):
@@ -42,10 +42,3 @@ def test_samples_begin_close_to_each_other_and_a_day_stays_below_a_thousand_line
         lines += windows.add(sample(length_s), time_s=passed_s) is not None
     assert windows.next_in_s() == every_s
     assert 500 < lines < 1_000
-
-
-def test_the_fields_of_an_event_are_plain_values_without_its_kind():
-    windows = Windows(1.0)
-    fields = to_fields(windows.add(sample(1.0), time_s=1.0))
-    assert fields["cpus_busy"] == {"mean": 1.0, "max": 1.0}
-    assert not {"event", "time_s"} & fields.keys()

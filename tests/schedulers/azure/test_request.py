@@ -12,7 +12,7 @@ from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.azure.client import NotFoundError, client_of
-from hpcdist.schedulers.azure.request import explanation, job_yaml
+from hpcdist.schedulers.azure.request import job_yaml
 from hpcdist.schedulers.azure.storage import BlobFolder, output_folder
 from hpcdist.schedulers.base import Target
 
@@ -138,13 +138,6 @@ def test_what_azure_lacks_or_does_not_have_is_named(keys, message):
     with pytest.raises(ProfileError) as caught:
         job_yaml(job(), profile(**keys), target())
     assert caught.value.message == f"the cluster profile: {message}"
-
-
-def test_the_numbers_are_explained():
-    lines = explanation(job(nodes=2, gpus=4), profile(azure={"price_per_hour": 3.06}))
-    assert "2 nodes of the compute gpu-cluster" in lines[0]
-    assert "2 nodes x 4 ranks = 8 ranks" in lines[1]
-    assert lines[-1] == "price: 2 x 3.06 = 6.12 per hour"
 
 
 def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azure):

@@ -53,14 +53,6 @@ def test_quota_environment_and_datastore_that_are_wanting_fail(hpcdist, azure):
     assert found["datastore"]["advice"] == "it has another"
 
 
-def test_the_doctor_tells_who_is_not_logged_in(hpcdist, azure, monkeypatch):
-    monkeypatch.setenv("IDENTITY_HEADER", "another")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    found = findings(hpcdist, code=1)
-    assert found["workspace"]["state"] == "FAIL"
-    assert "az login" in found["workspace"]["advice"]
-
-
 def test_a_profile_for_each_compute_is_detected(hpcdist, azure):
     (hpcdist.folder / ".azureml").mkdir()
     (hpcdist.folder / ".azureml" / "config.json").write_text(json.dumps(NAMES))

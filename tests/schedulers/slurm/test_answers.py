@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.base.errors import JobError, SchedulerError
+from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.jobs import JobIndex
@@ -22,7 +21,6 @@ from hpcdist.schedulers.slurm.queue import (
 from hpcdist.schedulers.slurm.site import (
     check_capacity,
     parse_cluster,
-    parse_gpus,
     parse_nodes,
 )
 
@@ -112,19 +110,6 @@ def test_an_unknown_state_counts_as_running_and_not_as_ended():
 )
 def test_reasons_are_told_in_plain_words(code, part):
     assert part in plain_reason(code)
-
-
-@pytest.mark.parametrize(
-    ("gres", "gpus"),
-    [
-        ("(null)", {}),
-        ("gpu:2", {"": 2}),
-        ("gpu:a100:4(S:0-1)", {"a100": 4}),
-        ("gpu:a100:4(S:0),gpu:v100:2(S:1),nvme:1", {"a100": 4, "v100": 2}),
-    ],
-)
-def test_gpus_are_counted_by_type(gres, gpus):
-    assert parse_gpus(gres) == gpus
 
 
 @pytest.mark.parametrize(
@@ -226,20 +211,3 @@ def test_variables_that_would_change_the_job_unseen_are_left_out():
         "SLURM_CONF": "/etc/slurm.conf",
         "SBATCH_ACCOUNT": "mine",
     }
-
-
-def test_a_command_that_fails_keeps_all_that_it_said():
-    with pytest.raises(CommandFailedError) as caught:
-        run_command(["sh", "-c", "echo one >&2; echo two >&2; exit 4"], timeout_s=10)
-    assert caught.value.said == "one\ntwo"
-    assert "exit code 4" in caught.value.message
-
-
-def test_a_command_that_does_not_answer_is_given_up():
-    with pytest.raises(CommandTimeoutError, match="sleep did not answer"):
-        run_command(["sleep", "60"], timeout_s=0.2)
-
-
-def test_a_command_that_is_not_there_is_an_error_of_the_scheduler():
-    with pytest.raises(SchedulerError, match="no-such-command"):
-        run_command(["no-such-command"], timeout_s=1)
