@@ -107,18 +107,6 @@ def test_means_are_over_time_and_maxima_over_all_gpus(make_run):
     assert found.nodes[0].node_cpus_busy == 3.0
 
 
-def test_nodes_add_up_and_attempts_count_by_their_time(make_run):
-    run = make_run("two", nodes=2)
-    write(run, [begin(0), window(1010.0, cpus_busy=2.0)], node=0)
-    write(run, [begin(0), window(2030.0, wall_s=30.0, cpus_busy=1.0)], node=0, attempt=1)
-    write(run, [begin(1), window(5010.0, cpus_busy=0.5, memory=3 * GIB)], node=1)
-    found = summary_of(run).runs[0].usage
-    assert found.cpus_busy == 1.25 + 0.5
-    assert found.num_cpus == 4.0
-    assert found.max_memory_bytes == 3 * GIB
-    assert [(one.node, one.host) for one in found.nodes] == [(0, "host0"), (1, "host1")]
-
-
 def test_cpus_that_simulated_nodes_share_count_once(make_run):
     run = make_run("shared", nodes=2)
     for node in range(2):
