@@ -18,7 +18,7 @@ SSH_PACKAGES := openssh-server openssh-client
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test quick docs foreign lint package release fuzz constraints clean slurm browser container ssh
+.PHONY: demo test quick perf docs foreign lint package release fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -33,6 +33,17 @@ QUICK := base bench/dataload bench/inference cluster data doctor drill job machi
 quick: $(VENV)/test-installed
 	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(QUICK:%=tests/%) \
 		--ignore=tests/summary/test_browser.py $(PYTEST_ARGS)
+
+# Each benchmark of perf/ that a machine without GPUs can run, once and small: that it runs, and no figure to report.
+perf: $(VENV)/test-installed slurm
+	$(BIN)/python perf/cli.py --pairs 1 --runs 6
+	$(BIN)/python perf/recording.py --pairs 1 --epochs 1
+	$(BIN)/python perf/summary.py --pairs 1 --runs 3 --ranks 2 --windows 4
+	$(BIN)/python perf/fsdp.py --pairs 1 --ranks 2 --width 64 --steps 3
+	$(BIN)/python perf/scale.py --pairs 1 --nodes 2 5 --ranks 1 --rest 0.1
+	$(BIN)/python perf/submit.py --pairs 1 --peers sbatch submitit --points 4
+	$(BIN)/python perf/status.py --pairs 1 --runs 6
+	$(BIN)/python perf/slurm_start.py --pairs 1 --nodes 1 --ranks 1
 
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
 foreign: $(VENV)/foreign-installed

@@ -85,20 +85,6 @@ def test_one_smallest_size_can_begin_a_weak_and_a_strong_line(add_run):
         assert re.search(r"1 x 1 +1 +100 ± 0 .* 1 \*", table)
 
 
-def test_repeats_of_a_strong_sweep_are_one_group(add_run):
-    made = [
-        add_run(rate * (1 + 0.01 * repeat), gpus=gpus, batch_size=64 // gpus)
-        for gpus, rate in ((1, 100.0), (2, 180.0))
-        for repeat in range(3)
-    ]
-    summary, groups = groups_of(*made)
-    assert [(len(runs), scaling) for runs, _, scaling in groups] == [(6, "strong")]
-    assert [run.of_size.num_runs for run in summary.runs] == [3] * 6
-    assert summary.runs[-1].of_size.speedup.over == "runs"
-    assert summary.runs[-1].of_size.differs_from_baseline is True
-    assert summary.runs[0].of_size.differs_from_baseline is None
-
-
 def test_another_whole_batch_is_not_compared(add_run):
     _, groups = groups_of(add_run(100.0), add_run(180.0, gpus=2, batch_size=48))
     assert [(baseline, scaling) for _, baseline, scaling in groups] == [([], None)] * 2

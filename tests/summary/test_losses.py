@@ -3,14 +3,11 @@
 import io
 import random
 
-import msgspec
 import pytest
 
 from hpcdist.runs.verdict import Verdict
-from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.figures.shares import divide
-from hpcdist.summary.figures.timing import StepTotals
 from hpcdist.summary.report.pictures.shares import draw_sizes
 from hpcdist.summary.report.text import make_console
 
@@ -139,13 +136,6 @@ def test_checkpoints_between_epochs_count_once_though_other_ranks_wait_for_them_
     assert ended.shares["checkpoints"] == pytest.approx(0.5)
 
 
-def test_checkpoints_within_steps_are_not_counted_again_from_their_events(add_run):
-    saving = ALONE | {"checkpoint": 0.1}
-    saves = [{"event": "checkpoint", "save_time_s": 0.1}] * STEPS * WINDOWS
-    (run,) = losses(add_run(saving, more=saves))
-    assert run.shares["checkpoints"] == pytest.approx(0.5)
-
-
 def test_a_restart_costs_the_time_between_attempts_and_the_steps_done_again(make_run, events):
     # Attempt 0: 50 steps of 0.1 s, from 100 s to 105 s. Attempt 1: from 110 s on, from step 20 on.
     # Useful are 100 steps, 10 s; lost are 5 s between and 30 steps. Node 1's clock is 2 min ahead.
@@ -272,51 +262,6 @@ def test_chance_names_nobody(add_run):
 
     found = [losses(add_run(*[noisy] * 4))[0].straggler for _ in range(20)]
     assert found == [None] * 20
-
-
-def test_parts_add_up_whatever_the_ranks_did():
-    drawing = random.Random(1)
-    phases = ("data_wait", "host_to_device", "forward_backward", "exposed_communication")
-    phases += ("optimizer", "checkpoint", "unheard_of")
-    for _ in range(300):
-        ranks = []
-        for _ in range(drawing.randint(1, 5)):
-            totals = StepTotals()
-            totals.steps = drawing.randint(1, 100)
-            used = drawing.sample(phases, drawing.randint(0, len(phases)))
-            totals.phases_s = {name: drawing.expovariate(1) for name in used}
-            totals.sum_s = sum(totals.phases_s.values()) + drawing.choice((0.0, drawing.random()))
-            ranks.append(totals)
-        saver = drawing.randrange(len(ranks))
-        step_s = [totals.sum_s / totals.steps for totals in ranks]
-        saves_s, restarts_s = drawing.choice((0.0, drawing.random())), drawing.random()
-        parts = divide(
-            ranks,
-            rotating_s=drawing.random(),
-            saves_s=saves_s,
-            saver=saver,
-            restarts_s=restarts_s,
-        )
-        steps = [totals.steps for totals in ranks]
-        in_steps_s = sum(
-            num * min(saves_s, max(0.0, one - step_s[saver]))
-            for num, one in zip(steps, step_s, strict=True)
-        ) / sum(steps)
-        whole_s = sum(totals.sum_s for totals in ranks) / sum(steps)
-        wanted = whole_s + saves_s - in_steps_s + restarts_s
-        assert sum(parts.values()) == pytest.approx(wanted)
-        for part in ("communication", "stragglers", "checkpoints", "restarts"):
-            assert parts[part] >= -1e-12, part
-
-
-def test_losses_are_in_the_json_of_each_run_and_in_the_table(add_run):
-    runs = [add_run(ALONE), add_run(*[ALONE | {"exposed_communication": 0.1}] * 2)]
-    rows = to_json(summarize(runs, {}))
-    assert rows[1]["losses"]["lost"]["communication"] == pytest.approx(0.5)
-    assert rows[1]["losses"]["against"] == ["ddp-00"]
-    assert rows[1]["parts_s"]["communication"] == pytest.approx(0.1)
-    assert msgspec.json.encode(rows)
-    assert "2 1 x 2 50 0 50 0 0 0 50" in printed(*runs)
 
 
 def test_all_sentences_are_of_the_largest_size_of_the_group_that_leads(add_run):

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import itertools
 import json
-import math
 
 import pytest
 
-from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import EventWriter
-from hpcdist.runs.verdict import Beginning, Verdict
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
 
 KEYS = {
@@ -109,33 +105,6 @@ def test_the_state_is_the_callers_until_there_is_a_verdict(make_run):
     assert [run.state for run in summarize([going, ended], states).runs] == ["running", "failed"]
 
 
-def test_samples_per_s_add_up_over_uneven_ranks_and_windows(make_run, events):
-    run = make_run("uneven", nodes=2, gpus=1)
-    speeds = [[10, 100, 100, 100, 100], [10, 50, 50, 50]]
-    for rank, rates in enumerate(speeds):
-        events.write(
-            run, rank, [events.start(rank, world_size=2, num_nodes=2), *events.steady(rates)]
-        )
-    assert only(run).samples_per_s.mean == pytest.approx(150)
-
-
-def test_clocks_of_nodes_that_differ_by_minutes_change_nothing(make_run, events):
-    run = make_run("skewed", nodes=2, gpus=1)
-    rates = [100.0, 90.0, 110.0, 100.0, 95.0]
-    for rank, skew_s in enumerate((0.0, -420.0)):
-        made = [events.start(rank, world_size=2, num_nodes=2), *events.steady(rates)]
-        clock_s = itertools.count(1.7e9 + skew_s)
-        events.write(run, rank, [event | {"time_s": next(clock_s)} for event in made])
-    figures = only(run)
-    lengths_s = [100 / rate for rate in rates[1:]]
-    mean = 2 * 400 / sum(lengths_s)
-    squares = sum(
-        length * (2 * rate - mean) ** 2 for rate, length in zip(rates[1:], lengths_s, strict=True)
-    )
-    assert figures.samples_per_s.mean == pytest.approx(mean)
-    assert figures.samples_per_s.sd == pytest.approx(math.sqrt(squares / sum(lengths_s) * 4 / 3))
-
-
 def test_a_rank_that_recorded_no_steps_makes_the_rate_unknown(make_run, events):
     run = make_run("half", gpus=2)
     events.write(run, 0, [events.start(0, world_size=2), *events.steady([100.0] * 4)])
@@ -156,51 +125,6 @@ def test_windows_without_a_step_give_no_figures(make_run, events):
     assert figures.step_time_s is None
     assert figures.samples_per_s is None
     assert figures.phase_s is None
-
-
-def test_phases_and_the_rest_add_up_to_the_step(make_run, events):
-    run = make_run("phases", gpus=2)
-    for rank in range(2):
-        made = [
-            events.window(
-                step=step,
-                times_s=[0.1, 0.3],
-                samples=8,
-                phases_s={
-                    "forward_backward": [0.05, 0.15],
-                    "data_wait": [0.01, 0.02 + 0.04 * rank],
-                    "my_phase": [0.01, 0.01],
-                },
-            )
-            for step in (2, 4, 6)
-        ]
-        events.write(run, rank, [events.start(rank, world_size=2), *made])
-    phase_s = only(run).phase_s
-    assert list(phase_s) == ["data_wait", "forward_backward", "my_phase", "other"]
-    assert phase_s == pytest.approx(
-        {"data_wait": 0.025, "forward_backward": 0.1, "my_phase": 0.01, "other": 0.065}
-    )
-    assert sum(phase_s.values()) == pytest.approx(only(run).step_time_s.mean)
-
-
-def test_the_slowest_rank_is_the_one_that_waits_least_for_others(make_run, events):
-    run = make_run("straggler", nodes=2, gpus=2)
-    for rank, wait_s in enumerate((0.03, 0.04, 0.0, 0.02)):
-        made = [
-            events.window(
-                step=step,
-                times_s=[0.1] * 2,
-                samples=8,
-                phases_s={"exposed_communication": [wait_s] * 2},
-            )
-            for step in (2, 4, 6)
-        ]
-        events.write(run, rank, [events.start(rank, world_size=4, num_nodes=2), *made])
-    figures = only(run)
-    slowest, fastest = figures.slowest_rank, figures.fastest_rank
-    assert (slowest.rank, slowest.node, slowest.host) == (2, 1, "host1")
-    assert slowest.own_time_s == pytest.approx(0.1)
-    assert (fastest.rank, fastest.own_time_s) == (1, pytest.approx(0.06))
 
 
 def test_a_restart_counts_steps_once_as_progress_and_every_time_as_work(make_run, events):
@@ -237,33 +161,6 @@ def test_a_restart_counts_steps_once_as_progress_and_every_time_as_work(make_run
     assert figures.step_time_s.mean == pytest.approx((90 * 0.1 + 50 * 0.05) / 140)
 
 
-def test_the_time_lost_by_restarts_is_that_between_them_and_that_of_steps_done_again(
-    make_run, events
-):
-    """A window of 1 s ends at each second; times are given at the window's end."""
-    run = make_run("restarted", verdict=None)
-    start = events.start(0, world_size=1)
-
-    def timed(first_s, first_step):
-        windows = events.steady([100.0] * 4, first_step=first_step)
-        return [window | {"time_s": first_s + 1 + n} for n, window in enumerate(windows)]
-
-    stop = Verdict(kind="time_limit", state="preempted", message="stopped", exit_code_of_run=75)
-    events.write(run, 0, [start, *timed(1000, 0), events.end(step=40) | {"time_s": 1005.0}])
-    events.write(run, 0, [start, events.end(step=0) | {"time_s": 1050.0}], attempt=1)
-    events.write(run, 0, [start, *timed(1100, 30)], attempt=2)
-    run.write_attempt_verdict(stop)
-    run.write_beginning(0, Beginning(life=0))
-    figures = only(run)
-    assert figures.lost_steps == 10
-    assert figures.lost_time_s == pytest.approx(96 + 10 * 0.1)
-    assert [(a.life, a.first_step, a.last_step, a.kind) for a in figures.attempts] == [
-        (0, 0, 40, "time_limit"),
-        (None, None, 0, None),
-        (None, 30, 70, None),
-    ]
-
-
 def test_work_that_is_known_after_the_last_known_step_is_not_lost(make_run, events):
     """An attempt that has no end evaluated, or saved, after the last window that was written."""
     run = make_run("restarted", verdict=None)
@@ -290,14 +187,6 @@ def test_progress_is_that_of_the_newest_attempt_that_stepped(make_run, events):
     assert figures.train_loss == 1.0
 
 
-def test_a_restart_without_a_checkpoint_loses_every_step(make_run, events):
-    run = make_run("anew")
-    for attempt in range(2):
-        made = [events.start(0, world_size=1), *events.steady([100.0] * 5)]
-        events.write(run, 0, made, attempt=attempt)
-    assert (only(run).steps, only(run).lost_steps) == (50, 50)
-
-
 def test_the_size_is_that_of_the_ranks_that_ran(make_run, events):
     run = make_run("smaller", nodes=2, gpus=4)
     assert only(run).world_size == 8
@@ -305,35 +194,3 @@ def test_the_size_is_that_of_the_ranks_that_ran(make_run, events):
     figures = only(run)
     assert (figures.nodes, figures.gpus_per_node, figures.world_size) == (1, 1, 1)
     assert figures.slowest_rank is None
-
-
-def record(writer, times_s):
-    now_s = 0.0
-    recorder = StepRecorder(writer, clock=lambda: now_s)
-    for time_s in times_s:
-        now_s += time_s * 0.25
-        recorder.mark("data_wait")
-        now_s += time_s * 0.75
-        recorder.mark("forward_backward")
-        recorder.step(samples=32)
-        if recorder.step_count % 500 == 0:
-            now_s += 0.5  # an evaluation, which belongs to no step
-            recorder.resume_clock()
-    recorder.flush()
-    writer.close()
-
-
-def test_figures_of_what_the_recorder_writes_are_those_of_the_steps_it_was_given(make_run):
-    """Two ranks in lock-step on a clock of our own: a slow first step, then a known pattern."""
-    run = make_run("recorded", gpus=2)
-    times_s = [2.0, *(0.01 if step % 10 else 0.03 for step in range(1, 2_000))]
-    for rank in range(2):
-        record(EventWriter(run.event_file(rank)), times_s)
-    figures = only(run)
-    mean_s = (9 * 0.01 + 0.03) / 10
-    assert figures.samples_per_s.mean == pytest.approx(2 * 32 / mean_s, rel=0.01)
-    assert figures.step_time_s.mean == pytest.approx(mean_s, rel=0.01)
-    assert figures.step_time_s.p50 == pytest.approx(0.01, rel=0.01)
-    assert figures.step_time_s.p95 == pytest.approx(0.03, rel=0.01)
-    assert figures.phase_s["data_wait"] == pytest.approx(0.25 * figures.step_time_s.mean)
-    assert figures.phase_s["other"] == pytest.approx(0, abs=1e-6)

@@ -7,7 +7,6 @@ import pytest
 
 from hpcdist.job.goal import Goal, parse_goal
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.series import read_learning
 from hpcdist.summary.report.text import make_console
@@ -113,18 +112,6 @@ def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_w
     assert curve.times_s == pytest.approx([11.0, time_s, time_s + 11])
 
 
-def test_ranks_whose_clocks_differ_give_the_time_of_the_lowest_one(make_run, add_epochs):
-    run = make_run("two", gpus=2)
-    for rank, clock_s in ((0, 1000.0), (1, 5000.0)):
-        add_epochs(run, [0.5, 0.9], clock_s=clock_s, rank=rank, world_size=2)
-    assert reached(run, goal=Goal("accuracy", 0.9)).time_s == 22.0
-
-
-def test_attempts_never_overlap():
-    assert offsets_s([(100.0, 110.0), (130.0, 135.0), (20.0, 30.0)]) == [0.0, 30.0, 35.0]
-    assert offsets_s([]) == []
-
-
 def test_accuracies_that_are_no_numbers_count_for_nothing(make_run, events):
     run = make_run("odd")
     windows = [events.window(step=10, times_s=[1.0] * 10, samples=100, time_s=1010.0)]
@@ -154,12 +141,6 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
     assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
     assert second["of_size.scaling"] == "weak"
     assert float(second["of_size.speedup.mean"]) == pytest.approx(2.0)
-
-
-def test_of_an_attempt_counts_what_no_later_one_did_again():
-    # The third never stepped; the fourth went back further than the second.
-    assert last_counting_steps([0, 30, None, 20, 50]) == [20, 20, 20, 50, float("inf")]
-    assert last_counting_steps([]) == []
 
 
 def test_a_loss_is_a_goal_too_with_the_time_and_the_samples_to_it(make_run, add_epochs):

@@ -30,35 +30,12 @@ def by_name(*runs, states=None):
     return {run.run: run for run in summarize(runs, states or {}).runs}
 
 
-def test_speedup_and_efficiency_are_against_the_smallest_size(measured_run):
-    runs = by_name(
-        measured_run("four", 320.0, nodes=2, gpus=2),
-        measured_run("one", 100.0, strategy="single"),
-        measured_run("two", 180.0, gpus=2, train={"seed": 7}),
-    )
-    assert list(runs) == ["four", "one", "two"]
-    assert [run.speedup for run in runs.values()] == pytest.approx([3.2, 1.0, 1.8])
-    assert [run.efficiency for run in runs.values()] == pytest.approx([0.8, 1.0, 0.9])
-    assert all(run.compared_with == ["one"] for run in runs.values())
-    assert all(run.not_compared_because is None for run in runs.values())
-
-
 def test_efficiency_counts_ranks_from_those_of_the_baseline(measured_run):
     runs = by_name(
         measured_run("two", 200.0, gpus=2), measured_run("eight", 400.0, nodes=2, gpus=4)
     )
     assert runs["eight"].speedup == pytest.approx(2.0)
     assert runs["eight"].efficiency == pytest.approx(0.5)
-
-
-def test_repeats_of_the_smallest_size_are_averaged(measured_run):
-    runs = by_name(
-        measured_run("a", 90.0), measured_run("b", 110.0), measured_run("c", 190.0, gpus=2)
-    )
-    assert runs["c"].speedup == pytest.approx(1.9)
-    assert runs["a"].speedup == pytest.approx(0.9)
-    assert runs["b"].speedup == pytest.approx(1.1)
-    assert runs["c"].compared_with == ["a", "b"]
 
 
 def test_groups_list_their_runs_smallest_first(measured_run):

@@ -78,40 +78,6 @@ def summary_of(*runs, **options):
     return summarize(list(runs), {}, **options)
 
 
-def test_means_are_over_time_and_maxima_over_all_gpus(make_run):
-    run = make_run("one")
-    first = [gpu(0.2, memory=2 * GIB), gpu(0.4, power_w=300.0, energy_j=9000.0)]
-    second = [gpu(0.8, memory=4 * GIB), gpu(0.6, power_w=300.0, energy_j=3000.0)]
-    write(
-        run,
-        [
-            begin(gpus=2),
-            window(1030.0, wall_s=30.0, cpus_busy=1.0, gpus=first),
-            window(1040.0, wall_s=10.0, cpus_busy=3.0, gpus=second),
-        ],
-    )
-    found = summary_of(run).runs[0].usage
-    assert found.sampled_s == 40.0
-    assert found.gpu_utilization == pytest.approx((0.35 + 0.45) / 2)
-    assert (found.max_gpu_memory_bytes, found.gpu_memory_bytes) == (4 * GIB, 80 * GIB)
-    assert found.gpu_power_w == 200.0
-    assert found.energy_j == 1000.0 + 1000.0 + 9000.0 + 3000.0
-    assert found.cpus_busy == 1.5
-    assert found.num_cpus == 2.0
-    assert [one.utilization for one in found.gpus] == pytest.approx([0.35, 0.45])
-
-
-def test_nodes_add_up_and_attempts_count_by_their_time(make_run):
-    run = make_run("two", nodes=2)
-    write(run, [begin(0), window(1010.0, cpus_busy=2.0)], node=0)
-    write(run, [begin(0), window(2030.0, wall_s=30.0, cpus_busy=1.0)], node=0, attempt=1)
-    write(run, [begin(1), window(5010.0, cpus_busy=0.5)], node=1)
-    found = summary_of(run).runs[0].usage
-    assert found.cpus_busy == 1.25 + 0.5
-    assert found.num_cpus == 4.0
-    assert [(one.node, one.host) for one in found.nodes] == [(0, "host0"), (1, "host1")]
-
-
 def test_cpus_that_simulated_nodes_share_count_once(make_run):
     run = make_run("shared", nodes=2)
     for node in range(2):

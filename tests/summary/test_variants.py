@@ -13,7 +13,6 @@ from hpcdist.base.plotting import drawing
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.compare.conclusions import conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.figures.shares import lost_shares
 from hpcdist.summary.report.pictures.shares import draw_comparison
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import Comparison
@@ -155,13 +154,6 @@ def test_repeats_give_means_and_errors_that_propagate(add_run):
     assert two.speedup.mean == pytest.approx(640 / 360)
     assert two.speedup.sd == pytest.approx(640 / 360 * (80 / 2**0.5) / 360)
     assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
-
-
-def test_losses_add_up_whatever_the_times_are():
-    mine = dict(zip(PARTS, (0.3, 0.01, 0.1, 0.05, 0.7, 0.02, 0.2, 0.4, 0.0), strict=True))
-    theirs = dict(zip(PARTS, (0.1, 0.0, 0.0, 0.0, 0.9, 0.01, 0.3, 0.0, 0.0), strict=True))
-    for efficiency in (0.1, 0.5, 1.0, 1.3):
-        assert sum(lost_shares(mine, theirs, efficiency).values()) == pytest.approx(1 - efficiency)
 
 
 def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
