@@ -8,6 +8,7 @@ class TestRequeuer:
 
     __test__ = False
     can_requeue = True
+    shares_files = True
     patience_s = 100.0
     kill_wait_s = 30.0
 

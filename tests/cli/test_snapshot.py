@@ -54,15 +54,15 @@ def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_pat
 
 
 def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
-    alone = (
-        "from hpcdist import record\nrecord.start()\n"
-        "for _ in range(3):\n    record.step(samples=8)\n"
+    text = (
+        "import torch\nfrom hpcdist import record\n"
+        "torch.distributed.init_process_group('gloo')\nrecord.start()\n"
+        "for _ in range(3):\n    torch.distributed.all_reduce(torch.ones(1))\n"
+        "    record.step(samples=8)\n"
     )
-    meet = "    torch.distributed.all_reduce(torch.ones(1))\n    record.step"
-    group = "import torch\ntorch.distributed.init_process_group('gloo')\n" + alone
-    group = group.replace("    record.step", meet)
-    for gpus, text in ((1, alone), (2, group)):
-        hpcdist.write("train.py", text)
+    hpcdist.write("train.py", text)
+    for gpus in (1, 2):
+        hpcdist.write("notes.txt", f"of the run on {gpus}")
         done = hpcdist("submit", "train.py", "--local", "--snapshot", "--gpus", gpus)
         assert done.returncode == 0, done.stderr
     assert len(list((tree / "runs/.snapshots").glob("*.json"))) == 2

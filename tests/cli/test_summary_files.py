@@ -19,6 +19,7 @@ def window(step):
     return {
         "event": "steps",
         "time_s": 100.0 + step / 10,
+        "number": step // 10 - 1,
         "step": step,
         "steps": 10,
         "samples": 100,
@@ -27,6 +28,7 @@ def window(step):
         "phases_s": {"data_wait": 0.5},
         "histogram": {"-116": [10]},
         "loss": 1.0 / step,
+        "mean_loss": 1.0 / step,
     }
 
 

@@ -40,10 +40,10 @@ def laptop(tmp_path, monkeypatch, call_laptop):
 
 
 def figures(text):
-    """What a summary says of runs, without where they are."""
+    """What a summary says of runs, without where they are, and whether they are alike by that."""
+    where = ("path", "cluster", "ran_with", "configuration")
     return [
-        {key: value for key, value in run.items() if key not in ("path", "cluster")}
-        for run in json.loads(text)
+        {key: value for key, value in run.items() if key not in where} for run in json.loads(text)
     ]
 
 
