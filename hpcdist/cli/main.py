@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import re
+import stat
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,6 @@ import click
 
 from hpcdist.base import progress
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
-from hpcdist.base.files import close_umask
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
@@ -150,7 +150,7 @@ _NUMBERS = (
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     _open_closed_streams()
-    close_umask()
+    os.umask(os.umask(0o077) | stat.S_IWOTH)  # files.close_umask; that import costs 13 ms
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
