@@ -18,7 +18,6 @@ from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrap
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions, setup_problem
-from hpcdist.notify import read_last
 from hpcdist.runs.run import Run, name_to_type
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
             conditions[name].is_suspended or conditions[name].state == "pending"
         ):
             progress[name] = at_rest(figures)
-    left = jobs_left(listed)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
@@ -82,6 +80,9 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         return
     if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
+    from hpcdist.notify import read_last
+
+    left = jobs_left(listed)
     by_id = {run.id: run for run in listed}
     for part in by_sweep(described):
         if len(part) == 1:

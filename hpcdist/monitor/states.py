@@ -94,11 +94,12 @@ def jobs_left(
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         name = run.read_scheduler()
-        if name in SCHEDULERS and not is_remote(run) and run.read_verdict() is not None:
+        has_queue = name in SCHEDULERS and name != LOCAL  # which is dear to import
+        if name and has_queue and not is_remote(run) and run.read_verdict() is not None:
             by_scheduler[name].append(run)
     left: dict[str, Condition] = {}
     for name, theirs in by_scheduler.items():
-        if not (load_scheduler(name).has_queue and load_scheduler(name).shares_files):
+        if not load_scheduler(name).shares_files:
             continue  # Azure starts no job again that has ended
         try:
             left |= load_scheduler(name).conditions(theirs)
