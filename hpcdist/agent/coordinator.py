@@ -428,9 +428,10 @@ class Coordinator:
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
             or verdict.signal in {number.name for number in CANCEL_SIGNALS}
+            or verdict.exit_code in {128 + number for number in CANCEL_SIGNALS}
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
-            # or the signal that ended a rank was for all.
+            # or the signal that ended a rank was for all; a shell makes an exit code of it.
             verdict = self._with_killed(self._cancelled)
         elif self._may_restart(verdict):
             if self._notice is not None:

@@ -342,10 +342,11 @@ def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_fail
         assert cluster.verdict.state == state
 
 
-def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel():
-    cluster = Cluster(restarts=1)
+@pytest.mark.parametrize("how", [{"signal": "SIGTERM"}, {"exit_code": 143}], ids=["rank", "shell"])
+def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel(how):
+    cluster = Cluster()
     cluster.run()
-    cluster.end(end(1, 1, signal="SIGTERM"))
+    cluster.end(end(1, 1, **how))
     cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
     cluster.wait(1)
     cluster.gone(0, 1)

@@ -117,7 +117,8 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     (where,) = json.loads(laptop("stacks", second, "--json")[0])["ranks"]
     assert (where["node"], where["of"]["state"]) == (0, "S")
     assert "not a Python program" in where["of"]["note"]
-    assert "cancelled" in laptop("cancel", "last")[1]
+    told = laptop("cancel", "last")[1]
+    assert "cancelled" in told, (laptop.there / second / "verdict.json").read_text()
     listed = json.loads(laptop("runs", "--json")[0])
     assert [(one["run"], one["state"]) for one in listed] == [
         (first, "done"),
