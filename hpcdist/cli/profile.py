@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _RANKS_UNASKED = 8
 _EXTRA_S = 60.0
-"""For a trace to be written."""
+"""Time for a trace to be written."""
 _NAME_WIDTH = 46
 _SHOWN_ROWS = 15
 _SHOWN_FILES = 8

@@ -30,7 +30,7 @@ _FORMS = {
         "name what holds the address, a secret: apprise:env:VARIABLE or apprise:file:~/FILE",
     ),
 }
-"""What must follow each kind, and how to write it."""
+"""Kind -> the text that must follow it, and how to write it."""
 _MOST_BYTES = 4_096
 
 

@@ -88,9 +88,9 @@ class Request:
     names: Sequence[str]
     budget_s: float
     folder: Path
-    """For all that the drill makes."""
+    """The folder of all that the drill makes."""
     folders: Sequence[str]
-    """Where the job saves checkpoints, besides its working and its run directory."""
+    """Folders in which the job saves checkpoints, besides its working and its run directory."""
     command: Sequence[str]
     say: Callable[[str], None]
     check: Callable[[], None]
@@ -98,7 +98,7 @@ class Request:
 
 
 class Course(NamedTuple):
-    """What rank 0 recorded of one attempt."""
+    """The steps of one attempt, as rank 0 recorded them."""
 
     resumed_step: int | None
     """Step of the checkpoint that a trainer loaded."""
@@ -120,7 +120,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     is_verdict_right: bool | None = None
     """None: none was due."""
     went_on: str = "-"
-    """Where the job went on, in words; `-`: not known; `not tried`."""
+    """The place where the job went on, in words; `-`: not known; `not tried`."""
     lost_steps: int | None = None
     """Number of steps to be done again; None where the job records none."""
     down_s: float | None = None

@@ -63,7 +63,7 @@ class OperationTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile of a few steps of a rank shows."""
+    """The profile of a few steps of a rank."""
 
     steps: int = 0
     last_step: int = 0

@@ -45,7 +45,7 @@ _NAME = re.compile(
     rf"{'|'.join(map(re.escape, _SMALL))}|attempts/\d{{5,9}}/(?:begin|verdict)\.json"
 )
 _MOST_BYTES = 4_000_000_000
-"""Of all runs that one answer brings."""
+"""Size of all runs together that one answer brings."""
 _BLOCK_BYTES = 4096
 """A file takes at least so much of a disk."""
 _SETTLED_S = 600.0

@@ -38,7 +38,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     key: str
     """Key of the job, package, file, or what else it is."""
     values: list[Any]
-    """Of both runs; None where one has none."""
+    """Values of both runs; None where one has none."""
 
 
 class RunDiff(Struct, frozen=True, kw_only=True):
