@@ -40,7 +40,13 @@ _SIZES_DIFFER = re.compile(
 """Messages of gloo to a rank that got more from a peer than it has room for."""
 
 _SRUN_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
-_MISSING_STEP = re.compile(r"missing step on node (\d+)")
+_MISSING_STEP = re.compile(
+    r"(?:missing step|step missing and io error|io error with slurmstepd) on node (\d+)"
+    r"|(?:test connection to|communicate with) node (\d+)",
+    re.IGNORECASE,
+)
+"""Messages of srun that name a node whose slurmstepd it has lost: which one it prints depends on
+whether it or slurmctld misses that first (step_launch.c of Slurm)."""
 _MOST_BYTES = 65_536
 _LONGEST_WORDS = 500
 
@@ -462,7 +468,7 @@ def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> V
     missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
     if verdict.kind != "agent_lost" or missed is None:
         return verdict
-    node = int(missed[1])
+    node = int(missed[1] or missed[2])
     host = hosts.get(node)
     name = f"node {node} (host {host})" if host else f"node {node}"
     words = one_line("; ".join(dict.fromkeys(said)))[:_LONGEST_WORDS]
