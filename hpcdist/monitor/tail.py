@@ -20,7 +20,6 @@ OVERDUE_S = 10.0
 flood a file, and a prompt not be held back."""
 
 _LOG_CHUNK_BYTES = 1 << 18
-_HELD_ROWS = 32
 
 
 class _Log:
@@ -118,7 +117,7 @@ class LogTail:
 
 def whole_log(path: Path) -> Iterator[str]:
     """Give the lines of a log as they are now, the last one too if it is not finished."""
-    terminal = TerminalLines(hold=_HELD_ROWS)
+    terminal = TerminalLines()
     for chunk in _Growth(path).chunks():
         yield from terminal.feed(chunk)
     yield from terminal.finish()
