@@ -46,7 +46,7 @@ class Terminal(Struct, frozen=True, kw_only=True):
 
 
 class SentEntry(Struct, frozen=True, array_like=True):
-    """A file or a link of the work tree; see `hpcdist.runs.snapshot.Entry`."""
+    """A file or a link of the work tree."""
 
     path: str
     size_bytes: int
@@ -62,7 +62,6 @@ class SentTree(Struct, frozen=True, kw_only=True):
     """The laptop and the folder."""
     within: str
     """The folder in it that the command is called from."""
-    commit: str | None
     entries: list[SentEntry]
     ignored: list[str]
     """Paths that git ignores: where the project has them at the host, the job finds them."""
