@@ -78,7 +78,7 @@ _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
-ID = re.compile(rf"(?P<submission>.+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
+ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _MOST_COMPARED = 200
 _OF_UNFINISHED = re.compile(
@@ -488,6 +488,8 @@ def all_runs(runs: Path) -> list[Run]:
         ) from None
     by_age: list[tuple[tuple[int, str], Run]] = []
     for entry in filter(files.is_folder, entries):
+        if entry.name.startswith("."):  # no run's name does, see `slug`
+            continue
         run = Run(Path(entry.path))
         content = files.read_json(run.spec_file)
         if is_run(run.path, content):
