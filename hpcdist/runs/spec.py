@@ -85,11 +85,12 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshot of a git work tree that a run executes."""
+    """The copy of a git work tree that a run executes."""
 
-    id: str | None = None
+    digest: str | None = None
+    """Of all files and links in it: equal copies have one."""
     folder: str | None = None
-    """Where its files are stored."""
+    """Where it is."""
     source: str | None = None
     """The work tree."""
     cwd: str | None = None
