@@ -63,7 +63,6 @@ _LISTED_POINTS = 40
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
 @click.option("--debug", is_flag=True, help="Run a single rank in this process, for pdb.")
-@shown_option
 @json_option
 def submit(
     *,
@@ -104,7 +103,7 @@ def submit(
     """
     announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
-        return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json, shown=shown)
+        return _report_earlier(earlier, wait=wait, as_json=as_json)
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
     _check_options(options, wait=wait, debug=debug)
@@ -307,21 +306,12 @@ def _submit(
         dependencies=dependencies,
         summary_task=task,
     )
-    _tell(submitted.runs, options.runs)
     note(*submitted.messages)
     return submitted
 
 
-def _tell(submitted: Sequence[Run], runs: Path) -> None:
-    """Tell a laptop what it has submitted."""
-    if served.is_served():
-        place = submitted[0].read_sweep_place()
-        ids, sweep = [run.id for run in submitted], None if place is None else place.id
-        served.tell({"submitted": ids, "sweep": sweep, "runs": str(runs)})
-
-
 def _report_earlier(
-    submitted: Sequence[Run], runs: Path, *, wait: bool, as_json: bool, shown: Mapping[str, int]
+    submitted: Sequence[Run], *, wait: bool, as_json: bool
 ) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
@@ -334,8 +324,6 @@ def _report_earlier(
             ),
             hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
         )
-    _tell(submitted, runs)
-    say("it was submitted before the connection broke")
     interrupts = Interrupts()
     place = submitted[0].read_sweep_place()
     name = submitted[0].id if place is None else str(place.id)
@@ -344,7 +332,7 @@ def _report_earlier(
         scheduler = submitted[0].read_scheduler() or ""
         if place is None and wait:
             return follow_run(
-                submitted[0], scheduler, interrupts, as_json=as_json, owned=False, shown=shown
+                submitted[0], scheduler, interrupts, as_json=as_json, owned=False
             )
         if place is None:
             _report_run(submitted[0], scheduler, as_json=as_json)

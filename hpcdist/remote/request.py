@@ -75,8 +75,8 @@ class Listed(Struct, frozen=True, kw_only=True):
     runs: list[ListedRun]
     folder: str
     """Holds them."""
-    sweep: str | None = None
-    """The sweep of a submission's runs."""
+    sweeps: list[str] = []
+    """The sweeps that they are of."""
     notes: list[str] = []
 
 
