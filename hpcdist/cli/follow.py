@@ -123,9 +123,8 @@ def follow_run(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
-            verdict = follow(
-                run, screen, check=interrupts.check, shown=shown, tell=None if as_json else _tell
-            )
+            tell = (lambda _: None) if as_json else _tell
+            verdict = follow(run, screen, check=interrupts.check, shown=shown, tell=tell)
         except Interrupted as interrupted:
             screen.close()
             if owned:
