@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base import served
 from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import (
@@ -32,7 +30,6 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
-    shown_option,
     snapshot_from_options,
     sweep_points,
 )
@@ -70,7 +67,6 @@ def submit(
     wait: bool,
     here: bool,
     debug: bool,
-    shown: dict[str, int],
     as_json: bool,
 ) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
@@ -310,9 +306,7 @@ def _submit(
     return submitted
 
 
-def _report_earlier(
-    submitted: Sequence[Run], *, wait: bool, as_json: bool
-) -> int:
+def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
 
@@ -331,9 +325,7 @@ def _report_earlier(
         interrupts.defer()
         scheduler = submitted[0].read_scheduler() or ""
         if place is None and wait:
-            return follow_run(
-                submitted[0], scheduler, interrupts, as_json=as_json, owned=False
-            )
+            return follow_run(submitted[0], scheduler, interrupts, as_json=as_json, owned=False)
         if place is None:
             _report_run(submitted[0], scheduler, as_json=as_json)
             return 0

@@ -121,9 +121,7 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
 def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
     """Bring what has changed of all runs of a project at a host; return them."""
     with Connection(where.host) as connection:
-        listed = bring(
-            connection, where, request_to(where), runs, with_events=True, note=note
-        )
+        listed = bring(connection, where, request_to(where), runs, with_events=True, note=note)
         return [Run(runs / one.id) for one in listed.runs if is_run(runs / one.id)]
 
 

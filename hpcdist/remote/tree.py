@@ -1,7 +1,7 @@
 """The work tree on its way to a host, by rsync.
 
-    <project>/.tree-<8 digits>/    readable only, as the copies that runs have of it
-    <project>/.tree-last           a link to the newest: what is as there, is not sent again
+<project>/.tree-<8 digits>/    readable only, as the copies that runs have of it
+<project>/.tree-last           a link to the newest: what is as there, is not sent again
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ def arrive(request: Request, project: Path, runs: Path) -> Path:
     return root / request.within
 
 
-def _links(
-    request: Request, project: Path, runs: Path, root: Path
-) -> Iterator[tuple[Path, Path]]:
+def _links(request: Request, project: Path, runs: Path, root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield links to make, and where they lead."""
     taken = {os.path.relpath(runs, project), DEFAULT_RUNS}
     names = [name for name in sorted(files.list_names(project)) if not name.startswith(".")]
