@@ -16,6 +16,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
+from hpcdist.base.text import show_bytes
 from hpcdist.cli.printing import note, say
 from hpcdist.remote.bring import bring, request_to
 from hpcdist.remote.call import Output, call
@@ -29,6 +30,8 @@ _WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
 """Between the attempts to connect again."""
 _LASTED_S = 60.0
 """After a connection that lasted so long, attempts are counted anew."""
+_LARGE_BYTES = 1_000_000
+"""It may take a while to send so much."""
 _UNCLEAR_S = 86400.0
 """So long the same command is taken for the one whose connection broke."""
 
@@ -70,6 +73,10 @@ def with_tree(
     """Return the request with the work tree, which is copied to the host."""
     if tree is None:
         return request
+    num_bytes = sum(entry.size_bytes for entry in tree.entries)
+    if num_bytes > _LARGE_BYTES:
+        size = show_bytes(num_bytes)
+        note(f"the work tree ({size}) goes to {where.host.name}, but for what is there already")
     return msgspec.structs.replace(
         request,
         tree=send(connection, tree, where),

@@ -1,5 +1,5 @@
-"""The laptop's side of a command that runs at a host: what it prints appears here, signals go there,
-and its exit code comes back."""
+"""The laptop's side of a command that runs at a host: what it prints appears here, signals go
+there, and its exit code comes back."""
 
 from __future__ import annotations
 
@@ -172,13 +172,13 @@ def _relay(process: subprocess.Popen[bytes], output: Output) -> None:
     sys.stderr.flush()
     with _signals() as (wake, came):
         while True:
-            readable, _, _ = select.select([process.stdout, wake], [], [])
+            readable, _, _ = select.select([process.stdout.fileno(), wake], [], [])
             if wake in readable:
                 os.read(wake, 64)
                 while came:
                     size = shutil.get_terminal_size()
                     _send(process, f"{came.pop(0)} {size.columns} {size.lines}\n".encode())
-            if process.stdout in readable:
+            if process.stdout.fileno() in readable:
                 if not (data := process.stdout.read(_CHUNK_BYTES)):
                     return
                 output.take(data)

@@ -1,4 +1,4 @@
-"""The request of a laptop, which goes to a host in one line of JSON, and the host's list of runs."""
+"""A laptop's request, which goes to a host in one line of JSON, and the host's list of runs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """TERM, NO_COLOR and their like."""
 
     def line(self) -> bytes:
-        """Return the request as a line; UserError for a text that is no UTF-8, such as the name of a
-        file."""
+        """Return the request as a line; UserError for a text that is no UTF-8, such as the name of
+        a file."""
         try:
             return msgspec.json.encode(self) + b"\n"
         except UnicodeEncodeError as error:

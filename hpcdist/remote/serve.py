@@ -1,8 +1,8 @@
 """The host's side: `hpcdist serve`, which ssh starts, runs a command for a laptop.
 
 The command is a fork of this process: its arguments, which may hold secrets, stand in no list of
-processes. It works in the copy of the laptop's work tree, or in the project's folder, and is told to
-end when the laptop is gone.
+processes. It works in the copy of the laptop's work tree, or in the project's folder, and is told
+to end when the laptop is gone.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _profiles(request: Request, project: Path) -> Iterator[dict[str, str]]:
 
 
 def _run(request: Request, run_command: RunCommand, cwd: Path, variables: dict[str, str]) -> int:
-    """Run a command in a fork, and return its exit code. What the laptop's terminal shows of it goes
-    through a terminal here, too."""
+    """Run a command in a fork, and return its exit code. What the laptop's terminal shows of it
+    goes through a terminal here, too."""
     master = slave = None
     if request.out or request.err:
         master, slave = pty.openpty()

@@ -1,5 +1,5 @@
-"""The connection to a host: the user's own ssh, with their configuration, and one login for all that
-a command does there.
+"""The connection to a host: the user's own ssh, with their configuration, and one login for all
+that a command does there.
 
 `ssh` is the one on PATH, or the words of HPCDIST_SSH, such as `ssh -F FILE`.
 """
@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,8 +85,8 @@ def ssh_words() -> list[str]:
 
 
 class Connection:
-    """A login at a host, from `with` to its end: every command that is started with `words` uses it,
-    and nothing is asked twice."""
+    """A login at a host, from `with` to its end: every command that is started with `words` uses
+    it, and nothing is asked twice."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -119,6 +120,7 @@ class Connection:
                 said.seek(0)
                 text = said.read().decode(errors="replace")
             if code:
+                print(text, end="", file=sys.stderr)
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise self.unreached(text)
         return self

@@ -47,9 +47,9 @@ def send(connection: Connection, plan: SnapshotPlan, where: Where) -> str:
     copy(
         connection,
         [
-            *("-lpt", f"--chmod={_MODES}", "--files-from=-", "--from0"),
+            *("-clpt", f"--chmod={_MODES}", "--files-from=-", "--from0"),
             f"--link-dest=../{_LAST}",
-            f"--rsync-path=umask 077; mkdir -p {shlex.quote(project)} && rsync",
+            f"--rsync-path=cd; umask 077; mkdir -p {shlex.quote(project)} && rsync",
             f"{plan.root}/",
             f"{where.host.name}:{project}/{name}",
         ],
@@ -66,8 +66,8 @@ def ignored_paths(plan: SnapshotPlan) -> set[str]:
 
 
 def arrive(request: Request, project: Path, runs: Path) -> Path:
-    """Return the folder of a work tree that has come, for the command to work in, with links to what
-    lies in the project's folder and was not sent; older ones are removed."""
+    """Return the folder of a work tree that has come, for the command to work in, with links to
+    what lies in the project's folder and was not sent; older ones are removed."""
     assert request.tree is not None
     root = project / request.tree
     if not RECEIVED.fullmatch(request.tree):
