@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcdist.base import files
+from hpcdist.rank.board import make_memory
 from hpcdist.rank.stacks import Frame, ThreadStack
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -32,22 +32,25 @@ _STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runp
 class Stacks:
     """A place in memory for the stacks of each rank of a node, shared with what is forked."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self._descriptors = [_make() for _ in range(num_ranks)]
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        self.descriptors = list(descriptors) or [
+            make_memory("hpcdist-stacks") for _ in range(num_ranks)
+        ]
         self._num_kept = [0] * num_ranks
         """Bytes that are in a file already, or for nobody else to read."""
         self._is_held = [False] * num_ranks
 
     def only(self, local_rank: int) -> int:
         """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
-        for other, descriptor in enumerate(self._descriptors):
+        for other, descriptor in enumerate(self.descriptors):
             if other != local_rank:
                 os.close(descriptor)
-        return self._descriptors[local_rank]
+        return self.descriptors[local_rank]
 
     def clear(self) -> None:
         """Forget what ranks wrote that are gone, before others are forked."""
-        for local_rank, descriptor in enumerate(self._descriptors):
+        for local_rank, descriptor in enumerate(self.descriptors):
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
             self._num_kept[local_rank] = 0
@@ -70,7 +73,7 @@ class Stacks:
 
     def num_bytes(self, local_rank: int) -> int:
         """Return how much a rank has written."""
-        return os.fstat(self._descriptors[local_rank]).st_size
+        return os.fstat(self.descriptors[local_rank]).st_size
 
     def keep(self, local_rank: int, path: Path) -> None:
         """Append what a rank has written since the last call to a file, unless it is held. Raises
@@ -85,16 +88,8 @@ class Stacks:
                 file.write(new)
 
     def _written(self, local_rank: int, offset: int) -> bytes:
-        descriptor = self._descriptors[local_rank]
+        descriptor = self.descriptors[local_rank]
         return os.pread(descriptor, self.num_bytes(local_rank) - offset, offset)
-
-
-def _make() -> int:
-    """Return a file without a name: Python that was built for old systems knows no memfd_create."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hpcdist-stacks")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def parse(dump: str) -> list[ThreadStack]:

@@ -15,7 +15,10 @@ what other ranks have computed.
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -49,16 +52,28 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
 
 
-class ProgressBoard:
-    """Shared, anonymous memory with a slot per local rank; inherited by fork."""
+def make_memory(name: str) -> int:
+    """Return a file without a place: Python that was built for old systems has no memfd_create."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
-    def __init__(self, num_ranks: int) -> None:
-        memory = mmap.mmap(-1, (num_ranks + 1) * _SLOT_WORDS * 8)
-        self._words = memoryview(memory).cast("q")
+
+class ProgressBoard:
+    """Memory with a slot per local rank; inherited by fork, or by its descriptor."""
+
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        num_bytes = (num_ranks + 1) * _SLOT_WORDS * 8
+        self.descriptors = list(descriptors) or [make_memory("hpcdist-board")]
+        os.ftruncate(self.descriptors[0], num_bytes + num_ranks * DESK_BYTES)
+        memory = memoryview(mmap.mmap(self.descriptors[0], num_bytes + num_ranks * DESK_BYTES))
+        self._words = memory[:num_bytes].cast("q")
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
-        desks = memoryview(mmap.mmap(-1, num_ranks * DESK_BYTES))
+        desks = memory[num_bytes:]
         ends = range(DESK_BYTES, (num_ranks + 1) * DESK_BYTES, DESK_BYTES)
         self._desks = [Desk(desks[end - DESK_BYTES : end]) for end in ends]
 
