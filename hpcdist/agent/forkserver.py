@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib
-import math
 import os
 import select
 import signal
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, NoReturn
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
     FROM_FORKSERVER,
-    FROM_RANK,
     TO_FORKSERVER,
     Channel,
     ChannelClosedError,
@@ -36,7 +34,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
+from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -65,7 +63,6 @@ _STRAYS_GRACE_S = 0.3
 
 _MOVES_CHANNEL = signal.SIGIO
 _DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
-_IDLE_S = 3600.0
 _BUSY_S = 0.01
 
 
@@ -129,12 +126,6 @@ class Forkserver:
         self._handling: set[int] = set()  # those of them that have a handler for the signal
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
-        # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
-        # monotonic clock.
-        self._leaving: dict[int, tuple[int, float]] = {}
-        self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
-        os.set_blocking(self._reading, False)
-        self._said = b""
 
     def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
@@ -142,20 +133,11 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            timeout_s = _BUSY_S
-            if self._ending is None:
-                deadlines = (deadline_s for _, deadline_s in self._leaving.values())
-                left_s = min(deadlines, default=math.inf) - time.monotonic()
-                timeout_s = min(_IDLE_S, max(0.0, left_s))
-            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout_s)
+            timeout_s = None if self._ending is None else _BUSY_S
+            ready, _, _ = select.select([channel, wake_up], [], [], timeout_s)
             if wake_up in ready:
                 os.read(wake_up, 4096)
-            if self._reading in ready:
-                self._hear_ranks()
             self._reap()
-            for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= min(deadline_s, self._kill_at.get(pid, math.inf)):
-                    send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
                     self._obey(message)
@@ -191,36 +173,19 @@ class Forkserver:
                     self._begin_ending(message)
                 case messages.SignalRanks():
                     for pid in self._ranks:
-                        # A program that the rank has become would be ended by it.
-                        if message.signal != STACKS_SIGNAL or catches(pid, STACKS_SIGNAL):
-                            send_signal(pid, message.signal)
+                        send_signal(pid, message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
 
-    def _hear_ranks(self) -> None:
-        """Read what ranks wrote: each line in one call, shorter than what a pipe takes at once."""
-        try:
-            said = os.read(self._reading, 1 << 16)
-        except BlockingIOError:
-            return
-        *lines, self._said = (self._said + said).split(b"\n")
-        for line in lines:
-            message = FROM_RANK.decode(line)
-            if isinstance(message, messages.Leaving):
-                self._leaving[message.pid] = message.code, time.monotonic() + message.limit_s
-            else:
-                self._channel.send(message)
-
     def _fork_rank(self, order: RankOrder) -> None:
-        slot = self._board.slot(order.local_rank)
         parent = os.getpid()
 
         def child() -> NoReturn:
-            os.close(self._reading)
             let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
+            slot = self._board.only(order.local_rank)
             stacks = self._stacks.only(order.local_rank)
-            become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
+            become_rank(order, slot, parent, self._job, stacks=stacks)
 
         pid = self._fork(child)
         self._ranks[pid] = order.local_rank
@@ -261,12 +226,6 @@ class Forkserver:
             if pid == 0:
                 return
             now_s = time.time()
-            self._hear_ranks()  # what this one said last
-            leaving = self._leaving.pop(pid, None)
-            teardown = None
-            if leaving is not None and os.WIFSIGNALED(status):  # after the workload
-                teardown = signal.Signals(os.WTERMSIG(status)).name
-                status = leaving[0] << 8  # in the form of waitpid
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
@@ -278,7 +237,6 @@ class Forkserver:
                     status=status,
                     time_s=now_s,
                     max_rss_bytes=usage.ru_maxrss * 1024,
-                    teardown=teardown,
                     outlasted=pid in self._handling
                     and time.monotonic() >= self._kill_at[pid]
                     and (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL),
@@ -289,19 +247,20 @@ class Forkserver:
         self._ending = wanted.attempt
         now = time.monotonic()
         self._strays_at = None
-        self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
-            if pid in self._leaving:
+            progress = self._board.read(local_rank)
+            if progress.leaves_with is not None:
                 self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
             # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.
             handled = [one for one in (wanted.signal, signal.SIGTERM) if catches(pid, one)]
             if handled:
                 self._handling.add(pid)
-            deaf = self._board.read(local_rank).ignores_sigterm
             self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
-            send_signal(pid, [*handled, signal.SIGKILL if deaf else wanted.signal][0])
+            send_signal(
+                pid, [*handled, signal.SIGKILL if progress.ignores_sigterm else wanted.signal][0]
+            )
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:

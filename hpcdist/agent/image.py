@@ -59,7 +59,10 @@ except OSError:
 peer = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
 if struct.unpack("iii", peer)[1] != os.geteuid():
     sys.exit("the agent has ended")
-_, descriptors, *_ = socket.recv_fds(agent, 1, 253)
+descriptors = []
+while agent.recv(1, socket.MSG_PEEK) == bytes(1):
+    descriptors += socket.recv_fds(agent, 1, 1)[1]
+agent.recv(1)
 handed = b"".join(iter(lambda: agent.recv(1 << 16), b"")).split(bytes(1))
 for descriptor in descriptors:
     os.set_inheritable(descriptor, True)
@@ -142,8 +145,9 @@ class ImageStart:
                 with connection, suppress(OSError):
                     if _is_own(connection):
                         waiting.remove(door.fileno())
-                        socket.send_fds(connection, [b"\0"], [server_end.fileno(), *descriptors])
-                        connection.sendall(handed)
+                        for one in (server_end.fileno(), *descriptors):
+                            socket.send_fds(connection, [b"\0"], [one])
+                        connection.sendall(b"\n" + handed)
                         server_end.close()
             if said.fileno() in ready:
                 piece = os.read(said.fileno(), 1 << 16)
@@ -219,11 +223,12 @@ def main() -> NoReturn:
         )
     node = OwnNode(job=job, plan=plan, place=msgspec.json.decode(place, type=JobPlace))
     os.environ.update(node.environment(os.environ))
-    channel, board, *stacks = map(int, descriptors)
+    channel, *shared = map(int, descriptors)
+    at = len(shared) - job.ranks_per_node
     run_forkserver(
         job,
-        ProgressBoard(job.ranks_per_node, [board]),
-        Stacks(job.ranks_per_node, stacks),
+        ProgressBoard(job.ranks_per_node, shared[:at]),
+        Stacks(job.ranks_per_node, shared[at:]),
         Channel(socket.socket(fileno=channel), TO_FORKSERVER),
         load_workload(job).preload,
     )

@@ -24,7 +24,6 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode, RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
@@ -32,14 +31,12 @@ from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
+from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
-_STACKS_WAIT_S = 0.5
-_ANSWERS_WAIT_S = 2.0
-"""A rank that does not answer for so long lets no other thread run."""
+_RECEIVE_WAIT_S = 0.5
 _PAUSE_SETTLES_S = 0.01
 """After the order to pause, when every rank that had not seen it has told its boundary."""
 
@@ -80,12 +77,11 @@ class LocalRanks:
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
-        self._dumped_at = self._paused_at = math.inf
-        self._asked_at = -math.inf
+        self._is_dumping = False
+        self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._was_silent = self._is_quiet = False
-        self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._image: ImageStart | None = None
         if node.plan.container is None:
@@ -133,12 +129,9 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case messages.Dump() if self._dumped_at == math.inf:  # else the answer is on its way
-                self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
-                for local_rank in self._watch.pids:
-                    self._board.desk(local_rank).ask()
-                self._asked_at = time.monotonic()
-                self._dumped_at = time.monotonic() + _STACKS_WAIT_S
+            case messages.Dump() if not self._is_dumping:  # else the answer is on its way
+                self._is_dumping = True
+                self._inspection.begin(order)
             case messages.Pause():
                 self._board.pause()
                 # The user's own code may know nothing of the board: it is told as schedulers tell
@@ -158,39 +151,27 @@ class LocalRanks:
             self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
         limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
         while self._watch.pids and self._channel is not None and time.monotonic() < limit_s:
-            if select.select([self._channel], [], [], _STACKS_WAIT_S)[0]:
+            if select.select([self._channel], [], [], _RECEIVE_WAIT_S)[0]:
                 self._receive()
 
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return min(self._dumped_at, self._paused_at, self._inspection.next_deadline())
+        return min(self._paused_at, self._inspection.next_deadline())
 
     def on_time(self) -> None:
         """Answer the orders whose effect had to be waited for."""
-        now = time.monotonic()
-        if now >= self._dumped_at and not self._has_answers(now):
-            self._dumped_at = now + _STACKS_WAIT_S / 5
-        elif now >= self._dumped_at:
-            self._dumped_at = math.inf
-            reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
-            self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
-            self._keep_stacks()  # the file system may take longer than the answer may
-        if now >= self._paused_at:
+        if time.monotonic() >= self._paused_at:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
             self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
-        for report in self._inspection.reports():
-            self._tell(report)
-
-    def _has_answers(self, now: float) -> bool:
-        """Return True where all living ranks have told their collectives, or will not."""
-        desks = map(self._board.desk, self._watch.pids)
-        is_late = now >= self._asked_at + _ANSWERS_WAIT_S
-        return is_late or all(desk.answer() is not None for desk in desks)
+        for answer in self._inspection.answers():
+            self._tell(answer)
+            if isinstance(answer, messages.Stacks):
+                self._is_dumping = False
+                self._keep_stacks()  # the file system may take longer than the answer may
 
     def look(self, *, enforces_limits: bool) -> None:
         """Keep the memory limit, and tell once of a rank that has been silent for too long."""
-        self._keep_stacks()
         if self._ending_attempt is not None:
             return
         if enforces_limits:
@@ -248,11 +229,9 @@ class LocalRanks:
                 self._tell(messages.Failed(sentence=sentence))
             case messages.Started():
                 self._watch.pids[message.local_rank] = message.pid
-            case messages.Unwritten():
-                self._unwritten[message.local_rank] = message.report
             case messages.Exited():
                 self._close_rank(message)
-            case messages.Checked() | messages.Gone() | messages.Failed():
+            case messages.Gone() | messages.Failed():
                 self._tell(message)
 
     def _on_lost(self) -> None:
@@ -275,19 +254,24 @@ class LocalRanks:
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
+        progress, status, teardown = self._board.read(exited.local_rank), exited.status, None
+        if progress.leaves_with is not None and os.WIFSIGNALED(status):  # after the workload
+            ended_by = os.WTERMSIG(status)
+            teardown = signal.Signals(signal.SIGKILL if ended_by == LATE else ended_by).name
+            status = progress.leaves_with << 8  # in the form of waitpid
         end = rank_end(
             self._run,
             self._job,
             order,
-            self._board.read(exited.local_rank),
-            status=exited.status,
+            progress,
+            status=status,
             time_s=exited.time_s,
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
-            teardown=exited.teardown,
+            out_of_memory=self._watch.out_of_memory(exited.local_rank, status),
+            teardown=teardown,
             outlasted=exited.outlasted,
-            unwritten=self._unwritten.pop(exited.local_rank, None),
+            unwritten=self._board.pipe(exited.local_rank).unwritten(),
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)

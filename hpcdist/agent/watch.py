@@ -14,13 +14,12 @@ from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.signs import WorkSigns
-from hpcdist.agent.stacks import Stacks, digest, main_frames, place_of
+from hpcdist.agent.stacks import Stacks, ThreadStack, digest, place_of
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.inquiry import Account
 from hpcdist.runs.run import Run
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
@@ -177,27 +176,22 @@ class RankWatch:
                     log.seen, log.changed_s = seen, now_s
         return now_s - log.changed_s
 
-    def _collectives(self, local_rank: int, account: Account | None) -> Collectives | None:
-        if account is not None:
-            return account.collectives
-        # Without a process group it has no thread that answers, and has begun nothing.
-        is_attended = self.board.desk(local_rank).is_attended
-        return None if is_attended else Collectives(is_recorded=False)
-
-    def hang_report(self, local_rank: int, pid: int) -> HangReport:
-        """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
-        order = self.orders[local_rank]
-        frames = main_frames(self.stacks.read(local_rank))
+    def hang_report(
+        self, rank: LivingRank, threads: list[ThreadStack], collectives: Collectives | None
+    ) -> HangReport:
+        """Return where a living rank is; `collectives` is None where it did not answer."""
+        order = rank.order
+        frames = threads[0].frames if threads else []
         where, calls, is_waiting = place_of(frames)
-        account = self.board.desk(local_rank).account()
+        local_rank = order.local_rank
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=self._silent_s(local_rank),
             where=where,
             calls=calls,
             is_waiting=is_waiting,
-            state=state_letter(pid),
-            collectives=self._collectives(local_rank, account),
+            state=state_letter(rank.pid),
+            collectives=collectives,
             stack=digest(frames),
             spins=self.signs.spins(local_rank) or self._may_use_gpu(order),
         )
