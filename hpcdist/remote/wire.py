@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.runs.remote import BroughtFile
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.runs.spec import Accounting
+from hpcdist.schedulers.base import Condition
 
 PROTOCOL = 1
 """Grows when the two sides could not understand each other any more."""
