@@ -1,4 +1,4 @@
-"""The use of a node over time: the events that an agent writes of it, and how samples become them.
+"""The use of a node over time: how samples become the events that an agent writes of it.
 
 Windows of samples grow with the time: a day makes some 700 of them, as for steps.
 """
@@ -6,11 +6,11 @@ Windows of samples grow with the time: a day makes some 700 of them, as for step
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Struct, to_builtins
 
-from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.events import GpuWindow, Spread, UsageWindow
 
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
@@ -18,75 +18,6 @@ _GROWTH = 0.1
 """Share of the time so far: samples begin close to each other, so that short runs have some."""
 ENERGY = "energy_j"
 """The quantity of a GPU that is added up: it is that of the whole time since the last sample."""
-
-# The bounds keep every figure that is computed from damaged files finite.
-Amount = Annotated[float, Meta(ge=0, le=1e18)]
-Count = Annotated[int, Meta(ge=0, le=10**18)]
-
-
-class Spread(Struct, frozen=True, kw_only=True, gc=False):
-    """A quantity within a window: its mean over time, and its largest sample."""
-
-    mean: Amount
-    max: Amount
-
-
-class GpuFacts(Struct, frozen=True, kw_only=True):
-    """A GPU, or a part of one (MIG), that the ranks of a node drive."""
-
-    uuid: str
-    name: str | None = None
-    memory_bytes: Count | None = None
-    """Its memory."""
-    driver: str | None = None
-    """Version of its driver."""
-
-
-class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
-    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs and
-    the host's CPUs, before these are sampled."""
-
-    begin_s: Amount
-    """Unix time at which the ranks were started."""
-    schema: int = SCHEMA_VERSION
-    node: Count | None = None
-    host: str | None = None
-    cpus: list[int] | None = None
-    """CPUs that the ranks are bound to; None where they are bound to none."""
-    num_cpus: Amount | None = None
-    """CPUs that the ranks may use; a quota counts in part."""
-    host_cpus: Count | None = None
-    """CPUs that the host has, other jobs' included."""
-    cpu_model: str | None = None
-    """As /proc/cpuinfo names it."""
-    gpus: list[GpuFacts] = []
-
-
-class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
-    """One GPU within a window; what it does not tell is None."""
-
-    utilization: Spread | None = None
-    """Share of the time, 0 to 1, in which anything ran on it."""
-    memory_bytes: Spread | None = None
-    power_w: Spread | None = None
-    throttled: Spread | None = None
-    """1 while heat or the power supply slow it down, else 0: the mean is the share of the time."""
-    energy_j: Amount | None = None
-
-
-class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usage"):
-    """The use of a node in a window: by its ranks, with all processes below them, and by all."""
-
-    time_s: Amount
-    wall_s: Amount
-    samples: Count
-    cpus_busy: Spread | None = None
-    """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
-    bound_cpus_busy: Spread | None = None
-    """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
-    all, where they are bound to none."""
-    gpus: list[GpuWindow] = []
-    """In the order of those in the `node` event."""
 
 
 class Sample(NamedTuple):

@@ -11,8 +11,8 @@ import pytest
 from hpcdist.base.plotting import render
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Beginning, Verdict
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events, lost_time_s
 from hpcdist.summary.report.csv import to_csv

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.agent.usage import GpuFacts, NodeBegin, Sample, Windows, to_fields
-from hpcdist.runs.events import EventWriter
+from hpcdist.agent.usage import Sample, Windows, to_fields
+from hpcdist.runs.events import EventWriter, GpuFacts, NodeBegin
 from hpcdist.runs.run import Run
 
 _OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")

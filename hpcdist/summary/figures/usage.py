@@ -9,9 +9,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
 from hpcdist.base.statistics import mean
 from hpcdist.machine.peaks import peak_flops_per_s
+from hpcdist.runs.events import GpuFacts, NodeBegin, Spread
 from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary

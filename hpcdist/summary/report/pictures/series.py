@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.agent.usage import UsageWindow
+from hpcdist.runs.events import UsageWindow, Window
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node, read_rank
-from hpcdist.summary.read.records import NodeRecord, Window
+from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.read.timeline import read_timeline, window_ends_s
 
 NUM_COLUMNS = 160
