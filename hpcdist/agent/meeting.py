@@ -44,6 +44,7 @@ from hpcdist.agent.messages import (
     Welcome,
 )
 from hpcdist.agent.node import OwnNode
+from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.agent.requests import Answer, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
@@ -286,6 +287,7 @@ class Leader:
             is_overtaken=attempts.is_overtaken,
             note_restart=lambda verdict: note_restart(run, verdict),
             note_hang=self._note_hang,
+            hang_timeout_s=limits_of(node.job)[1],
             finish=finish,
             now=time.monotonic,
             unix_now=time.time,
