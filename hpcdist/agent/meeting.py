@@ -26,7 +26,7 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.answers import Answers
-from hpcdist.agent.coordinator import Coordinator
+from hpcdist.agent.coordinator import Coordinator, Stage
 from hpcdist.agent.handshake import SECRET_BYTES, Entrance
 from hpcdist.agent.liveness import Liveness
 from hpcdist.agent.messages import (
@@ -350,6 +350,8 @@ class Leader:
         if now_s - self._turned_s > STANDSTILL_S:
             self.coordinator.on_standstill()
         self._turned_s = now_s
+        if self.coordinator.stage is not Stage.JOINING:
+            return  # the connection tells of the loss of an agent that has joined
         for note in self._notes.new():
             sentence = f"no agent could be started there: {note.said}"
             self.coordinator.on_unreachable(

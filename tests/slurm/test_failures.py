@@ -106,6 +106,26 @@ def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, wor
     user.cluster.wait_for_end(job_id(working))
 
 
+def test_a_node_that_cannot_write_the_runs_folder_ends_the_run_at_srun_s_words(
+    slurm_netns, tmp_path
+):
+    """srun itself goes on waiting for the others, and they for that node."""
+    user = User(slurm_netns, tmp_path)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    slurm_netns.run("mount", "--bind", "--options=ro", runs, runs, node="n2")
+    try:
+        run = user.submit(user.write("work.py", WORK), *FOUR, "--requeue")
+        user.cluster.wait_for(run.agent_file(0).exists)
+        verdict = user.verdict(run)
+        assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    finally:
+        slurm_netns.run("umount", runs, node="n2")
+    assert (verdict.kind, verdict.node, verdict.host) == ("launch", 1, "n2"), verdict.message
+    assert "Slurmd could not connect IO" in verdict.message
+    assert str(run.path) in verdict.message
+
+
 def parent(pid):
     stat = Path(f"/proc/{pid}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])

@@ -130,6 +130,7 @@ def test_a_run_whose_daemons_died_begins_elsewhere_while_its_first_leader_still_
     user.write("gate", "")
     run = user.submit(user.write("count.py", COUNT), *CPU, *TWO)
     user.cluster.wait_for(run.meeting_file.exists)
+    assert "waits for  the agent of node 1 to join" in user("status", run.id).stdout
     former, names = agent_pid(run, 0), hosts(user, run)
     for name in names:
         user.cluster.kill_daemon(name)
