@@ -403,8 +403,13 @@ class Coordinator:
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
-            or verdict.signal in {number.name for number in CANCEL_SIGNALS}
-            or verdict.exit_code in {128 + number for number in CANCEL_SIGNALS}
+            or (
+                verdict.first is not None
+                and (
+                    verdict.first.signal in {number.name for number in CANCEL_SIGNALS}
+                    or verdict.first.exit_code in {128 + number for number in CANCEL_SIGNALS}
+                )
+            )
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all; a shell makes an exit code of it.

@@ -166,7 +166,7 @@ def test_the_verdict_comes_after_a_last_look_at_the_time_out():
         run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
     verdict = run.said[-1]
     assert len(run.said) == 2
-    assert (verdict.kind, verdict.rank, verdict.victims) == ("hang", 1, [0])
+    assert (verdict.kind, verdict.first.rank, verdict.victims) == ("hang", 1, [0])
     assert "rank 1 never reached all_reduce, number 2" in verdict.message
 
 
@@ -177,7 +177,7 @@ def test_nodes_that_do_not_answer_are_waited_for_five_seconds():
     assert (run.said, run.watch.deadline) == ([], run.now + 5.0)
     run.now += 5.0
     run.take(run.watch.on_time({}, now=run.now))
-    assert [verdict.rank for verdict in run.said] == [0]
+    assert [verdict.first.rank for verdict in run.said] == [0]
 
 
 def test_a_node_whose_ranks_have_ended_is_not_waited_for():
@@ -185,7 +185,7 @@ def test_a_node_whose_ranks_have_ended_is_not_waited_for():
     run.ends[1] = RankEnd(rank=1, local_rank=0, node=1, host="n1", time_s=1.0, exit_code=0)
     run.be_quiet(0)
     run.answer(report(0, pending=2, is_waiting=True))
-    assert [verdict.rank for verdict in run.said] == [1]
+    assert [verdict.first.rank for verdict in run.said] == [1]
     assert "rank 1 (node 1, host n1) has ended; " in run.said[0].message
 
 
