@@ -99,6 +99,10 @@ _REASONS = {
     "launch failed requeued held": "its start failed on a node, and it is held; release it with: "
     "scontrol release JOBID",
 }
+_WHY_ENDED = {
+    "JobLaunchFailure": "its first node could not start its script, as where that node cannot "
+    "write the runs folder",
+}
 _LOST_STATES = ("down", "fail")
 _NEVER = "DependencyNeverSatisfied"
 _REMOVED = (
@@ -133,6 +137,8 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
             stopped = _STOPPED.get(self.state)
             return Condition(state=state, reason=stopped, is_suspended=stopped is not None)
         why = _REMOVED if self.reason == _NEVER else f"Slurm says {self.state}"
+        if words := _WHY_ENDED.get(self.reason):
+            why += f": {words} ({self.reason})"
         return Condition(state=state, reason=why)
 
 
