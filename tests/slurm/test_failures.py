@@ -106,24 +106,40 @@ def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, wor
     user.cluster.wait_for_end(job_id(working))
 
 
-def test_a_node_that_cannot_write_the_runs_folder_ends_the_run_at_srun_s_words(
-    slurm_netns, tmp_path
-):
-    """srun itself goes on waiting for the others, and they for that node."""
-    user = User(slurm_netns, tmp_path)
-    runs = tmp_path / "runs"
+@pytest.fixture
+def unwritable(slurm_netns, tmp_path):
+    """Call it with a node, which then cannot write the runs folder; returns the cluster's user."""
+    nodes, runs = [], tmp_path / "runs"
     runs.mkdir()
-    slurm_netns.run("mount", "--bind", "--options=ro", runs, runs, node="n2")
-    try:
-        run = user.submit(user.write("work.py", WORK), *FOUR, "--requeue")
-        user.cluster.wait_for(run.agent_file(0).exists)
-        verdict = user.verdict(run)
-        assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
-    finally:
-        slurm_netns.run("umount", runs, node="n2")
+
+    def mount(node):
+        slurm_netns.run("mount", "--bind", "--options=ro", runs, runs, node=node)
+        nodes.append(node)
+        return User(slurm_netns, tmp_path)
+
+    yield mount
+    for node in nodes:
+        slurm_netns.run("umount", runs, node=node)
+
+
+def test_a_node_that_cannot_write_the_runs_folder_ends_the_run_at_srun_s_words(unwritable):
+    """srun itself goes on waiting for the others, and they for that node."""
+    user = unwritable("n2")
+    run = user.submit(user.write("work.py", WORK), *FOUR)
+    verdict = user.verdict(run)
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
     assert (verdict.kind, verdict.node, verdict.host) == ("launch", 1, "n2"), verdict.message
     assert "Slurmd could not connect IO" in verdict.message
     assert str(run.path) in verdict.message
+
+
+def test_a_first_node_that_cannot_write_the_runs_folder_is_told_by_slurm_s_reason(unwritable):
+    user = unwritable("n1")
+    run = user.submit(user.write("work.py", WORK), *FOUR)
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    status = user.status(run)
+    assert status["state"] == "failed"
+    assert "its first node could not start its script" in status["reason"]
 
 
 def parent(pid):

@@ -114,6 +114,21 @@ def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
     user.cluster.revive_node(name)
 
 
+def test_a_node_that_slurm_has_lost_is_named_where_its_agent_went_on(user):
+    """As where slurmd hangs: to the agents it is the same SIGTERM as that of a preemption."""
+    run = count(user)
+    name = hosts(user, run)[1]
+    user.cluster.kill_daemon(name)
+    user.cluster.give_up_node(name)
+    lost = user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
+    await_counting(user, run, 1)
+    user.write("gate", "")
+    user.done(run)
+    assert (lost.kind, lost.state, lost.node, lost.host) == ("agent_lost", "preempted", 1, name)
+    assert lost.message.startswith(f"Slurm lost node 1 (host {name}: down, lost): stopped at step ")
+    assert name not in hosts(user, run)
+
+
 LATE_ON_NODE_1 = """\
 import os, time
 if os.environ.get("SLURM_PROCID") == "1" and "SLURM_RESTART_COUNT" not in os.environ:

@@ -354,7 +354,7 @@ def conclude(
         if has_a_say():
             _end_undecided(run, job, explained, error)
         return explained
-    explained = with_cause(verdict, decision.cause)
+    explained = with_cause(verdict, decision)
     if not has_a_say():
         return explained
     is_lost = is_overdue(explained) and not has_saved(run, job)
