@@ -29,13 +29,13 @@ from hpcdist.agent.requests import (
     WantStacks,
     take_answer,
 )
+from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
-from hpcdist.rank.inquiry import OperationTime, StepReport
-from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.pipe import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -534,7 +534,6 @@ def message(_folder: Path) -> list[Sample]:
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),
-        (messages.FROM_RANK, [messages.Leaving(pid=3, code=0, limit_s=1.0)]),
     ]
 
     def look(decoder: Any) -> Callable[[bytes], bool]:
