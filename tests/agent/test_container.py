@@ -103,14 +103,14 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
     text = "import os, time\nprint('{}', flush=True)\ntime.sleep(600 if os.environ['RANK'] == '0'"
     run = launch(f"{text} else 0.1)\nraise ValueError('boom')\n", nodes=2)
     verdict = run.verdict()
-    assert (verdict.kind, verdict.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
+    assert (verdict.kind, verdict.first.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
 
     run = launch(WAIT, "launch.max_restarts=1", options="[--private-tmp]", mounts=[])
     run.wait(lambda: run.said(0))
     os.kill(run.pid(0), signal.SIGKILL)
     run.wait(lambda: run.said(0, 1))
     killed = run.run.read_attempt_verdict(0)
-    assert (killed.kind, killed.signal) == ("signal", "SIGKILL")
+    assert (killed.kind, killed.first.signal) == ("signal", "SIGKILL")
     show = "echo $RANK $PYTHONNOUSERSITE $(pwd) $(ls /); exit 7"
     assert main(["attach", str(run.run.path), "--", "sh", "-c", show]) == 7
     shown = capfd.readouterr().out.split()
