@@ -31,10 +31,10 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.hydra_folders import keep_folders_apart
+from hpcdist.rank.libraries import keep_hydra_folders_apart
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.verdict import ErrorReport, Verdict
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
@@ -81,7 +81,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    keep_folders_apart()
+    keep_hydra_folders_apart()
     serve_store(listener)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 
@@ -91,8 +91,7 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     order, board = rank.order, ProgressBoard(1)
     try:
         context = make_context(order, run, job, board.slot(0), has_agent=False)
-        unwritten: list[ErrorReport] = []
-        code = run_workload(context, run.error_file(0, order.attempt), tell=unwritten.append)
+        code = run_workload(context, run.error_file(0, order.attempt))
         end = rank_end(
             run,
             job,
@@ -100,9 +99,9 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
             board.read(0),
             status=code << 8,  # as waitpid would give it
             time_s=time.time(),
-            unwritten=unwritten[0] if unwritten else None,
+            unwritten=board.pipe(0).unwritten(),
         )
-        is_interrupted = end.exception == KeyboardInterrupt.__name__
+        is_interrupted = end.report.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload
         is_interrupted = True
     verdict = failure.cancelled("SIGINT") if is_interrupted else failure.decide([end])

@@ -9,9 +9,9 @@ What cannot be imported here is left to the ranks: a script may well do without 
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
-import math
 import os
 import select
 import signal
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, NoReturn
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
     FROM_FORKSERVER,
-    FROM_RANK,
     TO_FORKSERVER,
     Channel,
     ChannelClosedError,
@@ -35,7 +34,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
+from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -62,9 +61,8 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_AGENT_IS_GONE = signal.SIGUSR1
-_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, _AGENT_IS_GONE)
-_IDLE_S = 3600.0
+_MOVES_CHANNEL = signal.SIGIO
+_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
 _BUSY_S = 0.01
 
 
@@ -73,12 +71,22 @@ def start_forkserver(
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
-    agent_pid = os.getpid()
     pid = os.fork()
-    if pid:
-        server_end.close()
-        return pid, Channel(agent_end, FROM_FORKSERVER)
-    agent_end.close()
+    if pid == 0:
+        agent_end.close()
+        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER), preload)
+    server_end.close()
+    return pid, Channel(agent_end, FROM_FORKSERVER)
+
+
+def run_forkserver(
+    job: JobSpec,
+    board: ProgressBoard,
+    stacks: Stacks,
+    channel: Channel[ToForkserver],
+    preload: Callable[[], list[str]],
+) -> NoReturn:
+    """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
     try:
         adopt_orphans()
@@ -86,8 +94,8 @@ def start_forkserver(
         # end the ranks before it does.
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
-        _outlive_agent_briefly(agent_pid)
-        Forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER)).serve(preload)
+        _outlive_agent_briefly(channel)
+        Forkserver(job, board, stacks, channel).serve(preload)
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -118,12 +126,6 @@ class Forkserver:
         self._handling: set[int] = set()  # those of them that have a handler for the signal
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
-        # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
-        # monotonic clock.
-        self._leaving: dict[int, tuple[int, float]] = {}
-        self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
-        os.set_blocking(self._reading, False)
-        self._said = b""
 
     def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
@@ -131,20 +133,11 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            timeout_s = _BUSY_S
-            if self._ending is None:
-                deadlines = (deadline_s for _, deadline_s in self._leaving.values())
-                left_s = min(deadlines, default=math.inf) - time.monotonic()
-                timeout_s = min(_IDLE_S, max(0.0, left_s))
-            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout_s)
+            timeout_s = None if self._ending is None else _BUSY_S
+            ready, _, _ = select.select([channel, wake_up], [], [], timeout_s)
             if wake_up in ready:
                 os.read(wake_up, 4096)
-            if self._reading in ready:
-                self._hear_ranks()
             self._reap()
-            for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= min(deadline_s, self._kill_at.get(pid, math.inf)):
-                    send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
                     self._obey(message)
@@ -180,36 +173,19 @@ class Forkserver:
                     self._begin_ending(message)
                 case messages.SignalRanks():
                     for pid in self._ranks:
-                        # A program that the rank has become would be ended by it.
-                        if message.signal != STACKS_SIGNAL or catches(pid, STACKS_SIGNAL):
-                            send_signal(pid, message.signal)
+                        send_signal(pid, message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
 
-    def _hear_ranks(self) -> None:
-        """Read what ranks wrote: each line in one call, shorter than what a pipe takes at once."""
-        try:
-            said = os.read(self._reading, 1 << 16)
-        except BlockingIOError:
-            return
-        *lines, self._said = (self._said + said).split(b"\n")
-        for line in lines:
-            message = FROM_RANK.decode(line)
-            if isinstance(message, messages.Leaving):
-                self._leaving[message.pid] = message.code, time.monotonic() + message.limit_s
-            else:
-                self._channel.send(message)
-
     def _fork_rank(self, order: RankOrder) -> None:
-        slot = self._board.slot(order.local_rank)
         parent = os.getpid()
 
         def child() -> NoReturn:
-            os.close(self._reading)
             let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
+            slot = self._board.only(order.local_rank)
             stacks = self._stacks.only(order.local_rank)
-            become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
+            become_rank(order, slot, parent, self._job, stacks=stacks)
 
         pid = self._fork(child)
         self._ranks[pid] = order.local_rank
@@ -250,12 +226,6 @@ class Forkserver:
             if pid == 0:
                 return
             now_s = time.time()
-            self._hear_ranks()  # what this one said last
-            leaving = self._leaving.pop(pid, None)
-            teardown = None
-            if leaving is not None and os.WIFSIGNALED(status):  # after the workload
-                teardown = signal.Signals(os.WTERMSIG(status)).name
-                status = leaving[0] << 8  # in the form of waitpid
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
@@ -267,7 +237,6 @@ class Forkserver:
                     status=status,
                     time_s=now_s,
                     max_rss_bytes=usage.ru_maxrss * 1024,
-                    teardown=teardown,
                     outlasted=pid in self._handling
                     and time.monotonic() >= self._kill_at[pid]
                     and (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL),
@@ -278,19 +247,20 @@ class Forkserver:
         self._ending = wanted.attempt
         now = time.monotonic()
         self._strays_at = None
-        self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
-            if pid in self._leaving:
+            progress = self._board.read(local_rank)
+            if progress.leaves_with is not None:
                 self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
             # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.
             handled = [one for one in (wanted.signal, signal.SIGTERM) if catches(pid, one)]
             if handled:
                 self._handling.add(pid)
-            deaf = self._board.read(local_rank).ignores_sigterm
             self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
-            send_signal(pid, [*handled, signal.SIGKILL if deaf else wanted.signal][0])
+            send_signal(
+                pid, [*handled, signal.SIGKILL if progress.ignores_sigterm else wanted.signal][0]
+            )
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:
@@ -321,7 +291,6 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     if "torch" not in sys.modules:
         select.select([listener], [], [])
     signal.set_wakeup_fd(-1)
-    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
     store = open_store(listener, address)
     while store is not None:
         signal.pause()
@@ -345,16 +314,22 @@ def open_store(listener: socket.socket, address: str) -> TCPStore:
     )
 
 
-def _outlive_agent_briefly(agent_pid: int) -> None:
+def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
     """Kill what the ranks left behind when the agent dies: nobody else would know of it.
 
-    The end of the channel tells of that too, but is not looked at during an import.
+    The kernel tells of each change of the channel, also during an import, when nobody looks at it.
+    The agent need not be the parent: it may be outside of an image.
     """
 
     def follow(*_: object) -> None:
-        if os.getppid() != agent_pid:  # others may send the signal too
+        poller = select.poll()
+        poller.register(channel, 0)
+        if any(event & select.POLLHUP for _, event in poller.poll(0)):
             kill_descendants()
             os._exit(1)
 
-    signal.signal(_AGENT_IS_GONE, follow)
-    die_with_parent(agent_pid, _AGENT_IS_GONE)
+    signal.signal(_MOVES_CHANNEL, follow)
+    signal.siginterrupt(_MOVES_CHANNEL, False)
+    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
+    follow()

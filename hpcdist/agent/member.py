@@ -40,7 +40,7 @@ from hpcdist.agent.node import (
 from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler, share_of
+from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.network import NoSuchInterfaceError
@@ -83,7 +83,7 @@ class Member:
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
-            node.job,
+            node,
             tell=self._tell,
             on_store=self._on_store,
             log=self._log,
@@ -308,8 +308,8 @@ class Member:
             self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
-        self._usage.begin(meeting.attempt, share)
+        living = self._ranks.living
+        self._usage.begin(meeting.attempt, orders, living=living, gpus=file.gpus)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._leader is not None

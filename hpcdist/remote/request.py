@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.version import __version__
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.runs.accounting import Accounting
+from hpcdist.schedulers.base import Condition
 
 GREETING = "hpcdist-1"
 """The host's first word; its number grows when the two sides would not understand each other."""
