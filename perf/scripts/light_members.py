@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.follower import join_meeting
+from hpcdist.agent.joining import join_meeting
 from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.job.spec import Launch
