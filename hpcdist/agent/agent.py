@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, left, lives
-from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
@@ -89,7 +89,8 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
             why = full_disk(error, [self._run.path]) or repr(error)
             sentence = f"the agent of {self._node.name} failed: {why}"
-            self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
+            self.verdict = self._own_verdict("agent_lost", sentence)
+            self._log(traceback.format_exc())
         finally:
             kill_descendants()
             if self._member is not None:
@@ -161,7 +162,7 @@ class Agent:
         time.sleep(seconds)
         return False
 
-    def _own_verdict(self, kind: Kind, sentence: str, trace: str | None = None) -> Verdict:
+    def _own_verdict(self, kind: Kind, sentence: str) -> Verdict:
         return failure.without_rank(
             kind,
             sentence,
@@ -169,7 +170,6 @@ class Agent:
             attempt=self._attempts.number,
             node=self._node.place.node_rank,
             host=self._node.place.host,
-            traceback=trace,
         )
 
     def _log(self, line: str) -> None:

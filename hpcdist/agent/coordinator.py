@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import math
 import signal
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,11 +17,10 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankChecks, agree, store_listens_on
-from hpcdist.agent.messages import HangReport, ToAgent, ToLeader
+from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.agent.outcome.quiet import QuietRun
+from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
@@ -32,12 +30,6 @@ SETTLE_S = 0.2
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
-
-_RESUME_S = 5.0
-"""After a suspension, how long the others may take to hear that nobody is to blame for it."""
-
-_DUMP_S = 5.0
-"""Time that agents have to collect stacks from ranks that hang."""
 
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
@@ -53,7 +45,6 @@ class Stage(enum.Enum):
     STARTING = "starting"
     RUNNING = "running"
     SETTLING = "settling"
-    DUMPING = "dumping"
     ENDING = "ending"
     FINISHED = "finished"
 
@@ -64,8 +55,9 @@ _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 class Now(NamedTuple):
     """The time of an event."""
 
-    monotonic_s: float
-    unix_s: float
+    now: float
+    """By the monotonic clock."""
+    unix_now: float
 
 
 class Heard(NamedTuple):
@@ -162,6 +154,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
+    hang_timeout_s: float = math.inf
+    """Time without a sign of work after which the run is ended; inf: never."""
     port_range: tuple[int, int] | None = None
     """Ports for the ranks' store."""
     saves: bool = False
@@ -180,16 +174,12 @@ class Attempt:
     number: int
     restarts: int
     """Attempts before that failed."""
-    quiet: QuietRun
+    hang_watch: HangWatch
     checks: RankChecks
     ends: dict[int, RankEnd] = field(default_factory=dict)
     """By rank."""
     gone: set[int] = field(default_factory=set)
     """Nodes on which nothing of it is left."""
-    hang_reports: dict[int, HangReport] = field(default_factory=dict)
-    """By rank."""
-    dumped: set[int] = field(default_factory=set)
-    """Nodes that have sent their reports."""
     reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
     decided: Verdict | None = None
@@ -204,17 +194,6 @@ class Attempt:
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
         return len(self.ends) == self.terms.world_size
-
-    def hang_verdict(self, members: Collection[int]) -> Verdict | None:
-        """Return the verdict on ranks that hang; None where their ends explain it."""
-        if self.is_explained():
-            return None
-        reports = [one for one in self.hang_reports.values() if one.end.rank not in self.ends]
-        if reports:
-            return hang_verdict(reports, self.terms.world_size, self.ends)
-        mute = sorted(set(members) - self.dumped or members)
-        sentence = f"the run hangs, and the agents of {listed(mute, 'node')} did not say where"
-        return failure.without_rank("hang", sentence, node=mute[0])
 
     def may_restart(self, verdict: Verdict) -> bool:
         return (
@@ -307,7 +286,7 @@ class Coordinator:
         """Start to wait for the agents."""
         self.terms = terms
         self.stage = Stage.JOINING
-        self.deadline: float | None = now.monotonic_s + terms.join_timeout_s
+        self.deadline: float | None = now.now + terms.join_timeout_s
         """When a stage ends of itself; None: only messages matter."""
         self._now = now
         self._actions: list[Action] = []
@@ -317,13 +296,12 @@ class Coordinator:
         """Came when the ranks were being ended for another reason."""
         self._failed: Verdict | None = None
         """On the attempt after which another is being claimed."""
-        self._resumed_s = -math.inf
         self.attempt = self._new_attempt(0, restarts=0)
 
     def next_deadline(self) -> float:
         """Return the time, by the monotonic clock, at which Tick is due."""
         own = math.inf if self.deadline is None else self.deadline
-        return min(own, self.attempt.quiet.deadline) if self.stage is Stage.RUNNING else own
+        return min(own, self.attempt.hang_watch.deadline) if self.stage is Stage.RUNNING else own
 
     def decide(self, event: Event, now: Now) -> list[Action]:  # noqa: C901 - a table
         """Return what is to be done because of an event, in this order."""
@@ -345,7 +323,7 @@ class Coordinator:
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
-                self._resumed_s = now.monotonic_s
+                self.attempt.hang_watch.forgive(now.now)
                 self._broadcast(messages.Forgive())
             case Concluded():
                 self._finish(None)
@@ -371,7 +349,9 @@ class Coordinator:
             case messages.Warned():
                 self._on_warned(message.signal)
             case messages.Cancelled():
-                verdict = self.attempt.numbered(failure.cancelled(message.signal), self._now.unix_s)
+                verdict = self.attempt.numbered(
+                    failure.cancelled(message.signal), self._now.unix_now
+                )
                 if self.stage in _AFTER_RUNNING:
                     self._cancelled = verdict
                 else:
@@ -410,8 +390,9 @@ class Coordinator:
 
     def _on_time(self) -> None:
         if self.stage is Stage.RUNNING:
-            self.attempt.quiet.on_time()
-        if self.deadline is None or self._now.monotonic_s < self.deadline:
+            watch = self.attempt.hang_watch
+            self._act(watch.on_time(self.attempt.ends, now=self._now.now))
+        if self.deadline is None or self._now.now < self.deadline:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
@@ -421,13 +402,11 @@ class Coordinator:
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._decide(None)
-        elif self.stage is Stage.DUMPING:
-            self._decide(self.attempt.hang_verdict(self.members.nodes()))
         elif self.stage is Stage.ENDING:
             for node in self.members.nodes() - self.attempt.gone:
                 self._on_lost(node, "it did not end its ranks in time")
 
-    def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
+    def _on_news(self, node: int, message: messages.OfAttempt) -> None:
         """Take a message about the attempt that there is; what comes too late says nothing."""
         attempt = self.attempt
         match message:
@@ -439,19 +418,12 @@ class Coordinator:
             case messages.Gone() if self.stage is Stage.ENDING:
                 attempt.gone.add(node)
                 self._check_gone()
-            case messages.Silent() if self.stage is Stage.RUNNING:
-                if self._now.monotonic_s - self._resumed_s < _RESUME_S:
-                    return  # sent before the word of it had come
-                self.stage = Stage.DUMPING
-                self.deadline = self._now.monotonic_s + _DUMP_S
-                self._broadcast(messages.Dump(attempt=attempt.number))
-            case messages.Quiet() | messages.Stacks() if self.stage is Stage.RUNNING:
-                attempt.quiet.on_message(node, message, self.members.nodes(), attempt.ends)
-            case messages.Stacks() if self.stage is Stage.DUMPING:
-                attempt.hang_reports |= {report.end.rank: report for report in message.reports}
-                attempt.dumped.add(node)
-                if attempt.dumped >= self.members.nodes():
-                    self._decide(attempt.hang_verdict(self.members.nodes()))
+            case messages.Quiet() if self.stage is Stage.RUNNING:
+                quiet_s, watch = message.quiet_s, attempt.hang_watch
+                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **self._now._asdict()))
+            case messages.Stacks() if self.stage is Stage.RUNNING:
+                reports, watch = message.reports, attempt.hang_watch
+                self._act(watch.on_reports(node, reports, attempt.ends, **self._now._asdict()))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.nodes():
@@ -462,14 +434,14 @@ class Coordinator:
         self.attempt.ends[end.rank] = end
         if self.stage is Stage.ENDING and self.deadline is not None:
             # Its agent closes one rank's files after the other, on whatever file system.
-            self.deadline = max(self.deadline, self._now.monotonic_s + _GONE_S)
+            self.deadline = max(self.deadline, self._now.now + _GONE_S)
         if self.stage is not Stage.RUNNING:
             return
         if _is_awaited(end, self._notice):
-            self.deadline = self.deadline or self._now.monotonic_s + STOP_TOGETHER_S
+            self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
             self.stage = Stage.SETTLING
-            self.deadline = self._now.monotonic_s + SETTLE_S
+            self.deadline = self._now.now + SETTLE_S
         if len(self.attempt.ends) == self.terms.world_size:
             self._decide(None)
 
@@ -488,20 +460,30 @@ class Coordinator:
         if self.stage is Stage.SETTLING and all(_is_awaited(e, self._notice) for e in failures):
             # Their agent's notice came sooner than this one.
             self.stage = Stage.RUNNING
-            self.deadline = self._now.monotonic_s + STOP_TOGETHER_S
+            self.deadline = self._now.now + STOP_TOGETHER_S
         if self.stage is Stage.RUNNING:
             self._broadcast(messages.Pause())
 
     def _new_attempt(self, number: int, restarts: int) -> Attempt:
-        quiet = QuietRun(
+        hang_watch = HangWatch(
             attempt=number,
-            world_size=self.terms.world_size,
-            now=lambda: self._now.monotonic_s,
-            unix_now=lambda: self._now.unix_s,
-            ask=lambda: self._broadcast(messages.Dump(attempt=number)),
-            note=lambda hang: self._actions.append(NoteHang(hang)),
+            num_nodes=self.terms.num_nodes,
+            ranks_per_node=self.terms.ranks_per_node,
+            timeout_s=self.terms.hang_timeout_s,
         )
-        return Attempt(self.terms, number, restarts, quiet, RankChecks(self.terms.world_size))
+        checks = RankChecks(self.terms.world_size)
+        return Attempt(self.terms, number, restarts, hang_watch, checks)
+
+    def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
+        """Do what follows from the time for which no rank has worked."""
+        for each in found:
+            match each:
+                case messages.Dump():
+                    self._broadcast(each)
+                case Hang():
+                    self._actions.append(NoteHang(each))
+                case Verdict():
+                    self._decide(each)
 
     def _claim(self, failed: Verdict | None) -> None:
         self.stage = Stage.STARTING
@@ -539,12 +521,12 @@ class Coordinator:
     def _decide(self, verdict: Verdict | None) -> None:
         """End the ranks for this verdict, or for that on their own ends."""
         if verdict is not None:
-            self.attempt.decided = self.attempt.numbered(verdict, self._now.unix_s)
+            self.attempt.decided = self.attempt.numbered(verdict, self._now.unix_now)
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
         order = self.attempt.order_end(self._notice)
-        self.deadline = self._now.monotonic_s + order.grace_s + _GONE_S
+        self.deadline = self._now.now + order.grace_s + _GONE_S
         self._broadcast(order)
         self._check_gone()
 
@@ -553,13 +535,13 @@ class Coordinator:
         attempt, notice = self.attempt, self._notice
         if self.stage is not Stage.ENDING or not self.members.nodes() <= attempt.gone:
             return
-        verdict = attempt.verdict(notice, self._now.unix_s)
+        verdict = attempt.verdict(notice, self._now.unix_now)
         may_restart = not self.members.lost and attempt.may_restart(verdict)
         if self._cancelled is not None and (may_restart or _may_be_of_cancel(verdict)):
             self._finish(attempt.with_killed(self._cancelled))
         elif may_restart and notice is not None:
             sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"
-            self._finish(attempt.numbered(failure.stopped(notice, sentence), self._now.unix_s))
+            self._finish(attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now))
         elif may_restart:
             self._claim(failed=verdict)
         else:
@@ -587,10 +569,13 @@ def _is_awaited(end: RankEnd, notice: failure.Notice | None) -> bool:
 def _may_be_of_cancel(verdict: Verdict) -> bool:
     """Return True where a run that the user cancels has just stopped to go on later, or the signal
     that ended a rank may have been for all; a shell makes an exit code of it."""
-    return (
-        verdict.exit_code_of_run == EXIT_STOPPED
-        or verdict.signal in {number.name for number in CANCEL_SIGNALS}
-        or verdict.exit_code in {128 + number for number in CANCEL_SIGNALS}
+    first = verdict.first
+    return verdict.exit_code_of_run == EXIT_STOPPED or (
+        first is not None
+        and (
+            first.signal in {number.name for number in CANCEL_SIGNALS}
+            or first.exit_code in {128 + number for number in CANCEL_SIGNALS}
+        )
     )
 
 

@@ -59,6 +59,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.notices import Clock
+from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.agent.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
@@ -296,12 +297,12 @@ class Answers:
             refusal = f"it is answering {_MOST_REQUESTS} other requests"
         answer = Answer(
             attempt=coordinator.attempt.number,
-            time_s=now.unix_s,
+            time_s=now.unix_now,
             world_size=coordinator.terms.world_size,
             refusal=refusal,
         )
         if refusal is None:
-            self._open.setdefault(request.id, (now.monotonic_s + request.limit_s, answer))
+            self._open.setdefault(request.id, (now.now + request.limit_s, answer))
         return answer if refusal is not None else None
 
     def on_report(self, node: int, message: messages.Report) -> None:
@@ -314,9 +315,11 @@ class Answers:
         finished = {}
         for name, (until_s, answer) in list(self._open.items()):
             missing = sorted(set(members) - answer.reports.keys())
-            if not missing or now.monotonic_s >= until_s:
+            if not missing or now.now >= until_s:
                 del self._open[name]
-                finished[name] = msgspec.structs.replace(answer, time_s=now.unix_s, missing=missing)
+                finished[name] = msgspec.structs.replace(
+                    answer, time_s=now.unix_now, missing=missing
+                )
         return finished
 
 
@@ -357,6 +360,7 @@ class Leader:
             most_grace_s=attempts.most_grace_s,
             join_timeout_s=launch.join_timeout_s,
             backend=node.plan.backend,
+            hang_timeout_s=limits_of(node.job)[1],
             port_range=launch.port_range,
             saves="checkpoint" in node.job.__struct_fields__,
         )
@@ -411,19 +415,20 @@ class Leader:
         events = self._connections.wait(max(0.0, deadline - time.monotonic()))
         self._heart.turn()
         now = _now()
-        if now.monotonic_s - self._turned_s > STANDSTILL_S:  # before what the others said meanwhile
+        if now.now - self._turned_s > STANDSTILL_S:  # before what the others said meanwhile
             self._decide(Resumed())
-        self._turned_s = now.monotonic_s
-        for note in self._notes.new():
-            sentence = f"no agent could be started there: {note.said}"
-            self._decide(Unreachable(note.node, note.host, sentence, note.is_host_lost))
+        self._turned_s = now.now
+        if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
+            for note in self._notes.new():
+                sentence = f"no agent could be started there: {note.said}"
+                self._decide(Unreachable(note.node, note.host, sentence, note.is_host_lost))
         for event in events:
             if isinstance(event, Heard) and isinstance(event.message, messages.Report):
                 self._answers.on_report(event.node, event.message)
             else:
                 self._decide(event)
-        if now.monotonic_s >= self._tick_s:
-            self._tick_s = now.monotonic_s + _TICK_S
+        if now.now >= self._tick_s:
+            self._tick_s = now.now + _TICK_S
             self._look(now)
         self._decide(Tick())
         for request, answer in self._answers.finished(
@@ -435,8 +440,8 @@ class Leader:
         """Find out whether the run has a verdict, of an agent that could not join, was cancelled,
         or is at its limit; take what commands want, and show them that this agent lives."""
         look_s = _LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S
-        if now.monotonic_s - self._looked_s >= look_s:
-            self._looked_s = now.monotonic_s
+        if now.now - self._looked_s >= look_s:
+            self._looked_s = now.now
             if self._run.verdict_file.exists():
                 self._decide(Concluded())
                 return
@@ -444,12 +449,12 @@ class Leader:
                 self._decide(Heard(0, Cancelled(signal="SIGTERM")))
         if (notice := self._clock.read()) is not None:
             self._decide(notice if isinstance(notice, LimitReached) else Heard(0, notice))
-        if now.monotonic_s >= self._sign_s:
-            self._sign_s = now.monotonic_s + SIGN_EVERY_S
+        if now.now >= self._sign_s:
+            self._sign_s = now.now + SIGN_EVERY_S
             self._run.show_life()
-        if now.monotonic_s < self._requests_s:
+        if now.now < self._requests_s:
             return
-        self._requests_s = now.monotonic_s + _LOOK_AT_REQUESTS_S
+        self._requests_s = now.now + _LOOK_AT_REQUESTS_S
         for request in self._requests.new():
             if is_wanted(self._run, request.id):
                 refusal = self._answers.begin(request, self._coordinator, now)

@@ -81,7 +81,6 @@ class LocalRanks:
         self._asked_at = -math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = False
         self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
         self._pid, channel = start_forkserver(
@@ -99,7 +98,6 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = False
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
@@ -142,7 +140,6 @@ class LocalRanks:
                 self._board.stop_at(order.boundary)
             case messages.Forgive():
                 self._watch.forgive()
-                self._was_silent = False
 
     def end_rest(self, grace_s: float) -> None:
         """Have the ranks end that there are still: their leader is lost, and orders nothing."""
@@ -181,23 +178,14 @@ class LocalRanks:
         return is_late or all(desk.answer() is not None for desk in desks)
 
     def look(self, *, enforces_limits: bool) -> None:
-        """Keep the memory limit, and tell once of a rank that has been silent for too long."""
+        """Keep the memory limit, and tell where no rank has worked for too long."""
         self._keep_stacks()
         if self._ending_attempt is not None:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
-        silent = self._watch.most_silent()
-        if silent is not None and not self._was_silent:
-            self._was_silent = True
-            self._tell(messages.Silent(attempt=self._attempt, rank=silent))
-        if self._watch.signs.look(self._watch.pids):
-            quiet_s = self._watch.signs.quiet_s()
-            is_quiet = quiet_s >= self._watch.signs.notice_s
-            if is_quiet != self._is_quiet:
-                self._is_quiet = is_quiet
-                told_s = quiet_s if is_quiet else 0.0
-                self._tell(messages.Quiet(attempt=self._attempt, quiet_s=told_s))
+        if (quiet_s := self._watch.look()) is not None:
+            self._tell(messages.Quiet(attempt=self._attempt, quiet_s=quiet_s))
 
     def living(self) -> dict[int, int]:
         """Return the pids of the living ranks, by local rank; another thread may call this."""

@@ -200,7 +200,8 @@ def _interpreter(evidence: Evidence) -> Finding | None:
         return None
     if not evidence.places:
         # Then torch could not be imported, or something before the ranks went wrong.
-        why, kind = evidence.verdict.message, evidence.verdict.exception
+        why, first = evidence.verdict.message, evidence.verdict.first
+        kind = None if first is None else first.report.exception
         if "import" in why or kind in {"ModuleNotFoundError", "ImportError"}:
             return failed(name, why, "install what is missing, where the job runs")
         return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")

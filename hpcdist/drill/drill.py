@@ -463,12 +463,15 @@ def judge(
         is_lost = False
     is_right: bool | None = None
     if verdict is not None and (name != "time-limit" or verdict.state != "cancelled"):
-        rank, nodes = job.num_ranks - 1, {job.resources.nodes - 1, None}
+        nodes, first = {job.resources.nodes - 1, None}, verdict.first
+        was_killed = (
+            first is not None and first.signal == "SIGKILL" and first.rank == job.num_ranks - 1
+        )
         is_right = {
             "time-limit": verdict.state == "preempted",
             "kill-agent": verdict.kind == "agent_lost" and verdict.node in nodes,
             "full-disk": verdict.kind in {"exception", "exit"} and verdict.state == "failed",
-        }.get(name, verdict.signal == "SIGKILL" and verdict.rank == rank)
+        }.get(name, was_killed)
     return Cost(
         name=name,
         verdict=None if verdict is None else verdict.kind,

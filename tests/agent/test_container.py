@@ -101,7 +101,7 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
     text = "import os, time\nprint('{}', flush=True)\ntime.sleep(600 if os.environ['RANK'] == '0'"
     run = launch(f"{text} else 0.1)\nraise ValueError('boom')\n", nodes=2)
     verdict = run.verdict()
-    assert (verdict.kind, verdict.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
+    assert (verdict.kind, verdict.first.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
 
     run = launch(WAIT, "launch.max_restarts=1", options="[--private-tmp]", mounts=[])
     run.wait(lambda: run.said(0))

@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
@@ -230,7 +230,10 @@ def _ended_early(
     last = ends.get(life[-1])
     if last is None or last.kind not in kinds:
         return False
-    told = any(attempt in ends and ends[attempt].step is not None for attempt in life)
+    told = any(
+        attempt in ends and (ends[attempt].first or ends[attempt]).step is not None
+        for attempt in life
+    )
     # Of a lost node nothing says how far it came but what was recorded.
     return not told and not any(_has_recorded_steps(run, attempt) for attempt in life)
 
@@ -351,7 +354,7 @@ def conclude(
         if has_a_say():
             _end_undecided(run, job, explained, error)
         return explained
-    explained = with_cause(verdict, decision.cause)
+    explained = with_cause(verdict, decision)
     if not has_a_say():
         return explained
     is_lost = is_overdue(explained) and not has_saved(run, job)
