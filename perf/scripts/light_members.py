@@ -187,7 +187,7 @@ class Members:
         if words[0] == "join":
             return self.join(run)
         if words[0] == "fail" and one is not None:
-            report = ErrorReport(exception="RuntimeError", message="x", traceback="", time_s=0.0)
+            report = ErrorReport(exception="RuntimeError", text="x", traceback="", time_s=0.0)
             one.tell_end(one.node * one.ranks, exit_code=1, report=report)
         if words[0] == "lose" and one is not None:
             self.leave(one)
