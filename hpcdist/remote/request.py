@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.version import __version__
-from hpcdist.runs.accounting import Accounting
+from hpcdist.runs.spec import Accounting
 from hpcdist.schedulers.base import Condition
 
 GREETING = "hpcdist-1"
