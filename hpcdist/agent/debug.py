@@ -93,7 +93,7 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
             time_s=time.time(),
             unwritten=board.pipe(0).unwritten(),
         )
-        is_interrupted = end.exception == KeyboardInterrupt.__name__
+        is_interrupted = end.report.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload
         is_interrupted = True
     verdict = failure.cancelled("SIGINT") if is_interrupted else failure.decide([end])

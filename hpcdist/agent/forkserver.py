@@ -9,6 +9,7 @@ What cannot be imported here is left to the ranks: a script may well do without 
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import os
@@ -58,8 +59,8 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_AGENT_IS_GONE = signal.SIGUSR1
-_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, _AGENT_IS_GONE)
+_MOVES_CHANNEL = signal.SIGIO
+_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
 _BUSY_S = 0.01
 
 
@@ -68,12 +69,22 @@ def start_forkserver(
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
-    agent_pid = os.getpid()
     pid = os.fork()
-    if pid:
-        server_end.close()
-        return pid, Channel(agent_end, FROM_FORKSERVER)
-    agent_end.close()
+    if pid == 0:
+        agent_end.close()
+        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER), preload)
+    server_end.close()
+    return pid, Channel(agent_end, FROM_FORKSERVER)
+
+
+def run_forkserver(
+    job: JobSpec,
+    board: ProgressBoard,
+    stacks: Stacks,
+    channel: Channel[ToForkserver],
+    preload: Callable[[], list[str]],
+) -> NoReturn:
+    """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
     try:
         adopt_orphans()
@@ -81,8 +92,8 @@ def start_forkserver(
         # end the ranks before it does.
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
-        _outlive_agent_briefly(agent_pid)
-        Forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER)).serve(preload)
+        _outlive_agent_briefly(channel)
+        Forkserver(job, board, stacks, channel).serve(preload)
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -295,16 +306,22 @@ def fork_store(listener: socket.socket, address: str) -> int:
         os._exit(1)
 
 
-def _outlive_agent_briefly(agent_pid: int) -> None:
+def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
     """Kill what the ranks left behind when the agent dies: nobody else would know of it.
 
-    The end of the channel tells of that too, but is not looked at during an import.
+    The kernel tells of each change of the channel, also during an import, when nobody looks at it.
+    The agent need not be the parent: it may be outside of an image.
     """
 
     def follow(*_: object) -> None:
-        if os.getppid() != agent_pid:  # others may send the signal too
+        poller = select.poll()
+        poller.register(channel, 0)
+        if any(event & select.POLLHUP for _, event in poller.poll(0)):
             kill_descendants()
             os._exit(1)
 
-    signal.signal(_AGENT_IS_GONE, follow)
-    die_with_parent(agent_pid, _AGENT_IS_GONE)
+    signal.signal(_MOVES_CHANNEL, follow)
+    signal.siginterrupt(_MOVES_CHANNEL, False)
+    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
+    follow()

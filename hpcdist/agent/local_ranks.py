@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from hpcdist.agent import messages
 from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.image import ImageStart
 from hpcdist.agent.inspection import Inspection
 from hpcdist.agent.messages import (
     Channel,
@@ -21,13 +22,13 @@ from hpcdist.agent.messages import (
     ToLeader,
     ToRanks,
 )
-from hpcdist.agent.node import RankOrder
+from hpcdist.agent.node import OwnNode, RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
-from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
 from hpcdist.rank.exit import LATE
@@ -49,20 +50,22 @@ class LocalRanks:
     def __init__(
         self,
         run: Run,
-        job: JobSpec,
+        node: OwnNode,
         *,
         tell: Callable[[ToLeader], None],
         on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Fork the forkserver: before the agent opens a socket, or the selector.
+        """Start the forkserver: before the agent opens a socket, or the selector. Raises
+        CannotLaunchError.
 
         `on_store` is told the port of a store that was asked for, or why there is none; `gpu_share`
         is that of RankWatch.
         """
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
+        job = node.job
         self._run = run
         self._job = job
         self._tell = tell
@@ -78,11 +81,15 @@ class LocalRanks:
         self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = False
         self._selector: selectors.BaseSelector | None = None
-        self._pid, channel = start_forkserver(
-            job, self._board, stacks, lambda: load_workload(job).preload()
-        )
+        self._image: ImageStart | None = None
+        if node.plan.container is None:
+            self._pid, channel = start_forkserver(
+                job, self._board, stacks, lambda: load_workload(job).preload()
+            )
+        else:
+            self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
+            channel = self._image.channel
         self._channel: Channel[FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
@@ -95,7 +102,6 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = False
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
@@ -135,7 +141,6 @@ class LocalRanks:
                 self._board.stop_at(order.boundary)
             case messages.Forgive():
                 self._watch.forgive()
-                self._was_silent = False
 
     def end_rest(self, grace_s: float) -> None:
         """Have the ranks end that there are still: their leader is lost, and orders nothing."""
@@ -163,22 +168,13 @@ class LocalRanks:
                 self._keep_stacks()  # the file system may take longer than the answer may
 
     def look(self, *, enforces_limits: bool) -> None:
-        """Keep the memory limit, and tell once of a rank that has been silent for too long."""
+        """Keep the memory limit, and tell where no rank has worked for too long."""
         if self._ending_attempt is not None:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
-        silent = self._watch.most_silent()
-        if silent is not None and not self._was_silent:
-            self._was_silent = True
-            self._tell(messages.Silent(attempt=self._attempt, rank=silent))
-        if self._watch.signs.look(self._watch.pids):
-            quiet_s = self._watch.signs.quiet_s()
-            is_quiet = quiet_s >= self._watch.signs.notice_s
-            if is_quiet != self._is_quiet:
-                self._is_quiet = is_quiet
-                told_s = quiet_s if is_quiet else 0.0
-                self._tell(messages.Quiet(attempt=self._attempt, quiet_s=told_s))
+        if (quiet_s := self._watch.look()) is not None:
+            self._tell(messages.Quiet(attempt=self._attempt, quiet_s=quiet_s))
 
     def living(self) -> dict[int, int]:
         """Return the pids of the living ranks, by local rank; another thread may call this."""
@@ -227,7 +223,10 @@ class LocalRanks:
                 self._tell(message)
 
     def _on_lost(self) -> None:
-        sentence = f"the process that forks the ranks was lost: {self._drop_forkserver()}"
+        has_begun = self._is_ready or self._image is None
+        sentence = self._drop_forkserver()
+        if has_begun:
+            sentence = f"the process that forks the ranks was lost: {sentence}"
         self._tell(messages.Failed(sentence=sentence))
         if self._ending_attempt is not None:
             self._tell(messages.Gone(attempt=self._ending_attempt))
@@ -276,14 +275,19 @@ class LocalRanks:
             self._selector.unregister(self._channel)
         self._channel.close()
         self._channel = None
-        self._is_ready = False
-        send_signal(self._pid, signal.SIGKILL)
-        own_status = exit_status(self._pid, _EXIT_WAIT_S)
+        has_begun, self._is_ready = self._is_ready, False
+        sentence = ""
+        if self._image is not None:
+            sentence = self._image.end(has_begun=has_begun)
+        else:
+            send_signal(self._pid, signal.SIGKILL)
+            own_status = exit_status(self._pid, _EXIT_WAIT_S)
+            sentence = f"exited with code {os.WEXITSTATUS(own_status)}"
+            if os.WIFSIGNALED(own_status):
+                sentence = f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
         for local_rank, pid in list(self._watch.pids.items()):  # adopted by the agent now
             send_signal(pid, signal.SIGKILL)
             status = exit_status(pid, _EXIT_WAIT_S)
             exited = messages.Exited(local_rank=local_rank, status=status, time_s=time.time())
             self._close_rank(exited)
-        if os.WIFSIGNALED(own_status):
-            return f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
-        return f"exited with code {os.WEXITSTATUS(own_status)}"
+        return sentence

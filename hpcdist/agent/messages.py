@@ -52,7 +52,7 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
 
     end: RankEnd
     silent_s: float
-    """Since its last step."""
+    """Since its last sign of work."""
     where: str | None = None
     """Innermost line of its main thread; None where it did not answer."""
     calls: str | None = None
@@ -152,24 +152,17 @@ class Gone(Message, tag="gone"):
     attempt: int
 
 
-class Silent(Message, tag="silent"):
-    """A rank gave no sign of life for too long; Dump follows."""
-
-    attempt: int
-    rank: int
-
-
 class Quiet(Message, tag="quiet"):
-    """No rank of the node has shown for so long that it works; with the last node's comes Dump. 0:
-    one works again."""
+    """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
+    it is said again after as much more time. 0: one works again."""
 
     attempt: int
     quiet_s: float
 
 
 class Stacks(Message, tag="stacks"):
-    """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
-    and End follows, or it is decided whether a quiet run hangs."""
+    """An agent's answer to Dump says where its ranks are; with the last node's it is decided
+    whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
 
     attempt: int
     reports: list[HangReport]
@@ -338,7 +331,7 @@ class Exited(Message, tag="exited"):
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive

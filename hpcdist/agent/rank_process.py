@@ -26,8 +26,7 @@ import msgspec
 
 from hpcdist import workloads
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.disk import full_disk, places_of_writing
-from hpcdist.agent.outcome.shortage import LostWorker, find_lost_worker, tells_of_shortage
+from hpcdist.agent.outcome.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.agent.script_trackers import find_mlflow_run
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
@@ -42,7 +41,7 @@ from hpcdist.job.spec import (
     ScriptJob,
     job_to_dict,
 )
-from hpcdist.machine.memory import free_host_bytes, kernel_kills
+from hpcdist.machine.memory import kernel_kills
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
@@ -172,12 +171,11 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         code, report = _on_exit(leaving, disk)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         _ignore_sigterm()
-        free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        disk = full_disk(error, places_of_writing(context.run.path))
-        worker = find_lost_worker(error, kills)
-        report = _describe(error, free_bytes=free_bytes, disk=disk, worker=worker)
+        worker, out_of_memory = lost_worker(error, kills)
+        lack = worker or full_disk(error, places_of_writing(context.run.path))
+        report = _describe(error, lack=lack, out_of_memory=out_of_memory)
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
     else:
         code = 0
@@ -187,8 +185,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
-            where = report.full_disk or full_disk(failure, [error_file])
-            _tell(msgspec.structs.replace(report, full_disk=where), context.progress.pipe)
+            said = msgspec.structs.replace(report, lack=report.lack or full_disk(failure, []))
+            _tell(said, context.progress.pipe)
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
     if code == 0 and is_rank:
@@ -233,7 +231,7 @@ def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | 
         text=text,
         traceback=None,
         time_s=time.time(),
-        full_disk=disk,
+        lack=disk,
         message={"message": text},
     )
 
@@ -246,9 +244,7 @@ def _exception_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _describe(
-    error: BaseException, *, free_bytes: int | None, disk: str | None, worker: LostWorker | None
-) -> ErrorReport:
+def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
     """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
     name = _exception_name(error)
@@ -274,26 +270,13 @@ def _describe(
         text=text,
         traceback=stack,
         time_s=now_s,
-        free_bytes=free_bytes,
-        full_disk=disk,
-        lost_worker=worker.sentence if worker else None,
-        out_of_memory=worker is not None and worker.out_of_memory,
+        lack=lack,
+        out_of_memory=out_of_memory,
         message={
             "message": f"{name}: {text}",
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
         },
     )
-
-
-def _free_bytes(error: BaseException) -> int | None:
-    """Return the memory that is left on the host, where an exception is about a lack of it."""
-    try:
-        text = str(error)
-        if "CUDA" in text or not tells_of_shortage(_exception_name(error), text):
-            return None
-        return free_host_bytes()
-    except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
-        return None
 
 
 def secrets_of(job: JobSpec) -> Stars:

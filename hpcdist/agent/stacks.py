@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.rank.board import make_memory
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P<name>.*?)\])?")
@@ -51,33 +51,36 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
 class Stacks:
     """A place in memory for the stacks of each rank of a node, shared with what is forked."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self._descriptors = [_make() for _ in range(num_ranks)]
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        self.descriptors = list(descriptors) or [
+            make_memory("hpcdist-stacks") for _ in range(num_ranks)
+        ]
         self._num_kept = [0] * num_ranks
         """Bytes that are in a file already, or for nobody else to read."""
 
     def only(self, local_rank: int) -> int:
         """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
-        for other, descriptor in enumerate(self._descriptors):
+        for other, descriptor in enumerate(self.descriptors):
             if other != local_rank:
                 os.close(descriptor)
-        return self._descriptors[local_rank]
+        return self.descriptors[local_rank]
 
     def clear(self) -> None:
         """Forget what ranks wrote that are gone, before others are forked."""
-        for local_rank, descriptor in enumerate(self._descriptors):
+        for local_rank, descriptor in enumerate(self.descriptors):
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
             self._num_kept[local_rank] = 0
 
     def num_bytes(self, local_rank: int) -> int:
         """Return how much a rank has written."""
-        return os.fstat(self._descriptors[local_rank]).st_size
+        return os.fstat(self.descriptors[local_rank]).st_size
 
     def read(self, local_rank: int, begin: int = 0) -> str:
         """Return what a rank has written from a place on."""
         num_bytes = self.num_bytes(local_rank) - begin
-        return os.pread(self._descriptors[local_rank], num_bytes, begin).decode(errors="replace")
+        return os.pread(self.descriptors[local_rank], num_bytes, begin).decode(errors="replace")
 
     def skip(self, local_rank: int) -> None:
         """Keep nothing of what a rank has written until now: it was for who asked."""
@@ -90,14 +93,6 @@ class Stacks:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             with open(os.open(path, flags, files.PRIVATE_FILE), "a") as file:
                 file.write(text)
-
-
-def _make() -> int:
-    """Return a file without a name: Python that was built for old systems knows no memfd_create."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hpcdist-stacks")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 def parse(dump: str, names: Mapping[str, str] | None = None) -> list[ThreadStack]:

@@ -15,7 +15,10 @@ what other ranks have computed.
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -54,16 +57,33 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The exit code of its workload, which is over; None where it is not."""
 
 
-class ProgressBoard:
-    """Shared, anonymous memory with a slot per local rank; inherited by fork."""
+def make_memory(name: str) -> int:
+    """Return a file without a place: Python that was built for old systems has no memfd_create."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
-    def __init__(self, num_ranks: int) -> None:
-        memory = mmap.mmap(-1, (num_ranks + 1) * _SLOT_WORDS * 8)
-        self._words = memoryview(memory).cast("q")
+
+class ProgressBoard:
+    """Memory with a slot per local rank; inherited by fork, or by its descriptor."""
+
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        num_bytes = (num_ranks + 1) * _SLOT_WORDS * 8
+        self._memory, *shared = descriptors or [make_memory("hpcdist-board")]
+        os.ftruncate(self._memory, num_bytes)
+        self._words = memoryview(mmap.mmap(self._memory, num_bytes)).cast("q")
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
-        self._pipes = [RankPipe() for _ in range(num_ranks)]
+        ends = [shared[2 * rank : 2 * rank + 2] for rank in range(num_ranks)]
+        self._pipes = [RankPipe(pair) for pair in ends]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All that another process needs for a board with the same ranks."""
+        return [self._memory, *(one for pipe in self._pipes for one in pipe.descriptors)]
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""

@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -93,8 +94,12 @@ class RankPipe:
     """Both ends of the pipe to one rank, inherited by fork; ranks of later attempts have the same
     pipe."""
 
-    def __init__(self) -> None:
-        self._agent, self._rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are both ends, of another process."""
+        if descriptors:
+            self._agent, self._rank = (socket.socket(fileno=one) for one in descriptors)
+        else:
+            self._agent, self._rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._number = 0
         self._reading = threading.Lock()  # the agent's threads wait for answers, too
         self._account: Account | None = None
@@ -103,6 +108,10 @@ class RankPipe:
         self._is_attended = False
         self._inode = os.fstat(self._rank.fileno()).st_ino
         self._stacks = -1
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [self._agent.fileno(), self._rank.fileno()]
 
     def close(self) -> None:
         """Close both ends, as in the process of another rank."""

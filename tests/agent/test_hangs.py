@@ -128,7 +128,7 @@ def test_what_hangs_is_named_with_the_operation_that_it_never_reached(launch, wr
         assert verdict.kind == ("signal" if finds_out else "hang"), (case, verdict.message)
         said = [BY_GLOO] if finds_out else words
         assert all(word in verdict.message for word in said), (case, verdict.message)
-        assert blamed in {None, verdict.rank}, (case, verdict.message)
+        assert blamed in {None, verdict.first.rank}, (case, verdict.message)
     assert "all_reduce" in launched.run.stacks_file(1, 0).read_text()
 
 
@@ -246,7 +246,7 @@ def test_a_rank_that_has_ended_is_named_where_the_others_wait_for_it():
     reports = [report(0, collectives=account(DONE, begun), is_waiting=True)]
     ends = {1: RankEnd(rank=1, local_rank=1, node=0, host="h", time_s=1.0, exit_code=0, step=3)}
     verdict = hang_verdict(reports, 2, ends)
-    assert (verdict.rank, verdict.victims) == (1, [0])
+    assert (verdict.first.rank, verdict.victims) == (1, [0])
     assert verdict.message == (
         "rank 1 (node 0, host h) has ended after step 3; rank 1 never reached "
         "all_reduce(float[4]), number 2 (at a.py:1 (f)), in which rank 0 waits since 10:42:07; "
@@ -258,7 +258,7 @@ def test_without_a_recorder_the_stacks_alone_decide():
     silent = Collectives(is_recorded=False)
     reports = [report(0, is_waiting=True, collectives=silent), report(1, collectives=silent)]
     verdict = hang_verdict(reports, 2, {})
-    assert verdict.rank == 1
+    assert verdict.first.rank == 1
     assert "never reached" not in verdict.message
 
 
