@@ -51,7 +51,7 @@ def test_it_is_made_private_whatever_the_umask_is(reachable):
     [
         "submit --no-python true --local",
         "course 1",
-        "init mine --yes",
+        "init mine",
         "cluster copy dtu --write",
     ],
 )
