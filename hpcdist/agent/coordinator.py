@@ -22,11 +22,10 @@ from hpcdist.agent.agreement import (
     agree,
     store_listens_on,
 )
-from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
+from hpcdist.agent.messages import ToAgent, ToCoordinator
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.agent.outcome.quiet import QuietRun
+from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
@@ -36,12 +35,6 @@ SETTLE_S = 0.2
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
-
-_RESUME_S = 5.0
-"""After a suspension, how long the others may take to hear that nobody is to blame for it."""
-
-_DUMP_S = 5.0
-"""Time that agents have to collect stacks from ranks that hang."""
 
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
@@ -57,7 +50,6 @@ class Stage(enum.Enum):
     STARTING = "starting"
     RUNNING = "running"
     SETTLING = "settling"
-    DUMPING = "dumping"
     ENDING = "ending"
     FINISHED = "finished"
 
@@ -75,10 +67,6 @@ class _Attempt:
     """By rank."""
     gone: set[int] = field(default_factory=set)
     """Nodes on which nothing of it is left."""
-    hang_reports: dict[int, HangReport] = field(default_factory=dict)
-    """By rank."""
-    dumped: set[int] = field(default_factory=set)
-    """Nodes that have sent their reports."""
     decided: Verdict | None = None
     """Made before the last rank has ended."""
 
@@ -120,6 +108,8 @@ class Coordinator:
     now: Callable[[], float]
     """Return monotonic seconds."""
     unix_now: Callable[[], float]
+    hang_timeout_s: float = math.inf
+    """Time without a sign of work after which the run is ended; inf: never."""
     saves: bool = False
     """Ranks that stop have saved a checkpoint; of a script that is not known."""
 
@@ -135,12 +125,11 @@ class Coordinator:
     _cancelled: Verdict | None = None
     """Came when the ranks were being ended for another reason."""
     _notice: failure.Notice | None = None
-    _resumed_s: float = -math.inf
     note_hang: Callable[[Hang], None] = lambda _: None
     """Take what is said of an attempt that seems to hang, or that it does no more."""
     _end: messages.End | None = None
     """The last order to end ranks."""
-    _quiet: QuietRun = field(init=False)
+    _hang_watch: HangWatch = field(init=False)
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
 
@@ -230,17 +219,17 @@ class Coordinator:
 
     def on_standstill(self) -> None:
         """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
-        self._resumed_s = self.now()
+        self._hang_watch.forgive(self.now())
         self._broadcast(messages.Forgive())
 
     def next_deadline(self) -> float:
         """Return the time, by the monotonic clock, at which `on_time` must be called next."""
         own = math.inf if self.deadline is None else self.deadline
-        return min(own, self._quiet.deadline) if self.stage is Stage.RUNNING else own
+        return min(own, self._hang_watch.deadline) if self.stage is Stage.RUNNING else own
 
     def on_time(self) -> None:
         if self.stage is Stage.RUNNING:
-            self._quiet.on_time()
+            self._act(self._hang_watch.on_time(self._told.ends, now=self.now()))
         if self.deadline is None or self.now() < self.deadline:
             return
         self.deadline = None
@@ -251,8 +240,6 @@ class Coordinator:
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_ranks()
-        elif self.stage is Stage.DUMPING:
-            self._decide_hang()
         elif self.stage is Stage.ENDING:
             for node in self.members() - self._told.gone:
                 self.on_lost(node, "it did not end its ranks in time")
@@ -273,7 +260,7 @@ class Coordinator:
         else:
             self._start_attempt()
 
-    def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
+    def _on_news(self, node: int, message: messages.OfAttempt) -> None:
         """Take a message about the attempt that there is; what comes too late says nothing."""
         told = self._told
         match message:
@@ -285,19 +272,12 @@ class Coordinator:
             case messages.Gone() if self.stage is Stage.ENDING:
                 told.gone.add(node)
                 self._check_gone()
-            case messages.Silent() if self.stage is Stage.RUNNING:
-                if self.now() - self._resumed_s < _RESUME_S:
-                    return  # said before, or before the word of it had come
-                self.stage = Stage.DUMPING
-                self.deadline = self.now() + _DUMP_S
-                self._broadcast(messages.Dump(attempt=self.attempt))
-            case messages.Quiet() | messages.Stacks() if self.stage is Stage.RUNNING:
-                self._quiet.on_message(node, message, self.members(), told.ends)
-            case messages.Stacks() if self.stage is Stage.DUMPING:
-                told.hang_reports |= {report.end.rank: report for report in message.reports}
-                told.dumped.add(node)
-                if told.dumped >= self.members():
-                    self._decide_hang()
+            case messages.Quiet() if self.stage is Stage.RUNNING:
+                clocks = {"now": self.now(), "unix_now": self.unix_now()}
+                self._act(self._hang_watch.on_quiet(node, message.quiet_s, told.ends, **clocks))
+            case messages.Stacks() if self.stage is Stage.RUNNING:
+                clocks = {"now": self.now(), "unix_now": self.unix_now()}
+                self._act(self._hang_watch.on_reports(node, message.reports, told.ends, **clocks))
             case messages.Reached():
                 self._reached[node] = message.boundary
                 if self._reached.keys() >= self.members():
@@ -355,13 +335,11 @@ class Coordinator:
     def _forget_attempt(self) -> None:
         world_size = self.num_nodes * self.ranks_per_node
         self._told = _Attempt(world_size, RankChecks(world_size))
-        self._quiet = QuietRun(
+        self._hang_watch = HangWatch(
             attempt=self.attempt,
-            world_size=world_size,
-            now=self.now,
-            unix_now=self.unix_now,
-            ask=lambda: self._broadcast(messages.Dump(attempt=self.attempt)),
-            note=self.note_hang,
+            num_nodes=self.num_nodes,
+            ranks_per_node=self.ranks_per_node,
+            timeout_s=self.hang_timeout_s,
         )
 
     def _start_attempt(self) -> None:
@@ -398,18 +376,16 @@ class Coordinator:
         host = self._facts[node].host if node in self._facts else None
         self._decide(failure.without_rank(kind, sentence, node=node, host=host))
 
-    def _decide_hang(self) -> None:
-        told = self._told
-        reports = [r for r in told.hang_reports.values() if r.end.rank not in told.ends]
-        if told.is_explained():
-            self._end_ranks()
-        elif reports:
-            self._decide(hang_verdict(reports, told.world_size, told.ends))
-        else:
-            mute = sorted(self.members() - told.dumped or self.members())
-            nodes = listed(mute, "node")
-            sentence = f"the run hangs, and the agents of {nodes} did not say where"
-            self._fail("hang", sentence, mute[0])
+    def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
+        """Do what follows from the time for which no rank has worked."""
+        for each in found:
+            match each:
+                case messages.Dump():
+                    self._broadcast(each)
+                case Hang():
+                    self.note_hang(each)
+                case Verdict():
+                    self._decide(each)
 
     def _check_gone(self) -> None:
         """With the last agent's Gone, start the next attempt or end the run."""
@@ -427,8 +403,13 @@ class Coordinator:
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
-            or verdict.signal in {number.name for number in CANCEL_SIGNALS}
-            or verdict.exit_code in {128 + number for number in CANCEL_SIGNALS}
+            or (
+                verdict.first is not None
+                and (
+                    verdict.first.signal in {number.name for number in CANCEL_SIGNALS}
+                    or verdict.first.exit_code in {128 + number for number in CANCEL_SIGNALS}
+                )
+            )
         ):
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all; a shell makes an exit code of it.

@@ -26,7 +26,7 @@ import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.answers import Answers
-from hpcdist.agent.coordinator import Coordinator
+from hpcdist.agent.coordinator import Coordinator, Stage
 from hpcdist.agent.handshake import SECRET_BYTES, Entrance
 from hpcdist.agent.liveness import Liveness
 from hpcdist.agent.messages import (
@@ -44,6 +44,7 @@ from hpcdist.agent.messages import (
     Welcome,
 )
 from hpcdist.agent.node import OwnNode
+from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.agent.requests import Answer, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
@@ -286,6 +287,7 @@ class Leader:
             is_overtaken=attempts.is_overtaken,
             note_restart=lambda verdict: note_restart(run, verdict),
             note_hang=self._note_hang,
+            hang_timeout_s=limits_of(node.job)[1],
             finish=finish,
             now=time.monotonic,
             unix_now=time.time,
@@ -348,6 +350,8 @@ class Leader:
         if now_s - self._turned_s > STANDSTILL_S:
             self.coordinator.on_standstill()
         self._turned_s = now_s
+        if self.coordinator.stage is not Stage.JOINING:
+            return  # the connection tells of the loss of an agent that has joined
         for note in self._notes.new():
             sentence = f"no agent could be started there: {note.said}"
             self.coordinator.on_unreachable(

@@ -83,7 +83,7 @@ class Member:
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
-            node.job,
+            node,
             tell=self._tell,
             on_store=self._on_store,
             log=self._log,

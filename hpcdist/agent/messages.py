@@ -10,7 +10,6 @@ run (agent/handshake.py).
     node 0's agent -> agent        Welcome or Refusal, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
-    rank -> its forkserver         FromRank, through a pipe
 
 Node 0's own agent gives its messages to the coordinator, and gets those for it, without a socket.
 """
@@ -27,7 +26,7 @@ from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
 from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
-from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
 _Next = TypeVar("_Next")
@@ -53,7 +52,7 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
 
     end: RankEnd
     silent_s: float
-    """Since its last step."""
+    """Since its last sign of work."""
     where: str | None = None
     """Innermost line of its main thread; None where it did not answer."""
     calls: str | None = None
@@ -153,24 +152,17 @@ class Gone(Message, tag="gone"):
     attempt: int
 
 
-class Silent(Message, tag="silent"):
-    """A rank gave no sign of life for too long; Dump follows."""
-
-    attempt: int
-    rank: int
-
-
 class Quiet(Message, tag="quiet"):
-    """No rank of the node has shown for so long that it works; with the last node's comes Dump. 0:
-    one works again."""
+    """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
+    it is said again after as much more time. 0: one works again."""
 
     attempt: int
     quiet_s: float
 
 
 class Stacks(Message, tag="stacks"):
-    """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
-    and End follows, or it is decided whether a quiet run hangs."""
+    """An agent's answer to Dump says where its ranks are; with the last node's it is decided
+    whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
 
     attempt: int
     reports: list[HangReport]
@@ -276,7 +268,7 @@ class Close(Message, tag="close"):
     """The run is over; the agent leaves."""
 
 
-# Between an agent and its forkserver.
+# Between an agent and its forkserver; of its ranks the agent hears by their own pipes.
 
 
 class Fork(Message, tag="fork"):
@@ -335,48 +327,22 @@ class Exited(Message, tag="exited"):
     time_s: float
     """Unix time, by this host's clock."""
     max_rss_bytes: int | None = None
-    teardown: str | None = None
-    """Signal that ended the rank after its workload."""
     outlasted: bool = False
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-# From a rank to its forkserver.
-
-
-class Leaving(Message, tag="leaving"):
-    """A rank's workload is over, and the rank is killed where it has not left by the limit."""
-
-    pid: int
-    code: int
-    """The exit code that it goes for."""
-    limit_s: float
-
-
-class Unwritten(Message, tag="unwritten"):
-    """A rank could not write the report on its exception: its disk is full. The forkserver passes
-    it on; Exited follows when it has left."""
-
-    local_rank: int
-    report: ErrorReport
-
-
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
+OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
 ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
 ToLeader = ToCoordinator | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
 ToAgent = Begin | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = (
-    Ready | StoreOpened | StoreLost | Started | Checked | Unwritten | Exited | Gone | Failed
-)
-FromRank = Checked | Unwritten | Leaving
+FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
-FROM_RANK: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
 HELLO = msgspec.json.Decoder(Hello)
 ANSWER: msgspec.json.Decoder[Welcome | Refusal] = msgspec.json.Decoder(Welcome | Refusal)
 

@@ -139,7 +139,8 @@ class OwnNode:
                 self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
             )
         workload.check_device(device)
-        workload.check_host(device)
+        if self.plan.container is None:  # else what is there is the image's
+            workload.check_host(device)
         return device, gpus
 
     def own_addresses(self) -> list[str]:

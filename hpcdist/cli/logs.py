@@ -109,7 +109,7 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     if num_ranks <= _MOST_RANKS:
         return None
     verdict = run.read_verdict()
-    failed = verdict.rank if verdict is not None and verdict.state != "done" else None
+    failed = verdict.first.rank if verdict is not None and verdict.first is not None else None
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
     note(
         f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints "

@@ -162,6 +162,7 @@ def _print_place(run: Run, condition: Condition) -> None:
     """Print why the run waits, or its nodes and the way by which they reach the first one."""
     from hpcdist.monitor.nodes import (
         MOST_SHOWN,
+        awaited_nodes,
         master_sentence,
         node_lines,
         seen_nodes,
@@ -179,6 +180,10 @@ def _print_place(run: Run, condition: Condition) -> None:
     lines = node_lines(nodes, num_nodes=num_nodes)
     for name, line in zip_longest(["nodes"], lines, fillvalue=""):
         _print_line(name, line or None)
+    if condition.state == "running":
+        _print_line(
+            "waits for", awaited_nodes(run, num_nodes=run.read_outline().resources.nodes or 1)
+        )
     reached = master_sentence(nodes)
     _print_line("node 0 at", reached and f"{reached}, where the ranks meet (MASTER_ADDR)")
 

@@ -186,8 +186,8 @@ class Launch(Section, frozen=True, kw_only=True):
     max_restarts: CountOrZero = 0
     """Number of times that the ranks are started again after a failure."""
     hang_timeout_s: PositiveOrZero | None = None
-    """End the run after this many seconds without a step; 0: never. Unset: 600 for trainers, never
-    for scripts. In scripts, new output also counts as a step."""
+    """End the run when no rank has worked for this many seconds: no step, no output, no file read
+    or written. 0: never. Unset: 600 for trainers, never for scripts."""
     hang_notice_s: PositiveOrZero = 900.0
     """Say that the run seems to hang when no rank has worked for this many seconds: no step, no
     output, no file read or written, and CPUs and GPUs idle or waiting in a collective operation. It
@@ -246,7 +246,7 @@ class Record(Section, frozen=True, kw_only=True):
 
 
 class Container(Section, frozen=True, kw_only=True):
-    """The image that the agents and ranks run in; hpcdist itself need not be in it."""
+    """The image that the ranks run in; hpcdist itself need not be in it."""
 
     image: str | None = None
     """An image file (.sif, .sqsh), a folder with an image's files, or one of a registry, such as

@@ -208,16 +208,17 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
     """Show what explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
         _show_lost_agents(run, screen)
-    elif verdict.rank is not None:
-        log = run.named_log(verdict.log) or run.log_file(verdict.rank)
-        is_own = (verdict.exception or "").startswith(_OWN_ERRORS)
-        if verdict.rank not in ranks:
+    elif verdict.first is not None:
+        rank, report = verdict.first.rank, verdict.first.report
+        log = run.named_log(verdict.log) or run.log_file(rank)
+        is_own = (report.exception or "").startswith(_OWN_ERRORS)
+        if rank not in ranks:
             _show_tail(run, log, screen)
-        elif verdict.traceback and verdict.victims and not is_own:
-            screen.say(f"rank {verdict.rank} failed first:")
-            for line in _telling_lines(verdict.traceback):
+        elif report.traceback and verdict.victims and not is_own:
+            screen.say(f"rank {rank} failed first:")
+            for line in _telling_lines(report.traceback):
                 screen.say(f"  {line}")
-        screen.say(f"log of rank {verdict.rank}: {log}")
+        screen.say(f"log of rank {rank}: {log}")
 
 
 def _telling_lines(trace: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.base.text import listed
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Condition
 
@@ -58,6 +59,16 @@ def node_lines(nodes: Sequence[NodeSeen], *, num_nodes: int) -> list[str]:
         lines.append(f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}")
     more = num_nodes - len(lines)
     return [*lines, f"and {more:,} more"] if lines and more > 0 else lines
+
+
+def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
+    """Name the nodes that the others wait for: no agent has been there yet; None where all have."""
+    there = set(run.agent_files())
+    missing = [node for node in range(num_nodes) if run.agent_file(node) not in there]
+    if not missing or len(missing) == num_nodes:
+        return None
+    who = "the agent of" if len(missing) == 1 else "the agents of"
+    return f"{who} {listed(missing, 'node')} to join"
 
 
 def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:

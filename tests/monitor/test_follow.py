@@ -7,6 +7,7 @@ import os
 import msgspec
 import pytest
 from click.testing import CliRunner
+from rank_ends import rank_end
 
 from hpcdist.base import files
 from hpcdist.cli.main import hpcdist
@@ -228,7 +229,9 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
     for rank in range(9):
         run.log_file(rank).write_text(f"said by {rank}\n")
     run.write_verdict(
-        Verdict(kind="exit", state="failed", message="rank 7", exit_code_of_run=1, rank=7)
+        Verdict(
+            kind="exit", state="failed", message="rank 7", exit_code_of_run=1, first=rank_end(7)
+        )
     )
     log = io.StringIO()
     follow(run, Screen(log=log))
@@ -246,9 +249,9 @@ def test_frames_are_not_shown_of_an_error_that_says_all_in_words(
     tmp_path, capsys, exception, is_shown
 ):
     run = make_run(tmp_path, gpus=2)
-    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1, "rank": 0}
-    told = {"message": "", "exception": exception, "traceback": "Traceback"}
-    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1}
+    first = rank_end(0, exception=exception, traceback="Traceback")
+    run.write_verdict(Verdict(**failed, message="", first=first, victims=[1]))
     follow(run, Screen(log=io.StringIO()))
     assert ("Traceback" in capsys.readouterr().err) == is_shown
 
@@ -259,9 +262,9 @@ def test_of_a_crash_the_frames_nearest_to_it_are_shown(tmp_path, capsys):
     others = ["Thread 0x1 (most recent call first):", *frames, ""]
     crashed = ["Current thread 0x2 (most recent call first):", '  File "mine.py", line 7 in g']
     trace = ["Fatal Python error: Aborted", "", *others, *crashed, *frames, "", "Extension modules"]
-    failed = {"kind": "signal", "state": "failed", "exit_code_of_run": 1, "rank": 0}
-    told = {"message": "", "signal": "SIGABRT", "traceback": "\n".join(trace)}
-    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    failed = {"kind": "signal", "state": "failed", "exit_code_of_run": 1}
+    first = rank_end(0, signal="SIGABRT", traceback="\n".join(trace))
+    run.write_verdict(Verdict(**failed, message="", first=first, victims=[1]))
     follow(run, Screen(log=io.StringIO()))
     shown = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert shown[1:4] == ["Fatal Python error: Aborted", *(line.strip() for line in crashed)]
@@ -380,7 +383,7 @@ def opened(monkeypatch):
 def test_logs_of_a_large_run_are_those_of_rank_0_and_of_the_one_that_failed_first(
     large_run, opened
 ):
-    failed = msgspec.structs.replace(DONE, kind="exit", state="failed", rank=4321)
+    failed = msgspec.structs.replace(DONE, kind="exit", state="failed", first=rank_end(4321))
     large_run.write_verdict(failed)
     place = ("--runs", large_run.path.parent)
     out, err = hpcdist_output("logs", "last", *place)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from rank_ends import rank_end
 from rich.console import Console
 
 from hpcdist.runs.verdict import Verdict
@@ -15,7 +16,7 @@ KILLED = Verdict(
     state="failed",
     message="rank 1 (node 0, host a) was killed by SIGKILL after step 40",
     exit_code_of_run=1,
-    rank=1,
+    first=rank_end(1),
     log="logs/rank-00001.log",
 )
 

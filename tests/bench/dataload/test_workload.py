@@ -167,7 +167,7 @@ def test_a_file_that_is_refused_is_told_in_words_with_what_to_do(submit_job, pic
     assert error == f"error: {pictures}/cats/aa.jpg is empty"
     assert hint == "hint: remove it, or set data.bad_files to skip"
     assert "Traceback" not in launched.log(0)
-    assert "Traceback" in verdict.traceback
+    assert "Traceback" in verdict.first.report.traceback
 
 
 def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is_timed(submit_job):
