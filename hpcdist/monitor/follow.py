@@ -207,18 +207,14 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
     elif verdict.first is not None:
         rank, report = verdict.first.rank, verdict.first.report
         log = run.named_log(verdict.log) or run.log_file(rank)
+        is_own = (report.exception or "").startswith(_OWN_ERRORS)
         if rank not in ranks:
             _show_tail(run, log, screen)
-        elif report.traceback and verdict.victims and not _is_own(report.exception):
+        elif report.traceback and verdict.victims and not is_own:
             screen.say(f"rank {rank} failed first:")
             for line in _telling_lines(report.traceback):
                 screen.say(f"  {line}")
         screen.say(f"log of rank {rank}: {log}")
-
-
-def _is_own(exception: str | None) -> bool:
-    """Return whether an exception is one of hpcdist's, whose words say enough."""
-    return (exception or "").startswith(_OWN_ERRORS)
 
 
 def _telling_lines(trace: str) -> list[str]:
