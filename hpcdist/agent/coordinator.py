@@ -328,12 +328,12 @@ class Coordinator:
             sentence = f"stopped {self._notice.before_what}"
             self._decide(failure.stopped(self._notice, sentence))
         elif self.stage is Stage.RUNNING:
-            self._broadcast(messages.Pause())
+            self._broadcast(messages.Pause(signal=self._notice.signal))
         elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._told.failures())):
             # Their agent's notice came sooner than this one.
             self.stage = Stage.RUNNING
             self.deadline = self.now() + STOP_TOGETHER_S
-            self._broadcast(messages.Pause())
+            self._broadcast(messages.Pause(signal=self._notice.signal))
 
     def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
         """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which

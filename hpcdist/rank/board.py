@@ -28,6 +28,7 @@ _ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
 """Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
+_HANDLES_SIGTERM = 4
 
 _GO_ON = 0  # the order on the board; a positive one is the boundary to stop at
 _PAUSE = -1
@@ -45,6 +46,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The workload returned by itself."""
     ignores_sigterm: bool
     """SIGTERM would not end it."""
+    handles_sigterm: bool
+    """Its program had a handler of its own for SIGTERM in the end."""
     boundary: int
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
 
@@ -97,6 +100,7 @@ class ProgressBoard:
             step=slot[_STEP] - 1 if slot[_STEP] else None,
             finished=bool(slot[_FLAGS] & _FINISHED),
             ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
+            handles_sigterm=bool(slot[_FLAGS] & _HANDLES_SIGTERM),
             boundary=slot[_BOUNDARY],
         )
 
@@ -134,6 +138,10 @@ class ProgressSlot:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._words[_FLAGS] |= _IGNORES_SIGTERM
         self.alive()
+
+    def handle_sigterm(self) -> None:
+        """Store that the program has a handler for SIGTERM: it may have ended by that."""
+        self._words[_FLAGS] |= _HANDLES_SIGTERM
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

@@ -120,6 +120,7 @@ def rank_end(
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
+        handles_sigterm=progress.handles_sigterm,
         out_of_memory=out_of_memory is not None or (report is not None and report.out_of_memory),
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
