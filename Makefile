@@ -13,7 +13,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
-SSH_PACKAGES := openssh-server openssh-client
+SSH_PACKAGES := openssh-server openssh-client rsync
 
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
