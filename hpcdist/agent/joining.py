@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent.handshake import StrangerError, prove_to_leader
-from hpcdist.agent.leader import Era, MeetingPlace
+from hpcdist.agent.leader import MeetingPlace
 from hpcdist.agent.messages import (
     TO_AGENT,
     WELCOME,
@@ -71,7 +71,7 @@ def join_meeting(
     timeout_s: float,
     give_up: Callable[[], bool],
     rendezvous: Rendezvous | None = None,
-    era: Era | None = None,
+    life: int | None = None,
 ) -> Joined | None:
     """Connect to node 0's agent; the caller's first message is Join.
 
@@ -80,21 +80,15 @@ def join_meeting(
     where none does in time, DisagreementError where node 0 is there, and this one cannot take part
     with it, and OvertakenError where this one is of a life that is over.
     """
-    hello = Hello(
-        node=node_rank,
-        version=__version__,
-        life=era.life if era else None,
-        attempt=era.attempt if era else None,
-    )
     begin_s = time.monotonic()
     while not give_up():
         troubles = []
         try:
             place = _read_place(run) if rendezvous is None else _place_of(rendezvous)
-            check_life(place.life, hello.life)
+            check_life(place.life, life)
             for address in usable_addresses(place):
                 try:
-                    return _join(place, address, hello, source=source)
+                    return _join(place, address, node_rank, source=source)
                 except (OSError, StrangerError, ChannelClosedError) as error:
                     reason = getattr(error, "strerror", None) or error
                     troubles.append(f"at {address} port {place.port}: {reason}")
@@ -165,10 +159,9 @@ def check_life(theirs: int | None, own: int | None) -> None:
     raise OvertakenError(f"start {theirs + 1} of the job has begun, and this is start {own + 1}")
 
 
-def _join(place: MeetingPlace, address: str, hello: Hello, *, source: str | None) -> Joined:
+def _join(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
     """Raise OSError, StrangerError or ChannelClosedError where it is not node 0's agent that
-    answers, _OtherLifeError or OvertakenError where it is that of another life, and
-    DisagreementError where it is of another version."""
+    answers, and DisagreementError where it is of another version."""
     with contextlib.ExitStack() as on_failure:
         connection = on_failure.enter_context(
             socket.create_connection(
@@ -180,7 +173,7 @@ def _join(place: MeetingPlace, address: str, hello: Hello, *, source: str | None
         prove_to_leader(connection, bytes.fromhex(place.secret))
         channel = Channel(connection, WELCOME)
         sent_s = time.time()
-        channel.send(hello)
+        channel.send(Hello(node=node, version=__version__))
         while not (answers := channel.receive()):
             pass
         (answer, *_) = answers
@@ -188,12 +181,6 @@ def _join(place: MeetingPlace, address: str, hello: Hello, *, source: str | None
             raise DisagreementError(
                 f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a "
                 "run must have the same"
-            )
-        if answer.time_s is None:
-            check_life(answer.life, hello.life)
-            raise _OtherLifeError(
-                f"its agent knows attempt {answer.attempt}, and there is attempt {hello.attempt} "
-                "already"
             )
         offset_s = answer.time_s - (sent_s + time.time()) / 2
         own_address = str(connection.getsockname()[0])

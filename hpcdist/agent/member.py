@@ -18,7 +18,7 @@ import msgspec
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.joining import Joined, NotReachedError, OvertakenError, join_meeting
-from hpcdist.agent.leader import Leader, own_era
+from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.messages import (
@@ -39,7 +39,7 @@ from hpcdist.agent.node import (
     note_on_device,
     rank_orders,
 )
-from hpcdist.agent.notices import Clock, Notices
+from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler, share_of
@@ -101,9 +101,8 @@ class Member:
         self._heart = Heart(limit_s, num_ranks=lambda: len(self._ranks.living()))
         self._leader: Leader | None = None
         if node.place.node_rank == 0:
-            clock = Clock(node.job, node.plan, begin_s=begin_s)
             self._leader = Leader(
-                run, node, attempts, clock=clock, notes=notes, heart=self._heart, log=log
+                run, node, attempts, begin_s=begin_s, notes=notes, heart=self._heart, log=log
             )
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader."""
@@ -171,7 +170,7 @@ class Member:
                 timeout_s=self._node.job.launch.join_timeout_s,
                 give_up=self._is_over_while_joining,
                 rendezvous=place.rendezvous,
-                era=own_era(self._attempts, place.rendezvous),
+                life=self._attempts.life,
             )
         if joined is None:
             return

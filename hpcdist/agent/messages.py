@@ -77,29 +77,21 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 # Between agents, as they meet.
 
 
-class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=True):
+class Hello(Message, tag="hello", forbid_unknown_fields=False):
     """An agent's first message to node 0's; a Welcome is the answer."""
 
     node: int
     version: str
     """Version of the agent's hpcdist."""
-    life: int | None = None
-    """The life of the job that the agent is of; None where it does not say."""
-    attempt: int | None = None
-    """The newest attempt that the agent found, -1 before the first."""
 
 
-class Welcome(Message, tag="welcome", forbid_unknown_fields=False, omit_defaults=True):
-    """Node 0's agent takes the connection for that node's, and Join follows; or refuses it: of
-    another version, which ends the run for that, or of another life of the job."""
+class Welcome(Message, tag="welcome", forbid_unknown_fields=False):
+    """Node 0's agent has taken the connection for that node's, and Join follows; or it is of
+    another version, which ends the run."""
 
     version: str
-    time_s: float | None = None
-    """Node 0's clock; None where the caller cannot take part."""
-    life: int | None = None
-    """The life of node 0's agent, where that is the reason."""
-    attempt: int | None = None
-    """The newest attempt that node 0's agent knows of, where that is the reason."""
+    time_s: float
+    """Node 0's clock."""
 
 
 # Between agents that have met, both ways.
@@ -126,41 +118,41 @@ class Join(Message, tag="join"):
     facts: NodeFacts
 
 
-class Checked(Message, tag="checked"):
+class OfAttempt(Message):
+    """The base of what an agent tells of an attempt; of one that is over it counts no more."""
+
+    attempt: int
+
+
+class Checked(OfAttempt, tag="checked"):
     """A rank tells how it sees its place, through its forkserver and its agent; what does not fit
     the other ranks' ends the run."""
 
-    attempt: int
     check: RankCheck
 
 
-class Ended(Message, tag="ended"):
+class Ended(OfAttempt, tag="ended"):
     """An agent reaped a rank; a failure makes the coordinator end the attempt."""
 
-    attempt: int
     end: RankEnd
 
 
-class Gone(Message, tag="gone"):
+class Gone(OfAttempt, tag="gone"):
     """Nothing of an attempt is left on a node: a forkserver's answer to End, which its agent passes
     on; with the last node's comes the next attempt, or Close."""
 
-    attempt: int
 
-
-class Quiet(Message, tag="quiet"):
+class Quiet(OfAttempt, tag="quiet"):
     """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
     it is said again after as much more time. 0: one works again."""
 
-    attempt: int
     quiet_s: float
 
 
-class Stacks(Message, tag="stacks"):
+class Stacks(OfAttempt, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's it is decided
     whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
 
-    attempt: int
     reports: list[HangReport]
 
 
@@ -173,15 +165,14 @@ class Failed(Message, tag="failed"):
 class Warned(Message, tag="warn"):
     """The job will be ended soon; Pause follows, and no other attempt."""
 
-    signal: str | None
-    """Sent by the scheduler; None: the clock of node 0's agent says so."""
+    signal: str
+    """Sent by the scheduler."""
 
 
-class Reached(Message, tag="reached"):
+class Reached(OfAttempt, tag="reached"):
     """The last step boundary that a node's ranks had reached when they were paused; with the last
     node's comes StopAt."""
 
-    attempt: int
     boundary: int
 
 
@@ -344,8 +335,8 @@ class Unwritten(Message, tag="unwritten"):
     report: ErrorReport
 
 
-OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
-ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
+AnyOfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
+ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
 ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
