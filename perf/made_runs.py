@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from hpcdist.agent.usage import Sample, Windows, to_fields
 
-from hpcdist.agent.node import AgentFile
-from hpcdist.agent.usage import NodeBegin, Sample, Windows, to_fields
+from hpcdist.agent.node import NodeFacts
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter, NodeBegin
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SPEC_VERSION
 from hpcdist.runs.verdict import Verdict
@@ -71,7 +71,7 @@ def make_large_run(runs: Path, *, num_nodes: int, ranks_per_node: int, num_windo
     run = Run.create(runs, "ddp")
     for node in range(num_nodes):
         address = f"10.0.{node // 256}.{node % 256}"
-        agent = AgentFile(node=node, host=f"host{node}", device="cpu", address=address)
+        agent = NodeFacts(node=node, host=f"host{node}", device="cpu", address=address)
         agent = msgspec.structs.replace(agent, master_addr="10.0.0.0", interface="ib0")
         files.write_json(run.agent_file(node), msgspec.to_builtins(agent))
         usage.unlink(missing_ok=True)

@@ -16,9 +16,15 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankChecks, agree, store_listens_on
 from hpcdist.agent.messages import ToAgent, ToLeader
-from hpcdist.agent.node import Agreement, DisagreementError, Meeting
+from hpcdist.agent.node import (
+    Agreement,
+    DisagreementError,
+    Meeting,
+    NodeFacts,
+    agree,
+    store_listens_on,
+)
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
@@ -185,7 +191,6 @@ class Attempt:
     """The order to end its ranks."""
 
     def __post_init__(self) -> None:
-        self.checks = RankChecks(self.terms.world_size)
         self.hang_watch = HangWatch(
             attempt=self.number,
             num_nodes=self.terms.num_nodes,
@@ -418,9 +423,6 @@ class Coordinator:
         """Take a message about the attempt that there is; what comes too late says nothing."""
         attempt = self.attempt
         match message:
-            case messages.Checked() if self.stage is Stage.RUNNING:
-                if (sentence := attempt.checks.add(message.check)) is not None:
-                    self._fail("launch", sentence, node)
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
             case messages.Gone() if self.stage is Stage.ENDING:

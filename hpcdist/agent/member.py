@@ -16,7 +16,6 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.joining import Joined, NotReachedError, OvertakenError, join_meeting
 from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
@@ -42,7 +41,7 @@ from hpcdist.agent.node import (
 from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler, share_of
+from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
@@ -85,7 +84,7 @@ class Member:
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
-            node.job,
+            node,
             tell=self._tell,
             on_store=lambda port, error: self._tell(messages.StoreOpened(port=port, error=error)),
             log=self._log,
@@ -183,12 +182,7 @@ class Member:
         self._heart.senders.append(self._beat)
         self._ranks.clock_offset_s = joined.clock_offset_s
         self._file.use_address(master_addr=joined.address, own_address=joined.source)
-        facts = NodeFacts(
-            **msgspec.structs.asdict(self._file.content),
-            num_nodes=place.num_nodes or self._node.num_nodes,
-            ranks=self._node.job.ranks_per_node,
-        )
-        self._tell(messages.Join(facts=facts))
+        self._tell(messages.Join(facts=self._file.content))
         if self._early_warning is not None:
             self._tell(self._early_warning)
 
@@ -300,5 +294,5 @@ class Member:
             self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
-        self._usage.begin(meeting.attempt, share)
+        living = self._ranks.living
+        self._usage.begin(meeting.attempt, orders, living=living, gpus=file.gpus)

@@ -10,7 +10,6 @@ run (agent/handshake.py).
     node 0's agent -> agent        Welcome, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
-    rank -> its forkserver         FromRank, through a pipe
 
 Node 0's own agent is a member like the others, over a pair of sockets.
 """
@@ -23,11 +22,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.node import Meeting, RankOrder
+from hpcdist.agent.node import Meeting, NodeFacts, RankOrder
 from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
-from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
 _Next = TypeVar("_Next")
@@ -124,13 +122,6 @@ class OfAttempt(Message):
     attempt: int
 
 
-class Checked(OfAttempt, tag="checked"):
-    """A rank tells how it sees its place, through its forkserver and its agent; what does not fit
-    the other ranks' ends the run."""
-
-    check: RankCheck
-
-
 class Ended(OfAttempt, tag="ended"):
     """An agent reaped a rank; a failure makes the coordinator end the attempt."""
 
@@ -210,7 +201,7 @@ class Begin(Message, tag="begin"):
 
 
 class Start(Message, tag="start"):
-    """The ranks of an attempt are to start; Checked and Ended follow for each."""
+    """The ranks of an attempt are to start; Ended follows for each."""
 
     meeting: Meeting
 
@@ -249,7 +240,7 @@ class Close(Message, tag="close"):
     """The run is over; the agent leaves."""
 
 
-# Between an agent and its forkserver.
+# Between an agent and its forkserver; of its ranks the agent hears by their own pipes.
 
 
 class Fork(Message, tag="fork"):
@@ -309,47 +300,21 @@ class Exited(Message, tag="exited"):
     time_s: float
     """Unix time, by this host's clock."""
     max_rss_bytes: int | None = None
-    teardown: str | None = None
-    """Signal that ended the rank after its workload."""
     outlasted: bool = False
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-# From a rank to its forkserver.
-
-
-class Leaving(Message, tag="leaving"):
-    """A rank's workload is over, and the rank is killed where it has not left by the limit."""
-
-    pid: int
-    code: int
-    """The exit code that it goes for."""
-    limit_s: float
-
-
-class Unwritten(Message, tag="unwritten"):
-    """A rank could not write the report on its exception: its disk is full. The forkserver passes
-    it on; Exited follows when it has left."""
-
-    local_rank: int
-    report: ErrorReport
-
-
-AnyOfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
+AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
 ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = (
-    Ready | StoreOpened | StoreLost | Started | Checked | Unwritten | Exited | Gone | Failed
-)
-FromRank = Checked | Unwritten | Leaving
+FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
-FROM_RANK: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
 HELLO = msgspec.json.Decoder(Hello)
 WELCOME = msgspec.json.Decoder(Welcome)
 

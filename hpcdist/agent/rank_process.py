@@ -13,14 +13,11 @@ import hashlib
 import io
 import os
 import resource
-import select
 import signal
-import stat
 import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -28,8 +25,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import workloads
-from hpcdist.agent import messages
-from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.agent.script_trackers import find_mlflow_run
@@ -53,8 +48,8 @@ from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
-from hpcdist.rank.hydra_folders import keep_folders_apart
-from hpcdist.rank.import_state import renew_import_state
+from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
+from hpcdist.rank.pipe import RankPipe, Unwritten
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -70,6 +65,7 @@ count."""
 MOST_MESSAGE_LETTERS = 10_000
 _MOST_CODE_BYTES = 16e6
 MOST_TRACEBACK_LETTERS = 100_000
+_TOLD_LETTERS = 5000
 
 
 def become_rank(
@@ -78,14 +74,9 @@ def become_rank(
     parent_pid: int,
     job: JobSpec,
     *,
-    say_to: int,
     stacks: int,
 ) -> NoReturn:
-    """Turn the calling process, just forked, into the rank.
-
-    `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
-    rank leaves; `stacks` takes those of its threads.
-    """
+    """Turn the calling process, just forked, into the rank; `stacks` takes those of its threads."""
     modules = dict(sys.modules)
     pid = os.getpid()
     die_with_parent(parent_pid)
@@ -94,24 +85,13 @@ def become_rank(
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
-    os.environ.update(
-        order.environment,
-        TORCHELASTIC_ERROR_FILE=str(error_file),
-        HPCDIST_RUN_DIR=order.run_path,
-    )
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     os.environ[RANK_VARIABLE] = str(pid)
-    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
-        del os.environ[name]  # the agent is submitit's task, and no rank is
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
-    seen = {name: os.environ[name] for name in CHECKED_VARIABLES if name in os.environ}
-    check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
-    _say(messages.Checked(attempt=order.attempt, check=check), say_to)
+    take_place(order)
     renew_import_state()
-    keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    slot.desk.attend_with_groups()
+    slot.pipe.begin(stacks)
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
@@ -126,37 +106,30 @@ def become_rank(
     os.register_at_fork(after_in_child=be_no_rank)
     if order.rank == 0 and order.attempt > 0 and isinstance(job, OwnCodeJob):
         os.environ.update(find_mlflow_run(run.id, os.environ))
-    code = run_workload(
-        context, error_file, tell=lambda report: _send_report(report, order.local_rank, say_to)
+    code = run_workload(context, error_file)
+    leave(code, slot, pid, kept=modules)
+
+
+def take_place(order: RankOrder) -> None:
+    """Give this process what is the same for every rank, in debug mode, too."""
+    os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    keep_hydra_folders_apart()
+
+
+def _tell(report: ErrorReport, pipe: RankPipe) -> None:
+    """Give the agent a report for which there is no room on the disk, as long as the pipe takes."""
+    short = msgspec.structs.replace(
+        report,
+        exception=report.exception and report.exception[:_TOLD_LETTERS],
+        text=clean(report.text, _TOLD_LETTERS),
+        traceback=report.traceback and clean(report.traceback, _TOLD_LETTERS),
+        message={},
     )
-
-    def tell(limit_s: float) -> None:
-        if os.getpid() == pid:
-            _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
-
-    leave(code, kept=modules, tell=tell)
-
-
-def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:
-    """Send a report for which there is no room on the disk, as short as a pipe takes it at once."""
-    for most_letters in (1000, 300, 60):
-        short = msgspec.structs.replace(
-            report,
-            exception=report.exception and report.exception[:most_letters],
-            text=clean(report.text, most_letters),
-            traceback=report.traceback and clean(report.traceback, most_letters),
-            message={},
-        )
-        message = messages.Unwritten(local_rank=local_rank, report=short)
-        if len(messages.encode(message)) <= select.PIPE_BUF:
-            _say(message, say_to)
-            return
-
-
-def _say(message: messages.FromRank, say_to: int) -> None:
-    with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
-        if stat.S_ISFIFO(os.fstat(say_to).st_mode):  # else the program has closed it
-            os.write(say_to, messages.encode(message))
+    pipe.say(Unwritten(report=short))
 
 
 def make_context(
@@ -173,12 +146,9 @@ def make_context(
     )
 
 
-def run_workload(
-    context: RankContext, error_file: Path, *, tell: Callable[[ErrorReport], None]
-) -> int:
-    """Run the workload between its first and its last event; return the exit code.
-
-    `tell` gets the report on an exception that cannot be written into `error_file`.
+def run_workload(context: RankContext, error_file: Path) -> int:
+    """Run the workload between its first and its last event; return the exit code. An exception's
+    report is written into `error_file`, or told to the agent.
 
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
@@ -215,7 +185,8 @@ def run_workload(
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
-            tell(msgspec.structs.replace(report, lack=report.lack or full_disk(failure, [])))
+            said = msgspec.structs.replace(report, lack=report.lack or full_disk(failure, []))
+            _tell(said, context.progress.pipe)
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
     if code == 0 and is_rank:

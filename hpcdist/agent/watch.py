@@ -23,7 +23,7 @@ from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import Stacks, digest, main_frames, place_of
+from hpcdist.agent.stacks import Stacks, ThreadStack, digest, place_of
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
@@ -219,25 +219,22 @@ class RankWatch:
         ):
             signs.worked_s = now_s
 
-    def hang_report(self, local_rank: int, pid: int) -> HangReport:
-        """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
-        order, signs = self.orders[local_rank], self._signs.get(local_rank)
-        frames = main_frames(self.stacks.read(local_rank))
+    def hang_report(
+        self, rank: LivingRank, threads: list[ThreadStack], collectives: Collectives | None
+    ) -> HangReport:
+        """Return where a living rank is; `collectives` is None where it did not answer."""
+        order = rank.order
+        frames = threads[0].frames if threads else []
         where, calls, is_waiting = place_of(frames)
-        desk = self.board.desk(local_rank)
-        account = desk.account()
-        if account is not None:
-            collectives: Collectives | None = account.collectives
-        else:
-            # Without a process group it has no thread that answers, and has begun nothing.
-            collectives = None if desk.is_attended else Collectives(is_recorded=False)
+        local_rank = order.local_rank
+        signs = self._signs.get(local_rank)
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
             silent_s=time.monotonic() - signs.worked_s if signs else 0.0,
             where=where,
             calls=calls,
             is_waiting=is_waiting,
-            state=state_letter(pid),
+            state=state_letter(rank.pid),
             collectives=collectives,
             stack=digest(frames),
             spins=signs is None

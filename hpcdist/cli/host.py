@@ -379,7 +379,7 @@ def _where(host: Host, runs: str | None) -> Where:
 
     here = os.getcwd()
     try:
-        root, _ = find_work_tree(here)
+        root = find_work_tree(here)
     except NoWorkTreeError:
         root = here
     place: Place = Place(folder=host.folder, project=slug(os.path.basename(root)), runs=runs)

@@ -37,6 +37,7 @@ from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.resume import look_at, plan_resume, resume
 from hpcdist.submission.submit import submit
+from hpcdist.training.checkpoint.files import SUFFIXES, list_saved
 
 NAMES = ("kill-rank", "time-limit", "kill-agent", "full-disk", "damage")
 """All disturbances, in their order: what may end the run for good comes last."""
@@ -58,12 +59,6 @@ _LIMIT_MIN = 15
 _SAME = 1e-6
 """Relative difference of losses that are the same."""
 _MOST_COPIED_BYTES = 1_000_000
-_SUFFIXES = (
-    *(".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".tar", ".h5"),
-    *(".distcp", ".metadata"),
-)
-"""Endings of the names of checkpoints; the last two are of the parts of one."""
-_NO_CHECKPOINTS = frozenset({"submitit", "launch", "results"})
 _SENTENCES = {
     "kill-rank": "the last rank is killed",
     "time-limit": "the ranks are warned of the time limit",
@@ -290,13 +285,7 @@ class _DisturbedRun:
         time at which it was written, in ns."""
         saved: dict[Path, int] = {}
         for folder in (*self._own_folders, *map(Path, self._request.folders)):
-            for place, inner, names in os.walk(folder):
-                inner[:] = [name for name in inner if name not in _NO_CHECKPOINTS]
-                for name in names:
-                    path = Path(place, name)
-                    if name.endswith(_SUFFIXES) and name != "function.pkl":
-                        with suppress(OSError):  # replaced a moment ago
-                            saved[path] = path.lstat().st_mtime_ns
+            saved |= list_saved(folder)
         written = {path: time for path, time in saved.items() if self._former.get(path) != time}
         return dict(sorted(written.items(), key=lambda each: each[1]))
 
@@ -561,7 +550,7 @@ def _work_folder(request: Request, name: str) -> Iterator[list[Path]]:
 
     def copy(source: str, target: str) -> None:
         is_large = os.path.getsize(source) > _MOST_COPIED_BYTES
-        if is_large and not source.endswith(_SUFFIXES):
+        if is_large and not source.endswith(SUFFIXES):
             os.symlink(source, target)
         else:
             shutil.copy2(source, target)

@@ -246,7 +246,7 @@ class Record(Section, frozen=True, kw_only=True):
 
 
 class Container(Section, frozen=True, kw_only=True):
-    """The image that the agents and ranks run in; hpcdist itself need not be in it."""
+    """The image that the ranks run in; hpcdist itself need not be in it."""
 
     image: str | None = None
     """An image file (.sif, .sqsh), a folder with an image's files, or one of a registry, such as

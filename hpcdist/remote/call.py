@@ -88,8 +88,8 @@ def call(
     terminal = _terminal(captured=output.captured is not None)
     output.is_begun = True
     connection.send(wire.message(msgspec.structs.replace(request, tree=sent, terminal=terminal)))
-    if tree is not None:
-        _send_tree(connection, tree, output)
+    if tree is not None and sent is not None:
+        _send_tree(connection, sent, tree.root, output)
     sys.stdout.flush()
     sys.stderr.flush()
     told = Told(connection.word)
@@ -111,7 +111,7 @@ def call(
                 return ended.code
 
 
-def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> None:
+def _send_tree(connection: Connection, tree: wire.SentTree, root: str, output: Output) -> None:
     """Send the contents that the host lacks, and no file that it was not offered."""
     reply = connection.reply()
     offered = {entry.sha256: entry.size_bytes for entry in tree.entries if entry.sha256}
@@ -121,7 +121,7 @@ def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> No
     if size_bytes > _LARGE_BYTES:
         text = f"note: {show_bytes(size_bytes)} of the work tree go to {connection.host.name}\n"
         output.err(text.encode())
-    for frame in pack(tree, reply.sha256):
+    for frame in pack(tree, root, reply.sha256):
         connection.send(frame)
 
 

@@ -1,7 +1,7 @@
 """The host's side: `hpcdist serve`, which ssh starts, runs commands for a laptop.
 
 A command is a fork of this process: its arguments, which may hold secrets, stand in no list of
-processes. It works in the snapshot of the laptop's work tree, or in the project's folder, and is
+processes. It works in a copy of the laptop's work tree, or in the project's folder, and is
 told to end when the laptop is gone.
 """
 
@@ -25,8 +25,9 @@ from hpcdist.base import files, served
 from hpcdist.base.errors import EXIT_FAILED, HpcdistError
 from hpcdist.base.version import __version__
 from hpcdist.cluster.load import PROFILES_VARIABLE
-from hpcdist.remote import tree, wire
+from hpcdist.remote import wire
 from hpcdist.remote.bring import collect
+from hpcdist.remote.tree import received
 from hpcdist.runs.run import RUNS_VARIABLE, cannot_write
 from hpcdist.submission.once import SUBMISSION_VARIABLE
 from hpcdist.submission.workspace import SUBMIT_DIR_VARIABLE
@@ -70,11 +71,12 @@ class Server:
                 self._send(part)
         elif isinstance(request, wire.Call):
             project, runs = project_of(request.place)
-            cwd = stands_for = project
-            if request.tree is not None:
-                stands_for = project / request.tree.within
-                cwd = tree.receive(request.tree, project, runs, self._ask)
-            with _profiles(request, project) as environment:
+            with contextlib.ExitStack() as stack:
+                cwd = stands_for = project
+                if request.tree is not None:
+                    stands_for = project / request.tree.within
+                    cwd = stack.enter_context(received(request.tree, project, runs, self._ask))
+                environment = stack.enter_context(_profiles(request, project))
                 variables = environment | {
                     RUNS_VARIABLE: str(runs),
                     SUBMIT_DIR_VARIABLE: str(stands_for),

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.runs.remote import BroughtFile
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.runs.spec import Accounting
+from hpcdist.schedulers.base import Condition
 
 PROTOCOL = 1
 """Grows when the two sides could not understand each other any more."""
@@ -46,7 +47,7 @@ class Terminal(Struct, frozen=True, kw_only=True):
 
 
 class SentEntry(Struct, frozen=True, array_like=True):
-    """A file or a link of the work tree; see `hpcdist.runs.snapshot.Entry`."""
+    """A file or a link of the work tree."""
 
     path: str
     size_bytes: int
@@ -62,7 +63,6 @@ class SentTree(Struct, frozen=True, kw_only=True):
     """The laptop and the folder."""
     within: str
     """The folder in it that the command is called from."""
-    commit: str | None
     entries: list[SentEntry]
     ignored: list[str]
     """Paths that git ignores: where the project has them at the host, the job finds them."""

@@ -5,14 +5,12 @@ import time
 
 import msgspec
 import pytest
-from waiting import wait_for
 
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.collectives import describe, find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
 from hpcdist.monitor.progress import RunningRun
-from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import (
     Collectives,
     GroupRecord,
@@ -20,7 +18,6 @@ from hpcdist.rank.collectives import (
     collectives_of,
     recorder_environment,
 )
-from hpcdist.rank.inquiry import MOST_ANSWER_BYTES
 from hpcdist.runs.verdict import RankEnd
 
 CASES = """
@@ -293,17 +290,6 @@ def test_what_the_recorder_says_of_nccl_is_read_like_what_it_says_of_gloo():
 def test_a_recorder_that_the_user_has_set_stays(name):
     assert recorder_environment({name: "0"}) == {}
     assert len(recorder_environment({})) == 1
-
-
-def test_an_answer_that_is_too_long_is_cut_and_one_that_fails_is_none():
-    board = ProgressBoard(2)
-    board.desk(0).attend(lambda: b"x" * (1 << 20))
-    board.desk(1).attend({}.popitem)
-    for local_rank in (0, 1):
-        board.desk(local_rank).ask()
-    assert len(wait_for(board.desk(0).answer)) == MOST_ANSWER_BYTES
-    board.clear()
-    assert (board.desk(0).answer(), board.desk(1).answer()) == (None, None)
 
 
 PAUSES = """

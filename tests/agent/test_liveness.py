@@ -10,7 +10,7 @@ import time
 import pytest
 
 from hpcdist.agent.liveness import Heart, Liveness, beat_every_s
-from hpcdist.agent.messages import FROM_RANK, Beat, Channel, ChannelClosedError
+from hpcdist.agent.messages import HELLO, Beat, Channel, ChannelClosedError
 
 LIMIT_S = 600.0
 
@@ -130,7 +130,7 @@ def test_a_heart_goes_on_where_the_loop_hangs_and_says_where(monkeypatch):
     heart.turn()
     heart.start()
     with own, pytest.raises(ChannelClosedError, match="closed"):
-        Channel(own, FROM_RANK).receive()
+        Channel(own, HELLO).receive()
     heart.stop()
     assert (beats[-1].turns, beats[-1].num_ranks) == (1, 3)
     assert re.fullmatch(r"agent/messages\.py:\d+ \(receive\)", beats[-1].where)

@@ -60,12 +60,17 @@ def rank(tmp_path, monkeypatch):
                 said.append(found.look())
             return said
 
+        def report():
+            return found.hang_report(found.living()[0], [], None)
+
         def quiet_s():
-            return found.hang_report(0, process.pid).silent_s
+            return report().silent_s
 
         tell("pass")
         look(3)
-        yield SimpleNamespace(tell=tell, look=look, quiet_s=quiet_s, watch=found, board=board)
+        yield SimpleNamespace(
+            tell=tell, look=look, report=report, quiet_s=quiet_s, watch=found, board=board
+        )
 
 
 def test_steps_output_files_and_processes_below_are_signs_of_work_and_cpu_time_alone_is_not(rank):
@@ -89,11 +94,11 @@ def test_steps_output_files_and_processes_below_are_signs_of_work_and_cpu_time_a
     rank.look()
     assert rank.quiet_s() == 0.0
     rank.look(5)
-    assert not rank.watch.hang_report(0, rank.watch.pids[0]).spins
+    assert not rank.report().spins
     rank.tell("exec(SPIN)")
     rank.look()
     assert rank.quiet_s() == 6 * LOOK_S
-    assert rank.watch.hang_report(0, rank.watch.pids[0]).spins
+    assert rank.report().spins
 
 
 def test_ranks_that_do_not_work_are_news_after_the_limit_again_after_as_much_and_when_they_work(

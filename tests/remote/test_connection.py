@@ -9,6 +9,10 @@ import pytest
 from login_node import LoginNode, missing_programs
 
 from hpcdist.base.version import __version__
+from hpcdist.runs.code import copy_code
+from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import plan_snapshot
+from hpcdist.runs.spec import RunSpec, UsedSnapshot
 
 
 @pytest.fixture(scope="module")
@@ -114,25 +118,30 @@ def test_only_contents_that_the_host_lacks_are_sent(login, call, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "large").write_bytes(os.urandom(3_000_000))
     (tmp_path / "link").symlink_to("train.py")
-    log = tmp_path / "sent.txt"
+    log = tmp_path / ".git/sent.txt"
     counting = tmp_path / "counting"
     counting.write_text(f'#!/bin/bash\ntee >(wc -c >>{log}) | {login.ssh} "$@"\n')
     counting.chmod(0o755)
     words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
     code, _, err = call(*words, ssh=str(counting))
-    assert code == 0
+    assert code == 0, err
     assert "note: 3 MB of the work tree go to login" in err
+    project = login.home / "hpcdist" / tmp_path.name
+    run = Run(project / "runs/x-20260101-000000-aaaa")
+    run.make()
+    copy = run.path / "code"
+    copy_code(plan_snapshot(tmp_path, runs=tmp_path / "runs"), run.path)
+    run.write_spec(RunSpec(snapshot=UsedSnapshot(folder=str(copy), source=str(project))))
     (tmp_path / "train.py").write_text("print(2)")
     (tmp_path / "large").rename(tmp_path / "other")
     code, out, err = call(*words, ssh=str(counting))
-    assert code == 0
+    assert code == 0, err
     assert "work tree go" not in err
     sent = [int(line) for line in log.read_text().split() if int(line)]
     assert sent[0] > 3_000_000
     assert sent[1] < 10_000
-    (cwd,) = [line[3:] for line in out.splitlines() if line.startswith("cd ")]
-    assert (login.home / cwd / "link").read_text() == "print(2)"
-    assert (login.home / cwd / "other").stat().st_size == 3_000_000
+    assert f"cd {project}/runs/RUN/code" in out.splitlines()
+    assert not list(project.glob(".tree-*"))
 
 
 def test_what_is_no_utf_8_is_refused_with_its_name(login, call, tmp_path):

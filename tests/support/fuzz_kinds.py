@@ -17,7 +17,6 @@ from fuzzing import Sample
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import RankCheck
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.requests import (
     Answer,
@@ -29,13 +28,13 @@ from hpcdist.agent.requests import (
     WantStacks,
     take_answer,
 )
+from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
-from hpcdist.rank.inquiry import OperationTime, StepReport
-from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.pipe import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -498,7 +497,6 @@ def idx(folder: Path) -> list[Sample]:
 
 def message(_folder: Path) -> list[Sample]:
     end = rank_end(1, message="x", traceback="y")
-    check = RankCheck(rank=0, host="a", environment={"RANK": "0"})
     meeting = Meeting(
         attempt=0,
         restart_count=0,
@@ -515,13 +513,13 @@ def message(_folder: Path) -> list[Sample]:
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
         (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
-        (messages.ANSWER, [messages.Welcome(time_s=1.0), messages.Refusal(version="0.2.0")]),
+        (messages.WELCOME, [messages.Welcome(version="0.2.0", time_s=1.0)]),
         (
             messages.TO_LEADER,
             [
                 messages.Ended(attempt=0, end=end),
                 messages.Failed(sentence="x"),
-                messages.Checked(attempt=0, check=check),
+                messages.StoreOpened(port=20000),
                 messages.Reached(attempt=0, boundary=3),
                 messages.Report(request="ab", report=NodeStacks(host="a", ranks=[where])),
             ],
@@ -534,7 +532,6 @@ def message(_folder: Path) -> list[Sample]:
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),
-        (messages.FROM_RANK, [messages.Leaving(pid=3, code=0, limit_s=1.0)]),
     ]
 
     def look(decoder: Any) -> Callable[[bytes], bool]:

@@ -17,14 +17,13 @@ from hpcdist.base.statistics import (
     spread_measure,
 )
 from hpcdist.bench.benchmark import (
-    Count,
     PerSecond,
     PositiveCount,
     PositiveSeconds,
-    Seconds,
     rate_measure,
     timed_fields,
 )
+from hpcdist.runs.events import Count, Seconds
 
 PARTS = ("read", "decode", "transform", "collate", "hand_over")
 """The parts of an image's time, in their order."""

@@ -100,9 +100,9 @@ def test_a_run_is_called_as_azure_allows(load_job, tmp_path):
 
 
 def test_the_command_has_the_setup_and_the_paths_of_the_snapshot(load_job, tmp_path):
-    snapshot = "/home/ann/runs/.snapshots/0123"
+    snapshot = "/home/ann/runs/x/code"
     placed = target(
-        own_folders=["/home/ann/runs/.snapshots", snapshot],
+        own_folders=["/home/ann/runs/x", snapshot],
         environment={"PYTHONPATH": f"{snapshot}/my src:/home/ann/other:{snapshot}"},
     )
     profiled = profile(setup=["pip install einops", "if true; then\n  echo 'a: b'\nfi"])

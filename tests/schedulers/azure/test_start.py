@@ -75,7 +75,7 @@ def azure_job(tmp_path, network):
         run = Run.create(tmp_path / "runs", "train")
         job = ScriptJob(
             name="train",
-            script=f"{run.path.parent}/.snapshots/x/train.py",
+            script=f"{run.path.parent}/x/code/train.py",
             resources=resources,
             launch=Launch(device="cpu", **launch),
             record=Record(window_s=0.01),
@@ -88,8 +88,8 @@ def azure_job(tmp_path, network):
             profile=ClusterProfile(scheduler="azure", azure=azure, price_per_hour=2.0),
             origins={},
         )
-        (run.path.parent / ".snapshots" / "x").mkdir(parents=True, exist_ok=True)
-        (run.path.parent / ".snapshots" / "x" / "train.py").write_text(script)
+        (run.path.parent / "x" / "code").mkdir(parents=True, exist_ok=True)
+        (run.path.parent / "x" / "code" / "train.py").write_text(script)
         scheduler = load_scheduler("azure")
         planned = PlannedRun(
             loaded=LoadedJob(job=job, source="train.py"),
@@ -100,8 +100,8 @@ def azure_job(tmp_path, network):
         )
         write_spec(run, planned)
         spec = json.loads(run.spec_file.read_text())
-        folder = str(run.path.parent / ".snapshots" / "x")
-        spec["snapshot"] = {"id": "x", "folder": folder, "source": spec["cwd"]}
+        folder = str(run.path.parent / "x" / "code")
+        spec["snapshot"] = {"digest": "x", "folder": folder, "source": spec["cwd"]}
         run.spec_file.write_text(json.dumps(spec))
         storage = Storage(tmp_path)
         opened.append(storage)
