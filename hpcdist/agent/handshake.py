@@ -26,7 +26,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
 
 from hpcdist.agent.messages import HELLO, Channel, Failed, Hello
 from hpcdist.machine.process import MORE_DESCRIPTORS
@@ -52,32 +51,26 @@ class StrangerError(Exception):
     """The other side is no agent of this run; the message says why."""
 
 
-def proof(
-    secret: bytes,
-    side: Literal["leader", "follower"],
-    *,
-    leaders: bytes,
-    followers: bytes,
-    address: str,
-    port: int,
-) -> bytes:
-    """Return the proof of one side, from both challenges and the leader's end of the connection."""
-    text = b"%b\0%b%b%b %d" % (side.encode(), leaders, followers, address.encode(), port)
-    return hmac.digest(secret, text, "sha256")
+def proofs(
+    secret: bytes, leaders: bytes, followers: bytes, leader_at: tuple[str, int]
+) -> tuple[bytes, bytes]:
+    """Return the follower's proof and the leader's, from both challenges and the leader's end of
+    the connection."""
+    end = b"%b%b%b %d" % (leaders, followers, leader_at[0].encode(), leader_at[1])
+    follower, leader = (
+        hmac.digest(secret, side + b"\0" + end, "sha256") for side in (b"follower", b"leader")
+    )
+    return follower, leader
 
 
 def prove_to_leader(connection: socket.socket, secret: bytes) -> None:
     """Exchange proofs with node 0's agent. Raises StrangerError where it gives none, or OSError."""
     deadline = time.monotonic() + _PROOF_LIMIT_S
-    address, port = connection.getpeername()[:2]
     leaders = _read(connection, CHALLENGE_BYTES, deadline)
     followers = secrets.token_bytes(CHALLENGE_BYTES)
-
-    def of(side: Literal["leader", "follower"]) -> bytes:
-        return proof(secret, side, leaders=leaders, followers=followers, address=address, port=port)
-
-    connection.sendall(followers + of("follower"))
-    if not hmac.compare_digest(_read(connection, PROOF_BYTES, deadline), of("leader")):
+    ours, theirs = proofs(secret, leaders, followers, connection.getpeername()[:2])
+    connection.sendall(followers + ours)
+    if not hmac.compare_digest(_read(connection, PROOF_BYTES, deadline), theirs):
         raise StrangerError("it does not know the secret of the run")
 
 
@@ -85,18 +78,14 @@ def prove_to_follower(connection: socket.socket, secret: bytes) -> None:
     """Exchange proofs with whoever has connected to node 0's agent; no more than a proof is read.
     Raises StrangerError where it gives none, or OSError."""
     deadline = time.monotonic() + _PROOF_LIMIT_S
-    address, port = connection.getsockname()[:2]
     leaders = secrets.token_bytes(CHALLENGE_BYTES)
     connection.sendall(leaders)
     said = _read(connection, CHALLENGE_BYTES + PROOF_BYTES, deadline)
-    followers, proved = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
-
-    def of(side: Literal["leader", "follower"]) -> bytes:
-        return proof(secret, side, leaders=leaders, followers=followers, address=address, port=port)
-
-    if not hmac.compare_digest(proved, of("follower")):
+    followers, proof = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
+    theirs, ours = proofs(secret, leaders, followers, connection.getsockname()[:2])
+    if not hmac.compare_digest(proof, theirs):
         raise StrangerError("it does not know the secret of the run")
-    connection.sendall(of("leader"))
+    connection.sendall(ours)
 
 
 def _read(connection: socket.socket, number: int, deadline: float) -> bytes:

@@ -54,10 +54,6 @@ class Joined(NamedTuple):
     """This host's own address on the way there."""
 
 
-class _OtherLifeError(Exception):
-    """The meeting is of another life of the job; the message says which."""
-
-
 class OvertakenError(Exception):
     """A later life of the job has begun; the message says which."""
 
@@ -84,16 +80,25 @@ def join_meeting(
     while not give_up():
         troubles = []
         try:
-            place = _read_place(run) if rendezvous is None else _place_of(rendezvous)
-            check_life(place.life, life)
-            for address in usable_addresses(place):
+            place = _find_place(run, rendezvous)
+            addresses = []
+            if life is None or place.life is None or place.life == life:
+                addresses = usable_addresses(place)
+            elif place.life > life:
+                raise OvertakenError(
+                    f"start {place.life + 1} of the job has begun, and this is start {life + 1}"
+                )
+            else:
+                troubles.append(
+                    f"its agent of start {place.life + 1} of the job is still there, and this is "
+                    f"start {life + 1}"
+                )
+            for address in addresses:
                 try:
                     return _join(place, address, node_rank, source=source)
                 except (OSError, StrangerError, ChannelClosedError) as error:
                     reason = getattr(error, "strerror", None) or error
                     troubles.append(f"at {address} port {place.port}: {reason}")
-        except _OtherLifeError as error:
-            troubles.append(str(error))
         except FileNotFoundError:
             troubles.append(f"there is no {run.meeting_file} yet")
         except OSError as error:  # it is not ours
@@ -115,16 +120,14 @@ def poll_s(waited_s: float, num_nodes: int) -> float:
     return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
 
 
-def _place_of(rendezvous: Rendezvous) -> MeetingPlace:
-    return MeetingPlace(
-        addresses=[rendezvous.address],
-        network=network_key(),  # whoever named it names no loopback
-        port=rendezvous.port,
-        secret=rendezvous.secret,
-    )
-
-
-def _read_place(run: Run) -> MeetingPlace:
+def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace:
+    if rendezvous is not None:
+        return MeetingPlace(
+            addresses=[rendezvous.address],
+            network=network_key(),  # whoever named it names no loopback
+            port=rendezvous.port,
+            secret=rendezvous.secret,
+        )
     files.refresh(run.launch_folder)
     with files.open_private(run.meeting_file) as file:
         return msgspec.json.decode(file.read(), type=MeetingPlace)
@@ -144,19 +147,6 @@ def usable_addresses(place: MeetingPlace) -> list[str]:
             "resolves to loopback, and it has no other interface"
         )
     return usable
-
-
-def check_life(theirs: int | None, own: int | None) -> None:
-    """Raise _OtherLifeError where node 0's agent is of a former life of the job, and OvertakenError
-    where it is of a later one."""
-    if theirs is None or own is None or theirs == own:
-        return
-    if theirs < own:
-        raise _OtherLifeError(
-            f"its agent of start {theirs + 1} of the job is still there, and this is start "
-            f"{own + 1}"
-        )
-    raise OvertakenError(f"start {theirs + 1} of the job has begun, and this is start {own + 1}")
 
 
 def _join(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:

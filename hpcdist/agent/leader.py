@@ -172,7 +172,7 @@ class Connections:
                 try:
                     channel.send(message)
                 except ChannelClosedError as error:
-                    self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+                    self._lose(node, str(error))
 
     def beat(self, beat: Beat) -> None:
         """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
@@ -222,7 +222,7 @@ class Connections:
                     if not self._missing:
                         self.close_entrance()  # none of them comes again
         except ChannelClosedError as error:
-            self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+            self._lose(node, str(error))
 
     def _lose(self, node: int, reason: str) -> None:
         if self._close(node):

@@ -97,7 +97,7 @@ class Member:
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
-        self._heart = Heart(limit_s, num_ranks=lambda: len(self._ranks.living()))
+        self._heart = Heart(limit_s)
         self._leader: Leader | None = None
         if node.place.node_rank == 0:
             self._leader = Leader(
@@ -237,7 +237,7 @@ class Member:
             if self._channel is not None:
                 self._channel.send(message)
         except ChannelClosedError as error:
-            self._on_leader_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
+            self._on_leader_lost(str(error))
 
     def _beat(self, beat: Beat) -> None:
         """Tell the leader that this agent lives; the thread of its heart calls this."""
@@ -251,7 +251,7 @@ class Member:
             for order in self._channel.receive():
                 self._obey(order)
         except ChannelClosedError as error:
-            self._on_leader_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
+            self._on_leader_lost(str(error))
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""

@@ -101,8 +101,6 @@ class Beat(Message, tag="beat", omit_defaults=True):
 
     turns: int
     """The turns of the sender's loop so far: where they do not grow, the loop hangs."""
-    num_ranks: int = 0
-    """Living ranks of its node."""
     where: str | None = None
     """The line at which the loop hangs."""
 

@@ -143,7 +143,7 @@ class Members:
             self.num_beats += 1
             for one in self.members:
                 if one.channel is not None and one.node not in self.closed:
-                    one.channel.send(messages.Beat(turns=self.num_beats, num_ranks=one.ranks))
+                    one.channel.send(messages.Beat(turns=self.num_beats))
         return found
 
     def receive(self, one):

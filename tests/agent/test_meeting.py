@@ -128,8 +128,8 @@ def test_beats_go_both_ways(tmp_path):
     with host.serving():
         channel = join_in_time(host.run).channel
     # Welcomed, it is taken in at the end of that turn.
-    host.meeting.beat(Beat(turns=7, num_ranks=2))
-    assert channel.receive() == [Beat(turns=7, num_ranks=2)]
+    host.meeting.beat(Beat(turns=7))
+    assert channel.receive() == [Beat(turns=7)]
     channel.send(Beat(turns=8))
     channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)

@@ -18,7 +18,7 @@ from hpcdist.agent.handshake import (
     CHALLENGE_BYTES,
     PROOF_BYTES,
     StrangerError,
-    proof,
+    proofs,
     prove_to_leader,
 )
 from hpcdist.agent.joining import NotReachedError
@@ -102,10 +102,8 @@ def test_a_proof_cannot_be_used_a_second_time(host):
 
 
 def proof_for(host, side, leaders, followers):
-    address, port = host.address
-    return proof(
-        host.secret, side, leaders=leaders, followers=followers, address=address, port=port
-    )
+    follower, leader = proofs(host.secret, leaders, followers, host.address)
+    return leader if side == "leader" else follower
 
 
 def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
