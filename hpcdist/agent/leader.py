@@ -1,12 +1,5 @@
-"""The leader of a run's agents, a thread of node 0's: the meeting where they join, and the
-coordinator's hands.
-
-The meeting's file tells the others the place, and a secret that only the run's owner can read (the
-scheduler tells them beforehand where the nodes have no run directory in common). Both sides of a
-connection prove that they know it (agent/handshake.py) before they say anything else. The file also
-tells the life of the job: where a scheduler starts a job elsewhere while the former agents still
-live, the new agents find the old file, and must not join the old leader.
-"""
+"""The leader of a run's agents, a thread of node 0's: their connections, and the coordinator's
+hands."""
 
 from __future__ import annotations
 
@@ -40,8 +33,8 @@ from hpcdist.agent.coordinator import (
     Tick,
     Unreachable,
 )
-from hpcdist.agent.handshake import SECRET_BYTES, Entrance
 from hpcdist.agent.liveness import Heart, Liveness
+from hpcdist.agent.meeting import SECRET_BYTES, Entrance, MeetingPlace
 from hpcdist.agent.messages import (
     TO_LEADER,
     Beat,
@@ -84,20 +77,6 @@ _WHY_NO_ANSWER = {
     Stage.ENDING: "its ranks are being ended",
     Stage.FINISHED: "it has ended",
 }
-
-
-class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of the meeting, as it stands in launch/meeting.json."""
-
-    addresses: list[str]
-    """By which the others may reach its host, best first."""
-    network: str
-    """Key of the host's network, for addresses that are loopback."""
-    port: int
-    secret: str
-    """Both sides of a connection prove that they know it; in hexadecimal digits."""
-    life: int | None = None
-    """The life of the job that node 0's agent is of; None: it does not say."""
 
 
 class Connections:

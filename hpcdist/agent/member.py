@@ -16,10 +16,10 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.joining import Joined, NotReachedError, OvertakenError, join_meeting
 from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
+from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_meeting
 from hpcdist.agent.messages import (
     TO_AGENT,
     Beat,

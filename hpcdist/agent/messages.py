@@ -4,7 +4,7 @@ A message is one line of JSON, with its kind as `type`. What may come from where
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
 another type, a line without an end, or what is no JSON at all. All agents of a run must be of one
 version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
-run (agent/handshake.py).
+run (agent/meeting.py).
 
     agent -> node 0's agent        Hello, once; then ToLeader, and Beat
     node 0's agent -> agent        Welcome, once; then ToAgent, and Beat

@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 from hpcdist.agent import messages
-from hpcdist.agent.joining import join_meeting
 from hpcdist.agent.liveness import beat_every_s
+from hpcdist.agent.meeting import join_meeting
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.agent.node import NodeFacts
 from hpcdist.job.spec import Launch

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.joining import usable_addresses
-from hpcdist.agent.leader import MeetingPlace
+from hpcdist.agent.meeting import MeetingPlace, usable_addresses
 from hpcdist.agent.node import (
     DisagreementError,
     Meeting,

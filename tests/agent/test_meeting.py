@@ -6,8 +6,8 @@ import socket
 import pytest
 from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
-from hpcdist.agent import joining, messages
-from hpcdist.agent.joining import NotReachedError, OvertakenError, join_meeting, poll_s
+from hpcdist.agent import meeting, messages
+from hpcdist.agent.meeting import NotReachedError, OvertakenError, join_meeting, poll_s
 from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
@@ -85,7 +85,7 @@ def test_an_agent_of_another_version_is_refused_with_both_versions(host):
 
 def join_as_1(run):
     """In a process of its own: node 0's is busy with its selector."""
-    joining.__version__ = "9.9"
+    meeting.__version__ = "9.9"
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
     with pytest.raises(DisagreementError, match=versions):
         join_in_time(run)

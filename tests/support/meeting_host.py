@@ -9,8 +9,8 @@ import time
 import msgspec
 
 from hpcdist.agent.coordinator import Heard
-from hpcdist.agent.joining import join_meeting
-from hpcdist.agent.leader import Connections, MeetingPlace
+from hpcdist.agent.leader import Connections
+from hpcdist.agent.meeting import MeetingPlace, join_meeting
 from hpcdist.agent.messages import Join
 from hpcdist.agent.node import NodeFacts
 from hpcdist.base import files
