@@ -331,8 +331,7 @@ class Coordinator:
             case Unreachable(node, host, sentence, is_host_lost):
                 if self.stage is Stage.JOINING and node not in self.members.facts:
                     sentence = f"node {node} (host {host}): {sentence}"
-                    verdict = failure.without_rank("launch", sentence, node=node, host=host)
-                    self._decide(msgspec.structs.replace(verdict, try_elsewhere=is_host_lost))
+                    self._fail("launch", sentence, node, host=host, try_elsewhere=is_host_lost)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
@@ -403,15 +402,13 @@ class Coordinator:
                 sentence += "; the ranks had been asked to stop, and did not"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
-            watch = self.attempt.hang_watch
-            self._act(watch.on_time(self.attempt.ends, now=self._now.now))
+            self._act(self.attempt.hang_watch.on_time(self.attempt.ends, now=self._now.now))
         if self.deadline is None or self._now.now < self.deadline:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing = self.members.missing()
-            who = f"the agents of {listed(missing, 'node')}"
-            sentence = f"{who} did not join within {self.terms.join_timeout_s:g} s"
+            missing, limit_s = self.members.missing(), self.terms.join_timeout_s
+            sentence = f"the agents of {listed(missing, 'node')} did not join within {limit_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._decide(None)
@@ -428,17 +425,16 @@ class Coordinator:
             case messages.Gone() if self.stage is Stage.ENDING:
                 attempt.gone.add(node)
                 self._check_gone()
-            case messages.Quiet() if self.stage is Stage.RUNNING:
-                quiet_s, watch = message.quiet_s, attempt.hang_watch
-                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **self._now._asdict()))
-            case messages.Stacks() if self.stage is Stage.RUNNING:
-                reports, watch = message.reports, attempt.hang_watch
-                self._act(watch.on_reports(node, reports, attempt.ends, **self._now._asdict()))
+            case messages.Quiet(_, quiet_s) if self.stage is Stage.RUNNING:
+                now, watch = self._now._asdict(), attempt.hang_watch
+                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **now))
+            case messages.Stacks(_, reports) if self.stage is Stage.RUNNING:
+                now, watch = self._now._asdict(), attempt.hang_watch
+                self._act(watch.on_reports(node, reports, attempt.ends, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.nodes():
-                    last = max(attempt.reached.values())
-                    self._broadcast(messages.StopAt(boundary=last + 1))
+                    self._broadcast(messages.StopAt(boundary=max(attempt.reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
         self.attempt.ends[end.rank] = end
@@ -450,8 +446,7 @@ class Coordinator:
         if _is_awaited(end, self._notice):
             self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            self.stage = Stage.SETTLING
-            self.deadline = self._now.now + SETTLE_S
+            self.stage, self.deadline = Stage.SETTLING, self._now.now + SETTLE_S
         if len(self.attempt.ends) == self.terms.world_size:
             self._decide(None)
 
@@ -464,8 +459,7 @@ class Coordinator:
             return
         self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
-            sentence = f"stopped {self._notice.before_what}"
-            self._decide(failure.stopped(self._notice, sentence))
+            self._decide(failure.stopped(self._notice, f"stopped {self._notice.before_what}"))
         failures = self.attempt.failures()
         if self.stage is Stage.SETTLING and all(_is_awaited(e, self._notice) for e in failures):
             # Their agent's notice came sooner than this one.
@@ -486,8 +480,7 @@ class Coordinator:
                     self._decide(each)
 
     def _claim(self, failed: Verdict | None) -> None:
-        self.stage = Stage.STARTING
-        self.deadline = None
+        self.stage, self.deadline = Stage.STARTING, None
         self._failed = failed
         self._actions.append(ClaimAttempt(failed))
 
@@ -495,8 +488,8 @@ class Coordinator:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed = self._failed
         if number is not None:
-            restarts = self.attempt.restarts + (failed is not None)
-            self.attempt = Attempt(self.terms, number, restarts)
+            num_failed = self.attempt.restarts + (failed is not None)
+            self.attempt = Attempt(self.terms, number, num_failed)
             self._broadcast(messages.Begin(attempt=number))
             self._actions.append(Send([0], self.members.order_store()))
         elif failed is not None:
@@ -505,9 +498,10 @@ class Coordinator:
                 failed = msgspec.structs.replace(failed, message=sentence)
             self._finish(failed)
 
-    def _fail(self, kind: Kind, sentence: str, node: int) -> None:
-        host = self.members.facts[node].host if node in self.members.facts else None
-        self._decide(failure.without_rank(kind, sentence, node=node, host=host))
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
+        if node in self.members.facts:
+            fields["host"] = self.members.facts[node].host
+        self._decide(failure.without_rank(kind, sentence, node=node, **fields))
 
     def _decide(self, verdict: Verdict | None) -> None:
         """End the ranks for this verdict, or for that on their own ends."""
@@ -539,8 +533,7 @@ class Coordinator:
             self._finish(verdict)
 
     def _finish(self, verdict: Verdict | None) -> None:
-        self.stage = Stage.FINISHED
-        self.deadline = None
+        self.stage, self.deadline = Stage.FINISHED, None
         self._actions.append(Finish(verdict))
         self._broadcast(messages.Close())
 
