@@ -466,7 +466,7 @@ class Coordinator:
             self.stage = Stage.RUNNING
             self.deadline = self._now.now + STOP_TOGETHER_S
         if self.stage is Stage.RUNNING:
-            self._broadcast(messages.Pause())
+            self._broadcast(messages.Pause(signal=self._notice.signal))
 
     def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
         """Do what follows from the time for which no rank has worked."""
