@@ -283,10 +283,6 @@ class StoreOpened(Message, tag="store_opened"):
     error: str | None = None
 
 
-class StoreLost(Message, tag="store_lost"):
-    """The store's process ended before the attempt did; the run ends."""
-
-
 class Started(Message, tag="started"):
     """The forkserver forked a rank."""
 
@@ -309,10 +305,10 @@ class Exited(Message, tag="exited"):
 
 AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
-ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
+ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive
+ToAgent = Begin | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
+FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
