@@ -12,9 +12,9 @@ import msgspec
 
 from hpcdist.agent.forkserver import fork_store
 from hpcdist.agent.node import (
-    AgentFile,
     CannotLaunchError,
     Meeting,
+    NodeFacts,
     OwnNode,
     RankOrder,
     rank_orders,
@@ -60,7 +60,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         raise JobError(str(error)) from None
     # `hpcdist status` and `cancel` find this process as if it were an agent.
     process = identify(os.getpid())
-    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
+    own = NodeFacts(node=0, host=node.place.host, address=_ADDRESS, process=process)
     files.write_json(run.agent_file(0), msgspec.to_builtins(own))
     submission = Submission(
         scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process

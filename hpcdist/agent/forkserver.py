@@ -226,7 +226,8 @@ class Forkserver:
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
-                    self._channel.send(messages.StoreLost())
+                    sentence = "the store where the ranks meet was lost"
+                    self._channel.send(messages.Failed(sentence=sentence))
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
                 exited = messages.Exited(

@@ -37,7 +37,6 @@ from hpcdist.machine.containers import (
     InContainer,
     environment_inside,
     environment_of_runtime,
-    first_missing_source,
     start_command,
 )
 from hpcdist.machine.process import send_signal
@@ -190,10 +189,9 @@ def _command(container: InContainer, name: str) -> list[str]:
     except KeyError as error:
         sentence = f"container.mounts names ${error.args[0]}, which is not set in the job"
         raise CannotLaunchError(sentence) from None
-    missing = first_missing_source(mounts)
-    if missing is not None:
+    if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
         host = os.uname().nodename
-        raise CannotLaunchError(f"container.mounts: there is no {missing.source} on {host}")
+        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} on {host}")
     note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),

@@ -53,23 +53,17 @@ class LocalRanks:
         node: OwnNode,
         *,
         tell: Callable[[ToLeader], None],
-        on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Start the forkserver: before the agent opens a socket, or the selector. Raises
-        CannotLaunchError.
-
-        `on_store` is told the port of a store that was asked for, or why there is none; `gpu_share`
-        is that of RankWatch.
-        """
+        CannotLaunchError. `gpu_share` is that of RankWatch."""
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
         self._run = run
         self._job = job
         self._tell = tell
-        self._on_store = on_store
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
@@ -105,10 +99,6 @@ class LocalRanks:
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def open_store(self, wanted: messages.OpenStore) -> None:
-        """Ask for a fresh store; `on_store` is the answer."""
-        self._send(wanted)
-
     def inspect(self, request: AnyRequest) -> None:
         """Have a request of a command answered; Report is told when it is."""
         self._inspection.begin(request)
@@ -117,6 +107,8 @@ class LocalRanks:
         """Carry out what the coordinator wants of the ranks that there are; after End, Gone is told
         when nothing is left of them and of the store."""
         match order:
+            case messages.OpenStore():
+                self._send(order)
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
@@ -211,16 +203,11 @@ class LocalRanks:
                 self._is_ready = True
                 if (num_more := message.threads - 1) > 0:
                     self._log(f"{num_more} threads were started by imports, before the fork")
-            case messages.StoreOpened():
-                self._on_store(message.port, message.error)
-            case messages.StoreLost():
-                sentence = "the store where the ranks meet was lost"
-                self._tell(messages.Failed(sentence=sentence))
             case messages.Started():
                 self._watch.pids[message.local_rank] = message.pid
             case messages.Exited():
                 self._close_rank(message)
-            case messages.Gone() | messages.Failed():
+            case messages.StoreOpened() | messages.Gone() | messages.Failed():
                 self._tell(message)
 
     def _on_lost(self) -> None:
