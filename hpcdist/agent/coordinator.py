@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankChecks, agree, store_listens_on
+from hpcdist.agent.agreement import NodeFacts, agree, store_listens_on
 from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
@@ -175,7 +175,6 @@ class Attempt:
     restarts: int
     """Attempts before that failed."""
     hang_watch: HangWatch
-    checks: RankChecks
     ends: dict[int, RankEnd] = field(default_factory=dict)
     """By rank."""
     gone: set[int] = field(default_factory=set)
@@ -410,9 +409,6 @@ class Coordinator:
         """Take a message about the attempt that there is; what comes too late says nothing."""
         attempt = self.attempt
         match message:
-            case messages.Checked() if self.stage is Stage.RUNNING:
-                if (sentence := attempt.checks.add(message.check)) is not None:
-                    self._fail("launch", sentence, node)
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
             case messages.Gone() if self.stage is Stage.ENDING:
@@ -471,8 +467,7 @@ class Coordinator:
             ranks_per_node=self.terms.ranks_per_node,
             timeout_s=self.terms.hang_timeout_s,
         )
-        checks = RankChecks(self.terms.world_size)
-        return Attempt(self.terms, number, restarts, hang_watch, checks)
+        return Attempt(self.terms, number, restarts, hang_watch)
 
     def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
         """Do what follows from the time for which no rank has worked."""

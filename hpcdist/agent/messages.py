@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.agreement import NodeFacts, RankCheck
+from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.node import Meeting, RankOrder
 from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
@@ -125,14 +125,6 @@ class Join(Message, tag="join"):
     facts: NodeFacts
 
 
-class Checked(Message, tag="checked"):
-    """A rank tells how it sees its place, through its forkserver and its agent; what does not fit
-    the other ranks' ends the run."""
-
-    attempt: int
-    check: RankCheck
-
-
 class Ended(Message, tag="ended"):
     """An agent reaped a rank; a failure makes the coordinator end the attempt."""
 
@@ -218,7 +210,7 @@ class Begin(Message, tag="begin"):
 
 
 class Start(Message, tag="start"):
-    """The ranks of an attempt are to start; Checked and Ended follow for each."""
+    """The ranks of an attempt are to start; Ended follows for each."""
 
     meeting: Meeting
 
@@ -321,7 +313,7 @@ class Exited(Message, tag="exited"):
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
+OfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
 ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankCheck
+from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.joining import join_meeting
 from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
@@ -74,14 +74,6 @@ class LightMember:
 
     def start(self, meeting):
         self.attempt = meeting.attempt
-        for rank in self.own_ranks():
-            environment = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(self.num_nodes * self.ranks),
-                "MASTER_PORT": str(meeting.master_port),
-            }
-            check = RankCheck(rank=rank, host=f"node{self.node}", environment=environment)
-            self.channel.send(messages.Checked(attempt=self.attempt, check=check))
 
     def end(self):
         for rank in self.own_ranks():

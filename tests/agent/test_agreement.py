@@ -9,8 +9,6 @@ import pytest
 
 from hpcdist.agent.agreement import (
     NodeFacts,
-    RankCheck,
-    RankChecks,
     agree,
     store_listens_on,
 )
@@ -165,37 +163,6 @@ def test_ranks_of_a_job_that_is_not_bound_to_its_cpus_know_their_number(monkeypa
 def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
     orders = orders_of(ranks, "cuda", gpus=gpus)
     assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
-
-
-def check(rank, *, gpu=None, **seen):
-    numbers = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "MASTER_PORT": 20_000}
-    environment = {name: str(value) for name, value in (numbers | seen).items()}
-    return RankCheck(rank=rank, host=f"n{rank // 2}", environment=environment, gpu=gpu)
-
-
-def mismatches(*checks):
-    found = RankChecks(4)
-    return [wrong for one in checks if (wrong := found.add(one)) is not None]
-
-
-def test_ranks_that_see_what_they_should_are_let_through():
-    assert mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), check(2, gpu="GPU-c")) == []
-    assert mismatches(check(2), check(0)) == []
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (check(2, WORLD_SIZE=2), "rank 2 on n1 sees WORLD_SIZE=2, must be 4"),
-        (check(2, RANK=0), "rank 2 on n1 sees RANK=0, must be 2"),
-        (check(0), "rank 0 on n0 and rank 0 on n0 are the same rank"),
-        (check(2, gpu="GPU-a"), "have the same GPU, GPU-a"),
-        (check(2, MASTER_PORT=1), "rank 2 on n1 sees MASTER_PORT=1"),
-    ],
-)
-def test_a_rank_that_sees_something_else_is_named(one, words):
-    (found,) = mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), one)
-    assert words in found
 
 
 def test_node_0_offers_its_own_name_first_and_loopback_last():

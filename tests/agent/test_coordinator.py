@@ -7,7 +7,7 @@ import pytest
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankCheck
+from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
@@ -747,15 +747,3 @@ def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():
     assert cluster.verdict.kind == "launch"
     assert "node 1 (host host1) belongs to a job of 5 nodes" in cluster.verdict.message
     assert cluster.stores == 0
-
-
-def test_a_rank_that_sees_another_world_ends_the_run_with_what_differs():
-    cluster = Cluster()
-    cluster.run()
-    for rank, world_size in ((0, 2), (1, 4)):
-        seen = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        check = RankCheck(rank=rank, host=f"host{rank}", environment=seen)
-        cluster.tell(rank, messages.Checked(attempt=0, check=check))
-    cluster.gone(0, 1)
-    assert cluster.verdict.kind == "launch"
-    assert cluster.verdict.message == "rank 1 on host1 sees WORLD_SIZE=4, must be 2"

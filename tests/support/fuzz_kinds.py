@@ -17,7 +17,6 @@ from fuzzing import Sample
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import RankCheck
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.requests import (
     Answer,
@@ -498,7 +497,6 @@ def idx(folder: Path) -> list[Sample]:
 
 def message(_folder: Path) -> list[Sample]:
     end = rank_end(1, message="x", traceback="y")
-    check = RankCheck(rank=0, host="a", environment={"RANK": "0"})
     meeting = Meeting(
         attempt=0,
         restart_count=0,
@@ -521,7 +519,6 @@ def message(_folder: Path) -> list[Sample]:
             [
                 messages.Ended(attempt=0, end=end),
                 messages.Failed(sentence="x"),
-                messages.Checked(attempt=0, check=check),
                 messages.Reached(attempt=0, boundary=3),
                 messages.Report(request="ab", report=NodeStacks(host="a", ranks=[where])),
             ],
