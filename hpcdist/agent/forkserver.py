@@ -33,9 +33,7 @@ from hpcdist.agent.messages import (
     FromForkserver,
     ToForkserver,
 )
-from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -49,7 +47,9 @@ from hpcdist.machine.process import (
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import WARNING_SIGNALS
+from hpcdist.workloads.rank_process import become_rank
 
 _LEAVING_GRACE_S = 3.0
 """Time that a rank which is leaving by itself has to end in order, where others are being ended:

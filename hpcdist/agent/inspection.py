@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.agent import messages
-from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import (
     AnyRequest,
     NodeProfiles,
@@ -34,6 +33,7 @@ from hpcdist.base.polling import poll
 from hpcdist.machine.process import catches, process_use, send_signal
 from hpcdist.rank.collectives import UNRECORDED, Collectives
 from hpcdist.rank.pipe import StepReport
+from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
 _WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""

@@ -22,7 +22,7 @@ from hpcdist.agent.messages import (
     ToLeader,
     ToRanks,
 )
-from hpcdist.agent.node import OwnNode, RankOrder
+from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
@@ -31,6 +31,7 @@ from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
+from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
 from hpcdist.workloads import load_workload

@@ -23,9 +23,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hpcdist.agent.agreement import NodeFacts
-from hpcdist.agent.node import Meeting, RankOrder
+from hpcdist.agent.node import Meeting
 from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from hpcdist.agent.node import RankOrder
 from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
 from hpcdist.machine.cpus import cpu_model, cpu_quota
 from hpcdist.machine.process import descendants
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 
