@@ -2,8 +2,8 @@
 
 It is forked from the agent before the agent opens any socket, and is the only process of a node
 that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
-children of a process that has. It is one thread; threads that a library starts while it is imported
-are told in the agent's log, since a thread that holds a lock during a fork can block the child.
+children of a process that has. It is one thread, since another one that holds a lock during a fork
+can block the child.
 What cannot be imported here is left to the ranks: a script may well do without it.
 """
 
@@ -156,8 +156,7 @@ class Forkserver:
         # for garbage first takes 0.3 s after torch, and frees only holes in those pages.
         gc.freeze()
         gc.enable()
-        threads = len(os.listdir("/proc/self/task"))
-        self._channel.send(messages.Ready(threads=threads))
+        self._channel.send(messages.Ready())
 
     def _obey(self, message: ToForkserver) -> None:
         try:
@@ -217,7 +216,8 @@ class Forkserver:
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
-                    self._channel.send(messages.StoreLost())
+                    sentence = "the store where the ranks meet was lost"
+                    self._channel.send(messages.Failed(sentence=sentence))
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
                 exited = messages.Exited(

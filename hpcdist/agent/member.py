@@ -87,7 +87,6 @@ class Member:
             run,
             node,
             tell=self._tell,
-            on_store=lambda port, error: self._tell(messages.StoreOpened(port=port, error=error)),
             log=self._log,
             gpu_share=lambda: self._usage.gpu_share,
         )
@@ -280,12 +279,8 @@ class Member:
                 self._liveness.hear(_LEADER, order)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
-            case messages.OpenStore():
-                self._ranks.open_store(order)
             case messages.Start():
                 self._start(order.meeting)
-            case messages.Ask():
-                self._ranks.inspect(order.request)
             case messages.Close():
                 self._is_closing = True
             case _:

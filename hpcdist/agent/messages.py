@@ -278,9 +278,6 @@ class SignalRanks(Message, tag="signal"):
 class Ready(Message, tag="ready"):
     """The forkserver has imported what the ranks need, and can fork."""
 
-    threads: int
-    """Number of the forkserver's threads, its main thread included."""
-
 
 class StoreOpened(Message, tag="store_opened"):
     """The forkserver's answer to OpenStore, with which the ranks can start."""
@@ -288,10 +285,6 @@ class StoreOpened(Message, tag="store_opened"):
     port: int | None = None
     """None where it could not be opened."""
     error: str | None = None
-
-
-class StoreLost(Message, tag="store_lost"):
-    """The store's process ended before the attempt did; the run ends."""
 
 
 class Started(Message, tag="started"):
@@ -316,10 +309,10 @@ class Exited(Message, tag="exited"):
 
 OfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
-ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
+ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive | Ask
+ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
+FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
