@@ -42,7 +42,7 @@ from hpcdist.agent.node import (
 from hpcdist.agent.notices import Clock, Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler, share_of
+from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
@@ -296,5 +296,5 @@ class Member:
             self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        share = share_of(orders, living=self._ranks.living, gpus=file.gpus)
-        self._usage.begin(meeting.attempt, share)
+        living = self._ranks.living
+        self._usage.begin(meeting.attempt, orders, living=living, gpus=file.gpus)
