@@ -18,7 +18,6 @@ import msgspec
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
@@ -26,6 +25,7 @@ from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
+from hpcdist.rank.lack import full_disk
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict

@@ -27,7 +27,7 @@ ends when the gradients of all ranks are there."""
 _DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 _ANSWERING = "/hpcdist/rank/pipe.py"
-_LAUNCHER = "/hpcdist/agent/rank_process.py"
+_LAUNCHER = "/hpcdist/workloads/rank_process.py"
 _STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 
 

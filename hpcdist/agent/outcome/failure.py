@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.outcome.lack import is_about_full_disk, is_about_memory
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of, one_line
 from hpcdist.machine.process import MORE_DESCRIPTORS
+from hpcdist.rank.lack import is_about_full_disk, is_about_memory
 from hpcdist.runs.rank_files import log_place
 from hpcdist.runs.verdict import ErrorReport, Kind, RankEnd, Verdict
 

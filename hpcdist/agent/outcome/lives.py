@@ -25,11 +25,11 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.rank.lack import full_disk
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Kind, Verdict
