@@ -211,7 +211,7 @@ KINDS: dict[Kind, KindMeaning] = {
         ],
     ),
     "no_progress": KindMeaning(
-        "two starts of the job in a row ended without a newer checkpoint, so it is not started "
+        "three starts of the job in a row ended without a newer checkpoint, so it is not started "
         "again (for a script: without a newly recorded step or a stop with 75; ten starts if it "
         "has never shown either)",
         [
