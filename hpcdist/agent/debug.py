@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import sys
-import threading
 import time
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from hpcdist.agent.forkserver import open_store
+from hpcdist.agent.forkserver import fork_store
 from hpcdist.agent.node import (
     AgentFile,
     CannotLaunchError,
@@ -23,7 +21,7 @@ from hpcdist.agent.node import (
 )
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
-from hpcdist.agent.rank_process import make_context, run_workload
+from hpcdist.agent.rank_process import make_context, run_workload, take_place
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.schedulers import LOCAL
@@ -31,16 +29,12 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.libraries import keep_hydra_folders_apart
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
-
-_stores: list[object] = []
-"""Serve while they live."""
 
 
 class DebugRank(NamedTuple):
@@ -78,11 +72,9 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
     order = _order(run, node, listener.getsockname()[1])
     os.environ.update(node.environment(os.environ))
-    os.environ.update(order.environment)
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
-    keep_hydra_folders_apart()
-    serve_store(listener)
+    # The store that torch opens by itself listens on all addresses, and asks nobody for a password.
+    fork_store(listener, _ADDRESS)
+    take_place(order)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 
 
@@ -108,17 +100,6 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     verdict = failure.numbered(verdict, attempt=order.attempt, time_s=time.time())
     run.write_verdict(verdict)
     return verdict
-
-
-def serve_store(listener: socket.socket) -> None:
-    """Serve the rank's store from a thread, once the rank asks for it: the store that torch opens
-    by itself listens on all addresses, and asks nobody for a password."""
-
-    def serve() -> None:
-        select.select([listener], [], [])
-        _stores.append(open_store(listener, _ADDRESS))
-
-    threading.Thread(target=serve, name="hpcdist-store", daemon=True).start()
 
 
 def _order(run: Run, node: OwnNode, port: int) -> RankOrder:

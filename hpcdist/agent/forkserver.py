@@ -21,7 +21,8 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from datetime import timedelta
+from typing import NoReturn
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
@@ -49,9 +50,6 @@ from hpcdist.machine.process import (
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
 
 _LEAVING_GRACE_S = 3.0
 """Time that a rank which is leaving by itself has to end in order, where others are being ended:
@@ -172,24 +170,39 @@ class Forkserver:
                 case messages.End():
                     self._begin_ending(message)
                 case messages.SignalRanks():
-                    for pid in self._ranks:
-                        send_signal(pid, message.signal)
+                    for pid, local_rank in self._ranks.items():
+                        is_for_sigterm = message.or_sigterm and self._knows_sigterm_alone(
+                            pid, local_rank
+                        )
+                        send_signal(pid, signal.SIGTERM if is_for_sigterm else message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
 
+    def _knows_sigterm_alone(self, pid: int, local_rank: int) -> bool:
+        """Return True for a program that was written for torchrun, which passes SIGTERM on; one
+        that asks at its boundaries stops there, whatever its libraries make of SIGTERM."""
+        asks = self._board.read(local_rank).boundary > 0
+        return not asks and catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
+
     def _fork_rank(self, order: RankOrder) -> None:
         parent = os.getpid()
-
-        def child() -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if pid := os.fork():
+            self._ranks[pid] = order.local_rank
+            self._channel.send(messages.Started(local_rank=order.local_rank, pid=pid))
+            return
+        try:
+            self._channel.close()
             let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
             slot = self._board.only(order.local_rank)
             stacks = self._stacks.only(order.local_rank)
             become_rank(order, slot, parent, self._job, stacks=stacks)
-
-        pid = self._fork(child)
-        self._ranks[pid] = order.local_rank
-        self._channel.send(messages.Started(local_rank=order.local_rank, pid=pid))
+        except BaseException:  # noqa: BLE001 - as above
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
     def _fork_store(self, wanted: messages.OpenStore) -> None:
         try:
@@ -198,24 +211,8 @@ class Forkserver:
             self._channel.send(messages.StoreOpened(error=str(error)))
             return
         port = listener.getsockname()[1]
-        parent = os.getpid()
-        self._store_pid = self._fork(lambda: _serve_store(listener, wanted.address, parent))
-        listener.close()
+        self._store_pid = fork_store(listener, wanted.address)
         self._channel.send(messages.StoreOpened(port=port))
-
-    def _fork(self, child: Callable[[], NoReturn]) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            self._channel.close()
-            child()
-        except BaseException:  # noqa: BLE001 - as above
-            traceback.print_exc()
-        finally:
-            os._exit(1)
 
     def _reap(self) -> None:
         while True:
@@ -281,37 +278,41 @@ class Forkserver:
         self._channel.send(messages.Gone(attempt=attempt))
 
 
-def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
-    """Serve the attempt's key-value store until killed: a process of its own, since it has threads,
-    and one per attempt, since a store that knew the last attempt's ranks would mislead the next.
+def fork_store(listener: socket.socket, address: str) -> int:
+    """Fork the process that serves an attempt's key-value store until it is killed; return its pid.
+    It has threads, so it is a process of its own, and one per attempt, since a store that knew the
+    last attempt's ranks would mislead the next.
 
     Where torch is not imported for the ranks either they may never ask: its import waits for them.
     """
-    die_with_parent(parent_pid)
-    if "torch" not in sys.modules:
-        select.select([listener], [], [])
-    signal.set_wakeup_fd(-1)
-    store = open_store(listener, address)
-    while store is not None:
-        signal.pause()
-    os._exit(0)
+    parent = os.getpid()
+    if pid := os.fork():
+        listener.close()
+        return pid
+    try:
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        for signum in _DECIDED_BY_AGENT:
+            signal.signal(signum, signal.SIG_IGN)
+        if "torch" not in sys.modules:
+            select.select([listener], [], [])
+        from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
 
-
-def open_store(listener: socket.socket, address: str) -> TCPStore:
-    """Return the store of an attempt, which serves in threads while it lives: it needs torch."""
-    from datetime import timedelta
-
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
-
-    return TCPStore(
-        address,
-        listener.getsockname()[1],
-        world_size=None,
-        is_master=True,
-        timeout=timedelta(seconds=30),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
+        store = TCPStore(
+            address,
+            listener.getsockname()[1],
+            world_size=None,
+            is_master=True,
+            timeout=timedelta(seconds=30),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        while store is not None:
+            signal.pause()
+    except BaseException:  # noqa: BLE001 - the copy of the process must not run on above this frame
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:

@@ -85,18 +85,10 @@ def become_rank(
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
-    os.environ.update(
-        order.environment,
-        TORCHELASTIC_ERROR_FILE=str(error_file),
-        HPCDIST_RUN_DIR=order.run_path,
-    )
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     os.environ[RANK_VARIABLE] = str(pid)
-    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
-        del os.environ[name]  # the agent is submitit's task, and no rank is
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
+    take_place(order)
     renew_import_state()
-    keep_hydra_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
     slot.pipe.begin(stacks)
@@ -116,6 +108,16 @@ def become_rank(
         os.environ.update(find_mlflow_run(run.id, os.environ))
     code = run_workload(context, error_file)
     leave(code, slot, pid, kept=modules)
+
+
+def take_place(order: RankOrder) -> None:
+    """Give this process what is the same for every rank, in debug mode, too."""
+    os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    keep_hydra_folders_apart()
 
 
 def _tell(report: ErrorReport, pipe: RankPipe) -> None:
@@ -178,6 +180,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     else:
         code = 0
     is_rank = os.getpid() == pid
+    if is_rank and callable(signal.getsignal(signal.SIGTERM)):
+        context.progress.handle_sigterm()
     report = report and _without_secrets(report, context.job)
     if report is not None and is_rank:
         try:
@@ -197,6 +201,8 @@ def _ignore_sigterm() -> None:
     """Let nobody cut off a rank that ends by itself: another one's failure ends all."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif callable(signal.getsignal(signal.SIGTERM)):  # it may come from the scheduler and from us
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 def _run_to_end(context: RankContext) -> None:
