@@ -284,8 +284,12 @@ def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdic
         decision = patience.retry(lambda: requeuer.decide(verdict))
     except (SchedulerError, OSError) as error:
         verdict = with_cause(verdict, None)
+        # An agent that has lost the others may be the one that is cut off, while they go on: it
+        # leaves the run to them, and to the scheduler.
+        is_open = job.launch.requeue and verdict.kind == "agent_lost"
+        write = run.write_attempt_verdict if is_open else run.write_verdict
         if not attempts.is_overtaken():
-            _end_undecided(run, job, verdict, error)
+            write(_not_requeued(verdict, error) if job.launch.requeue else verdict)
         return verdict
     verdict = with_cause(verdict, decision)
     if attempts.is_overtaken():
@@ -313,27 +317,15 @@ def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, decision: Decision)
     return verdict_if_stalled(run, job, verdict)
 
 
-def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
-    """Conclude without the scheduler, which could not be asked. An agent that has lost the others
-    may be the one that is cut off, while they go on: it leaves the run to them, and the
-    scheduler."""
-    if not job.launch.requeue:
-        run.write_verdict(verdict)
-    elif verdict.kind == "agent_lost":
-        run.write_attempt_verdict(_not_requeued(verdict, error))
-    else:
-        run.write_verdict(_not_requeued(verdict, error))
-
-
 def _requeue(attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: Patience) -> None:
     run = attempts.run
-    is_first = True
+    num_tries = 0
 
     def requeue_unless_heard() -> str | None:
         """Ask whether a former request was heard after all: a second one would be refused."""
-        nonlocal is_first
-        sequel: str = "requeue" if is_first else requeuer.decide(verdict).sequel
-        is_first = False
+        nonlocal num_tries
+        num_tries += 1
+        sequel = requeuer.decide(verdict).sequel if num_tries > 1 else "requeue"
         if sequel == "final":
             raise SchedulerError("the job is being ended")
         return requeuer.requeue(run) if sequel == "requeue" else None
