@@ -92,7 +92,8 @@ class Agent:
                 self._member.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self._attempts.is_overtaken():
-            self._log("another attempt has begun elsewhere: this one has no say any more")
+            newest = self._run.newest_attempt()
+            self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
         else:
             self._conclude()
             if self._node.place.node_rank == 0 and not self._was_over:
