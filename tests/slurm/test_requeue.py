@@ -91,7 +91,7 @@ def lose_first_node(user, run):
 
 
 def wait_for_progress(user, run):
-    """Until the newest attempt has saved a step of its own: two in vain would be the last."""
+    """Until the newest attempt has saved a step of its own: several in vain would be the last."""
 
     def saved():
         return [file.read_text() for file in run.path.glob("saved-?")]
