@@ -58,20 +58,25 @@ def call_command(
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
+    given = text.encode(errors="surrogateescape")  # names of files keep their bytes
+    first_s = min(timeout_s, _ANNOUNCED_S)
+    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
+        with subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             env=None if environment is None else dict(environment),
-        )
-        with process:
+        ) as process:
             try:
-                # Names of files keep their bytes.
-                written = _communicate(
-                    process, argv[0], text.encode(errors="surrogateescape"), timeout_s
-                )
+                try:
+                    written = process.communicate(given, timeout=first_s)
+                except subprocess.TimeoutExpired:
+                    if first_s == timeout_s:
+                        raise
+                    _announce(argv[0], f"does not answer yet; it is waited for {timeout_s:g} s")
+                    written = process.communicate(timeout=timeout_s - first_s)
             except BaseException:
                 process.kill()
                 raise
@@ -89,37 +94,20 @@ def call_command(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-class _Onlooker:
-    """Somebody who is told of waits: the first of each command."""
-
-    def __init__(self) -> None:
-        self.listens: Callable[[str], None] | None = None
-        self._told: set[str] = set()
-
-    def tell(self, name: str, sentence: str) -> None:
-        if self.listens is not None and name not in self._told:
-            self._told.add(name)
-            self.listens(f"{name} {sentence}")
-
-
-_onlooker = _Onlooker()
+_listeners: list[Callable[[str], None]] = []
+_announced: set[str] = set()
 
 
 def announce_waits(listens: Callable[[str], None]) -> None:
     """Have `listens` called from now on where a command has not answered for a few seconds."""
-    _onlooker.listens = listens
+    _listeners[:] = [listens]
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], name: str, text: bytes, timeout_s: float
-) -> tuple[bytes, bytes]:
-    if timeout_s <= _ANNOUNCED_S:
-        return process.communicate(text, timeout=timeout_s)
-    try:
-        return process.communicate(text, timeout=_ANNOUNCED_S)
-    except subprocess.TimeoutExpired:
-        _onlooker.tell(name, f"does not answer yet; it is waited for {timeout_s:g} s")
-        return process.communicate(timeout=timeout_s - _ANNOUNCED_S)
+def _announce(name: str, sentence: str) -> None:
+    """Tell of a wait, the first of each command."""
+    for listens in _listeners if name not in _announced else ():
+        _announced.add(name)
+        listens(f"{name} {sentence}")
 
 
 class Daemon:
@@ -154,7 +142,7 @@ class Daemon:
         except CommandTimeoutError:
             if not is_short:
                 self._silent_until_s = time.monotonic() + _SILENT_S
-            _onlooker.tell(argv[0], f"did not answer within {limit_s:g} s")
+            _announce(argv[0], f"did not answer within {limit_s:g} s")
             raise
         self._silent_until_s = 0.0
         return done

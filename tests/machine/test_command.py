@@ -11,7 +11,8 @@ SILENT = ["sleep", "60"]
 @pytest.fixture
 def told(monkeypatch):
     """What somebody who looks on is told."""
-    monkeypatch.setattr(command, "_onlooker", command._Onlooker())
+    monkeypatch.setattr(command, "_announced", set())
+    monkeypatch.setattr(command, "_listeners", [])
     monkeypatch.setattr(command, "_ANNOUNCED_S", 0.1)
     monkeypatch.setattr(command, "_NEXT_TIMEOUT_S", 0.02)
     lines = []
