@@ -12,6 +12,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import socket
 import struct
 import subprocess
@@ -46,7 +47,8 @@ from hpcdist.schedulers.base import JobPlace
 from hpcdist.workloads import load_workload
 
 _INSIDE = f"""
-import os, socket, struct, sys
+import os, signal, socket, struct, sys
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 if sys.version_info < {OLDEST}:
     sys.exit("the image has Python %d.%d, and hpcdist needs %d.%d or newer" %
              (sys.version_info[:2] + {OLDEST}))
@@ -72,7 +74,8 @@ environment[b"PYTHONPATH"] = os.fsencode(os.pathsep).join(path)
 words = [sys.executable, "-u", "-c", *handed[:4], *map(str, descriptors)]
 os.execve(sys.executable, words, environment)
 """
-"""Takes what the agent hands over, whatever Python this is."""
+"""Takes what the agent hands over, whatever Python this is. A warning of the scheduler's, which a
+step of Slurm's gets, too, is for the agent."""
 _FORKSERVER = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -166,18 +169,21 @@ class ImageStart:
         runtime where it had not begun."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_LIMIT_S)
-        send_signal(self._process.pid, 9)
+        send_signal(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
+        ended = f"ended with exit code {code}"
+        if code < 0:
+            ended = f"was killed by {signal.Signals(-code).name}"
         self._attending.join(_END_LIMIT_S)
         if has_begun:
-            return f"{self._runtime} ended with exit code {code}"
+            return f"{self._runtime} {ended}"
         lines = self._said.decode(errors="replace").splitlines()
         told = [line.strip() for line in lines if line.strip()]
         # Of several lines of a runtime's, the first that says what is wrong.
         best = next((line for line in told if _MARK.match(line)), told[-1] if told else "nothing")
         return (
-            f"no rank can be started in {self._image}: {self._runtime} ended with exit code {code} "
-            f"and said: {_MARK.sub('', best) or best}"
+            f"no rank can be started in {self._image}: {self._runtime} {ended} and said: "
+            f"{_MARK.sub('', best) or best}"
         )
 
 
