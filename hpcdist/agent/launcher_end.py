@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from hpcdist.agent.outcome import failure, lives
@@ -20,7 +19,6 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.base.polling import poll
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
 
@@ -53,29 +51,21 @@ def main() -> None:
         conclude(run, job, requeuer, code=int(code), said=said)
 
 
-def conclude(
-    run: Run,
-    job: JobSpec,
-    requeuer: Scheduler,
-    *,
-    code: int,
-    said: list[str],
-    sentence: str | None = None,
-    pause: Callable[[float], bool] | None = None,
-) -> None:
-    """Say how the run ended, or have its job requeued, unless its agents did, or it is being ended.
-
-    `sentence` says that no agent was started, where the caller knows more of that.
-    """
+def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: list[str]) -> None:
+    """Say how the run ended, or have its job requeued, unless its agents did, or it is being
+    ended."""
     life = requeuer.life()
     attempt = lives.newest_of_life(run, life)
     if _is_concluded(run, life, wait_s=0.0 if attempt is None else _ON_ITS_WAY_S):
         return
-    if attempt is None:
-        verdict = _unstarted(code, said, sentence)
-    else:
-        verdict = _abandoned(code, said, attempt)
-    patience = lives.Patience(verdict, pause or _sleep)
+    who = "no agent was started: srun" if attempt is None else "srun, which had started the agents,"
+    verdict = failure.without_rank(
+        "launch" if attempt is None else "agent_lost",
+        f"{who} {_ended(code)}{failure.quoted(said)}",
+        time_s=time.time(),
+        attempt=attempt or 0,
+    )
+    patience = lives.Patience(verdict, _sleep)
     try:
         if patience.retry(lambda: requeuer.decide(verdict)).sequel == "final":
             return  # whoever ends the job, its scheduler says why
@@ -106,16 +96,6 @@ def _is_concluded(run: Run, life: int, *, wait_s: float) -> bool:
         return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
 
     return run.cancel_file.exists() or bool(poll(look, interval_s=_POLL_S, limit_s=wait_s))
-
-
-def _unstarted(code: int, said: list[str], sentence: str | None) -> Verdict:
-    sentence = sentence or f"no agent was started: srun {_ended(code)}{failure.quoted(said)}"
-    return failure.without_rank("launch", sentence, time_s=time.time())
-
-
-def _abandoned(code: int, said: list[str], attempt: int) -> Verdict:
-    sentence = f"srun, which had started the agents, {_ended(code)}{failure.quoted(said)}"
-    return failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
 
 
 def _ended(code: int) -> str:
