@@ -462,7 +462,7 @@ class Coordinator:
             self.stage = Stage.RUNNING
             self.deadline = self._now.now + STOP_TOGETHER_S
         if self.stage is Stage.RUNNING:
-            self._broadcast(messages.Pause())
+            self._broadcast(messages.Pause(signal=self._notice.signal))
 
     def _new_attempt(self, number: int, restarts: int) -> Attempt:
         hang_watch = HangWatch(

@@ -242,6 +242,9 @@ class Dump(Message, tag="dump"):
 class Pause(Message, tag="pause"):
     """The ranks are to wait at their next step boundary; Reached is the answer."""
 
+    signal: str | None = None
+    """Signal by which the scheduler gave notice."""
+
 
 class StopAt(Message, tag="stop_at"):
     """The ranks are to stop at this step boundary; they end, each in good order."""
@@ -280,6 +283,8 @@ class SignalRanks(Message, tag="signal"):
     """The agent wants this signal sent to all ranks; nothing follows."""
 
     signal: int
+    or_sigterm: bool = False
+    """Send SIGTERM to those that handle it, and not this signal."""
 
 
 class Ready(Message, tag="ready"):

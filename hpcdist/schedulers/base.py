@@ -26,7 +26,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
-from hpcdist.runs.parcels import Source
+from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict

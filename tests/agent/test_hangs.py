@@ -19,6 +19,7 @@ from hpcdist.rank.collectives import (
     recorder_environment,
 )
 from hpcdist.runs.verdict import RankEnd
+from hpcdist.schedulers.base import Condition
 
 CASES = """
 import ctypes, os, signal, sys, time
@@ -317,7 +318,7 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
     assert told in hang.message
     assert told in run.agent_log_file(0).read_text()
     assert not run.verdict_file.exists()
-    (trouble,) = RunningRun(run).look().troubles
+    (trouble,) = RunningRun(run).look(Condition(state="running")).troubles
     assert trouble == hang.message
     main(["status", str(run.path)])
     assert "seems to hang, in pauses.py:" in " ".join(capsys.readouterr().out.split())

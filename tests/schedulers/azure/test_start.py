@@ -12,9 +12,7 @@ from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
-from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource
-from hpcdist.runs.publishing import Publisher
+from hpcdist.runs.publishing import FolderSource, Publisher, files_of, read_starts
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.azure.start import restore
@@ -115,9 +113,9 @@ def azure_job(tmp_path, network):
 
 
 def published(job):
-    source = FolderSource(job.storage.folder)
-    found = parcels.files_of(parcels.read_starts(source, source.sizes()))
-    return {path: b"".join(piece.content for piece in pieces) for path, pieces in found.items()}
+    folder = job.storage.folder
+    found = files_of(read_starts(FolderSource(folder)))
+    return {path: (folder / place / one.copy).read_bytes() for path, (place, one) in found.items()}
 
 
 def state_of(job, rank):
@@ -166,7 +164,7 @@ def test_a_start_goes_on_from_the_checkpoint_before_one_that_is_damaged(tmp_path
     for step in (1, 2):
         (before.checkpoints_folder / f"step-0000000{step}.pt").write_bytes(bytes([step]) * 2**21)
     publisher.publish(is_final=True)
-    (data,) = (path for path in output.rglob("*.data") if path.read_bytes()[0] == 2)
+    (data,) = (path for path in output.rglob("*.copy") if path.read_bytes()[0] == 2)
     data.write_bytes(b"torn")
     restore(run, FolderSource(output))
     assert [path.name for path in run.checkpoints_folder.iterdir()] == ["step-00000001.pt"]
