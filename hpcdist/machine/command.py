@@ -6,14 +6,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
 
 _ANNOUNCED_S = 5.0
-_SILENT_S = 60.0
-_NEXT_TIMEOUT_S = 3.0
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
@@ -108,44 +105,6 @@ def _announce(name: str, sentence: str) -> None:
     for listens in _listeners if name not in _announced else ():
         _announced.add(name)
         listens(f"{name} {sentence}")
-
-
-class Daemon:
-    """A scheduler's daemon, as one process knows it by the commands that ask it.
-
-    Who has waited for an answer in vain does not wait as long for the next ones: for a minute, then
-    the daemon may have become slow where it was silent.
-    """
-
-    def __init__(self) -> None:
-        self._silent_until_s = 0.0
-
-    @property
-    def is_silent(self) -> bool:
-        """Return whether it did not answer a short time ago."""
-        return time.monotonic() < self._silent_until_s
-
-    def call(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_s: float,
-        is_question: bool = True,
-        environment: Mapping[str, str] | None = None,
-        text: str = "",
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command as `call_command`; one that is no question is waited for in any case."""
-        is_short = is_question and self.is_silent
-        limit_s = min(timeout_s, _NEXT_TIMEOUT_S) if is_short else timeout_s
-        try:
-            done = call_command(argv, timeout_s=limit_s, environment=environment, text=text)
-        except CommandTimeoutError:
-            if not is_short:
-                self._silent_until_s = time.monotonic() + _SILENT_S
-            _announce(argv[0], f"did not answer within {limit_s:g} s")
-            raise
-        self._silent_until_s = 0.0
-        return done
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
