@@ -31,6 +31,7 @@ from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.stacks import Stacks
 from hpcdist.base import files
 from hpcdist.base.carried import note_use
+from hpcdist.base.files import close_umask
 from hpcdist.base.needs import OLDEST
 from hpcdist.base.secrets import Stars
 from hpcdist.job.spec import FunctionJob
@@ -40,7 +41,7 @@ from hpcdist.machine.containers import (
     environment_of_runtime,
     start_command,
 )
-from hpcdist.machine.process import send_signal
+from hpcdist.machine.process import send_signal, use_all_descriptors
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import JobPlace
@@ -213,6 +214,10 @@ def _command(container: InContainer, name: str) -> list[str]:
 def main() -> NoReturn:
     """Be the forkserver, in the image."""
     path, place, processes, *descriptors = sys.argv[1:]
+    for descriptor in map(int, descriptors):
+        os.set_inheritable(descriptor, False)
+    close_umask()
+    use_all_descriptors()
     if processes != _processes():
         sys.exit("the image has processes of its own: leave such options out of container.options")
     if not os.path.isdir(os.environ.get("TMPDIR", "/")):
