@@ -157,8 +157,7 @@ class OwnNode:
             return [_LOOPBACK]
         if self.place.rendezvous is not None:
             return [self.place.rendezvous.address]
-        offered = offered_addresses(self.place.host, self.plan.interface)
-        return [address.ip for address in offered]
+        return offered_addresses(self.place.host, self.plan.interface)
 
     def interface_of(self, address: str) -> str | None:
         """Return the interface for the ranks, where the node has this address: as the plan says, or
