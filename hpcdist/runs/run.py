@@ -45,7 +45,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partialmethod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -89,14 +89,11 @@ _OF_UNFINISHED = re.compile(
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
-_FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
 SIGN_EVERY_S = 5.0
 """Time between two signs of life of the first node's agent."""
 _SIGNS_MISSED = 4
 _REPORTS = ("_lsf.out", "_pbs.out")
-
-_Struct = TypeVar("_Struct", Beginning, Hang, Verdict)
 
 
 class _Within:
@@ -326,8 +323,9 @@ class Run:
         return (self.read_spec() or RunSpec()).sweep
 
     def read_submission(self) -> Submission | None:
-        """Return what submission.json says; None before the run was submitted."""
-        return Submission.decode(files.read_json(self.submission_file))
+        """Return what submission.json says; None before the run was submitted, and where it is
+        damaged."""
+        return files.read_as(self.submission_file, Submission)
 
     def write_submission(self, submission: Submission) -> None:
         files.write_json(self.submission_file, msgspec.to_builtins(submission))
@@ -348,7 +346,7 @@ class Run:
 
     def read_verdict(self) -> Verdict | None:
         """Return what verdict.json says; None while the run goes on, or where it is torn."""
-        return _read(self.verdict_file, Verdict)
+        return files.read_as(self.verdict_file, Verdict)
 
     def write_verdict(self, verdict: Verdict) -> bool:
         """Write the verdict unless there is one; True for the one writer that won.
@@ -369,16 +367,14 @@ class Run:
 
     def describe_damage(self) -> str | None:
         """Say which of these files are there and cannot be read, and why; None where all can."""
-        read = {
-            self.spec_file: self.read_spec,
-            self.submission_file: self.read_submission,
-            self.verdict_file: self.read_verdict,
-        }
-        damaged = [path for path, value in read.items() if value() is None]
         texts = [
-            f"{path.name} cannot be read: {files.why_unreadable(path) or _FOREIGN}"
-            for path in damaged
-            if os.path.lexists(path)
+            f"{path.name} cannot be read: {files.why_unreadable(path, kind)}"
+            for path, kind, value in (
+                (self.spec_file, RunSpec, self.read_spec()),
+                (self.submission_file, Submission, self.read_submission()),
+                (self.verdict_file, Verdict, self.read_verdict()),
+            )
+            if value is None and os.path.lexists(path)
         ]
         return "; ".join(texts) or None
 
@@ -397,7 +393,7 @@ class Run:
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
         """Return why an attempt ended; None where it goes on, or was the last."""
-        return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
+        return files.read_as(self._attempt_file(attempt, "verdict.json"), Verdict)
 
     def age_of_attempt_verdict(self, attempt: int) -> float:
         """Return the seconds since an attempt's verdict was written, by the clock of the files."""
@@ -413,7 +409,7 @@ class Run:
 
     def read_beginning(self, attempt: int) -> Beginning | None:
         """Return how an attempt began; None where that is not known."""
-        return _read(self._attempt_file(attempt, "begin.json"), Beginning)
+        return files.read_as(self._attempt_file(attempt, "begin.json"), Beginning)
 
     def write_hang(self, hang: Hang) -> None:
         path = self._attempt_file(hang.attempt, "hang.json")
@@ -421,7 +417,7 @@ class Run:
 
     def read_hang(self, attempt: int) -> Hang | None:
         """Return what is said of an attempt that hangs; None where it does not, or no more."""
-        hang = _read(self._attempt_file(attempt, "hang.json"), Hang)
+        hang = files.read_as(self._attempt_file(attempt, "hang.json"), Hang)
         return None if hang is None or hang.recovered_s is not None else hang
 
     def _attempt_file(self, attempt: int, name: str) -> Path:
@@ -643,13 +639,6 @@ def delete_folder(folder: Path) -> None:
         if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
             remove_listed(tree)
             folder.rmdir()
-
-
-def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
-    try:
-        return files.convert(files.read_json(path), kind)
-    except msgspec.ValidationError:
-        return None
 
 
 def _has_content(path: Path) -> bool:
