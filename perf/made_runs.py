@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from hpcdist.agent.usage import Sample, Windows, to_fields
 
 from hpcdist.agent.node import AgentFile
-from hpcdist.agent.usage import Sample, Windows, to_fields
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job import load_job

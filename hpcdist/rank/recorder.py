@@ -47,7 +47,7 @@ class StepRecorder:
         self.epoch: int | None = None
         """Written with each window; the loop sets it."""
         self._profile: Callable[[int], bool] = lambda _step: True
-        self._wish: Sequence[int] = (0,) if progress is None else progress.desk.wish_word
+        self._wish: Sequence[int] = (0,) if progress is None else progress.wish_word
         self._granted = -1
         self._events = events
         self._progress = progress

@@ -225,13 +225,6 @@ class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     max_cuda_bytes: Count | None = None
 
 
-class Spread(Struct, frozen=True, kw_only=True, gc=False):
-    """A quantity within a window: its mean over time, and its largest sample."""
-
-    mean: Amount
-    max: Amount
-
-
 class GpuFacts(Struct, frozen=True, kw_only=True):
     """A GPU, or a part of one (MIG), that the ranks of a node drive."""
 
@@ -264,14 +257,15 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
 
 
 class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
-    """One GPU within a window; what it does not tell is None."""
+    """One GPU within a window, by means over time; what it does not tell is None."""
 
-    utilization: Spread | None = None
+    utilization: Amount | None = None
     """Share of the time, 0 to 1, in which anything ran on it."""
-    memory_bytes: Spread | None = None
-    power_w: Spread | None = None
-    throttled: Spread | None = None
-    """1 while heat or the power supply slow it down, else 0: the mean is the share of the time."""
+    memory_bytes: Amount | None = None
+    """Of the largest sample."""
+    power_w: Amount | None = None
+    throttled: Amount | None = None
+    """Share of the time in which heat or the power supply slowed it down."""
     energy_j: Amount | None = None
 
 
@@ -281,9 +275,9 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
     time_s: Amount
     wall_s: Amount
     samples: Count
-    cpus_busy: Spread | None = None
+    cpus_busy: Amount | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
-    bound_cpus_busy: Spread | None = None
+    bound_cpus_busy: Amount | None = None
     """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
     all, where they are bound to none."""
     gpus: list[GpuWindow] = []

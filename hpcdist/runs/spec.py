@@ -14,6 +14,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, job_from_dict
+from hpcdist.machine.containers import InContainer
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
@@ -50,6 +51,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     limit_min: float | None = None
     """Time limit of which node 0's agent warns the ranks by its own clock: the scheduler's warning
     comes at the limit itself. None: the scheduler warns before."""
+    container: InContainer | None = None
+    """The start of the ranks in an image; None: there is no image."""
     interface: str | None = None
     """Network interface for gloo and NCCL, where the user has set none; None: the one by which
     node 0 is reached."""

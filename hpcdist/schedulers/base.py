@@ -26,7 +26,6 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
-from hpcdist.machine.containers import InContainer
 from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
@@ -92,8 +91,6 @@ class Target(Struct, frozen=True, kw_only=True):
     """All of them must come true."""
     allocation: str | None = None
     step_options: list[str] = []
-    container: InContainer | None = None
-    """The start of agents in an image; None: there is no image."""
 
     @property
     def script_file(self) -> Path:

@@ -135,8 +135,7 @@ def _group_of_scheduler(
     probe = runs[0].target(Run(places.path))
 
     def script(run: PlannedRun) -> str:
-        container = run.container_in(places.path.parent)
-        return run.script(msgspec.structs.replace(probe, container=container))
+        return run.script(probe)
 
     groups = group_points(
         [script(run) for run in runs],

@@ -93,7 +93,6 @@ class PlannedRun:
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,
-            container=container,
         )
 
     def explain(self, runs: Path) -> list[str]:

@@ -311,7 +311,9 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             cluster=UsedCluster(name=cluster.name, profile=profile),
             job=shown_job,
             hidden=sorted(hidden),
-            plan=planned.plan.launch,
+            plan=msgspec.structs.replace(
+                planned.plan.launch, container=planned.container_in(run.path.parent)
+            ),
             source=JobSource(
                 job=loaded.source, overrides=stars.again_in(stars.args(loaded.overrides))
             ),

@@ -106,7 +106,19 @@ def measure_run(
     newest = attempts[max(stepped or attempts)] if attempts else []
     verdict, verdict_summary = record.verdict, None
     if verdict is not None:
-        verdict_summary = msgspec.convert(verdict, VerdictSummary, from_attributes=True)
+        first, by = verdict.first, verdict.first or verdict
+        verdict_summary = VerdictSummary(
+            kind=verdict.kind,
+            rank=first.rank if first else None,
+            node=by.node,
+            host=by.host,
+            exit_code=by.exit_code,
+            signal=by.signal,
+            exception=first.report.exception if first else None,
+            message=verdict.message,
+            step=by.step,
+            log=verdict.log,
+        )
     complete = _complete_attempts(attempts, world_size)
     totals = timing.merged(figures.totals for figures in ranks)
     step_time_s = timing.step_time(totals)
