@@ -194,8 +194,9 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in sorted([*names, *links]):
             place = os.path.join(parent, name)
-            status = os.lstat(place)
-            is_link = stat.S_ISLNK(status.st_mode)
-            if is_link or stat.S_ISREG(status.st_mode):
-                target = os.readlink(place) if is_link else ""
-                yield os.path.relpath(place, folder), status, target
+            with suppress(FileNotFoundError):  # removed at this moment
+                status = os.lstat(place)
+                is_link = stat.S_ISLNK(status.st_mode)
+                if is_link or stat.S_ISREG(status.st_mode):
+                    target = os.readlink(place) if is_link else ""
+                    yield os.path.relpath(place, folder), status, target
