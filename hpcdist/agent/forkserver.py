@@ -170,11 +170,20 @@ class Forkserver:
                 case messages.End():
                     self._begin_ending(message)
                 case messages.SignalRanks():
-                    for pid in self._ranks:
-                        send_signal(pid, message.signal)
+                    for pid, local_rank in self._ranks.items():
+                        is_for_sigterm = message.or_sigterm and self._knows_sigterm_alone(
+                            pid, local_rank
+                        )
+                        send_signal(pid, signal.SIGTERM if is_for_sigterm else message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
+
+    def _knows_sigterm_alone(self, pid: int, local_rank: int) -> bool:
+        """Return True for a program that was written for torchrun, which passes SIGTERM on; one
+        that asks at its boundaries stops there, whatever its libraries make of SIGTERM."""
+        asks = self._board.read(local_rank).boundary > 0
+        return not asks and catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
 
     def _fork_rank(self, order: RankOrder) -> None:
         parent = os.getpid()

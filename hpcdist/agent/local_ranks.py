@@ -135,7 +135,8 @@ class LocalRanks:
                 # The user's own code may know nothing of the board: it is told as schedulers tell
                 # it.
                 if isinstance(self._job, OwnCodeJob):
-                    self._send(messages.SignalRanks(signal=signal.SIGUSR2))
+                    is_sigterm = order.signal == "SIGTERM"
+                    self._send(messages.SignalRanks(signal=signal.SIGUSR2, or_sigterm=is_sigterm))
                 self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
             case messages.StopAt():
                 self._board.stop_at(order.boundary)

@@ -7,11 +7,11 @@ version of hpcdist, which they make sure of as they meet, once they have proved 
 run (agent/handshake.py).
 
     agent -> node 0's agent        Hello, once; then ToLeader, and Beat
-    node 0's agent -> agent        Welcome or Refusal, once; then ToAgent, and Beat
+    node 0's agent -> agent        Welcome, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
 
-Node 0's own agent gives its messages to the coordinator, and gets those for it, without a socket.
+Node 0's own agent is a member like the others, over a pair of sockets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 
 
 class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=True):
-    """An agent's first message to node 0's; a Welcome or a Refusal is the answer."""
+    """An agent's first message to node 0's; a Welcome is the answer."""
 
     node: int
     version: str
@@ -88,18 +88,13 @@ class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=Tru
     """The newest attempt that the agent found, -1 before the first."""
 
 
-class Welcome(Message, tag="welcome"):
-    """Node 0's agent takes the connection for that node's; the agent's Join follows."""
-
-    time_s: float
-    """Node 0's clock."""
-
-
-class Refusal(Message, tag="refusal", forbid_unknown_fields=False, omit_defaults=True):
-    """Node 0's agent does not take part with the caller: it is of another version, which ends the
-    run for that; or of another life of the job."""
+class Welcome(Message, tag="welcome", forbid_unknown_fields=False, omit_defaults=True):
+    """Node 0's agent takes the connection for that node's, and Join follows; or refuses it: of
+    another version, which ends the run for that, or of another life of the job."""
 
     version: str
+    time_s: float | None = None
+    """Node 0's clock; None where the caller cannot take part."""
     life: int | None = None
     """The life of node 0's agent, where that is the reason."""
     attempt: int | None = None
@@ -172,12 +167,6 @@ class Failed(Message, tag="failed"):
     """A node cannot go on, as its agent or its forkserver found out; the run ends."""
 
     sentence: str
-
-
-class LimitReached(Message, tag="limit"):
-    """The time limit that the agents keep has passed, by node 0's clock; End follows."""
-
-    limit_min: float
 
 
 class Warned(Message, tag="warn"):
@@ -253,6 +242,9 @@ class Dump(Message, tag="dump"):
 class Pause(Message, tag="pause"):
     """The ranks are to wait at their next step boundary; Reached is the answer."""
 
+    signal: str | None = None
+    """Signal by which the scheduler gave notice."""
+
 
 class StopAt(Message, tag="stop_at"):
     """The ranks are to stop at this step boundary; they end, each in good order."""
@@ -278,7 +270,8 @@ class Fork(Message, tag="fork"):
 
 
 class OpenStore(Message, tag="store"):
-    """The agent of node 0 wants a fresh store that is known as `address`; StoreOpened follows."""
+    """A fresh store is wanted that is known as `address`; StoreOpened is the answer, both through
+    the agent of node 0."""
 
     bind_to: str
     """Address to listen on; all of them where it is empty."""
@@ -290,6 +283,8 @@ class SignalRanks(Message, tag="signal"):
     """The agent wants this signal sent to all ranks; nothing follows."""
 
     signal: int
+    or_sigterm: bool = False
+    """Send SIGTERM to those that handle it, and not this signal."""
 
 
 class Ready(Message, tag="ready"):
@@ -300,7 +295,7 @@ class Ready(Message, tag="ready"):
 
 
 class StoreOpened(Message, tag="store_opened"):
-    """The forkserver's answer to OpenStore."""
+    """The forkserver's answer to OpenStore, with which the ranks can start."""
 
     port: int | None = None
     """None where it could not be opened."""
@@ -332,10 +327,9 @@ class Exited(Message, tag="exited"):
 
 
 OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
-ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
-ToLeader = ToCoordinator | Report
+ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | Start | ToRanks | Ask | Close
+ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
 
@@ -344,7 +338,7 @@ TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | 
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
 HELLO = msgspec.json.Decoder(Hello)
-ANSWER: msgspec.json.Decoder[Welcome | Refusal] = msgspec.json.Decoder(Welcome | Refusal)
+WELCOME = msgspec.json.Decoder(Welcome)
 
 _encoder = msgspec.json.Encoder()
 

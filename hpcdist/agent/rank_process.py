@@ -180,6 +180,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     else:
         code = 0
     is_rank = os.getpid() == pid
+    if is_rank and callable(signal.getsignal(signal.SIGTERM)):
+        context.progress.handle_sigterm()
     report = report and _without_secrets(report, context.job)
     if report is not None and is_rank:
         try:
@@ -199,6 +201,8 @@ def _ignore_sigterm() -> None:
     """Let nobody cut off a rank that ends by itself: another one's failure ends all."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif callable(signal.getsignal(signal.SIGTERM)):  # it may come from the scheduler and from us
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 def _run_to_end(context: RankContext) -> None:

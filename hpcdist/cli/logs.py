@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 
-from hpcdist.base import served
 from hpcdist.base.errors import UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, run_argument, runs_option, shown_option
+from hpcdist.cli.options import host_option, run_argument, runs_option
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, find_run
 
@@ -28,7 +27,6 @@ _MOST_RANKS = 100
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print the raw bytes, one rank after the other.")
-@shown_option
 @host_option
 @runs_option
 def logs(
@@ -38,7 +36,6 @@ def logs(
     shows_all: bool,
     follow: bool,
     raw: bool,
-    shown: dict[str, int],
     runs: Path,
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
@@ -71,9 +68,7 @@ def logs(
 
         followed = range(run.read_outline().resources.num_ranks) if ranks is None else ranks
         with closing(Screen(prefixed=len(followed) > 1, with_progress=False)) as screen:
-            # A laptop goes on from what it was told that it has shown.
-            tell = lambda given: served.tell({"shown": given})  # noqa: E731
-            verdict = follow_run(run, screen, followed, shown=shown, tell=tell)
+            verdict = follow_run(run, screen, followed)
             screen.say(end_sentence(run, verdict))
         return
     files = _log_files(run, ranks)

@@ -44,7 +44,7 @@ VERBS = {
     "setup": "Install hpcdist on a host, for --host.",
     "cluster": "Show, detect and copy cluster profiles.",
     "doctor": "Check a cluster step by step, and say how to fix what fails.",
-    "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
+    "gc": "Remove checkpoints and copies of code of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
     "completion": "Have your shell complete jobs, runs, clusters, keys and files.",
     "explain": "Say what a script, key, exit code, verdict or word means.",

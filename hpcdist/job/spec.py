@@ -499,10 +499,11 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
 
 
 class LoadedData(Section, frozen=True, kw_only=True):
-    """The data set, and the ways to load it: every combination of the lists is measured."""
+    """The data set, and the ways to load it: every combination of workers, transform and batch_size
+    is measured."""
 
     name: str = "faces"
-    root: OneOrSeveral[str | None] = None
+    root: str | None = None
     download: bool = False
     train_samples: Count | None = None
     size: Count | None = None
@@ -520,16 +521,16 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
-    reads: OneOrSeveral[Count | None] = None
-    cache: OneOrSeveral[Literal["auto"] | bool] = False
+    decoder: Literal["exact", "fast", "pil"] = "exact"
+    reads: Count | None = None
+    cache: Literal["auto"] | bool = False
     """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit. It is
     off by default, because otherwise that memory would be measured."""
-    handover: OneOrSeveral[Literal["uint8", "float32"]] = "uint8"
-    pin_memory: OneOrSeveral[Literal["auto"] | bool] = "auto"
-    prefetch_factor: OneOrSeveral[Count] = 2
-    persistent_workers: OneOrSeveral[bool] = True
-    multiprocessing_context: OneOrSeveral[Literal["fork", "forkserver", "spawn"]] = "fork"
+    handover: Literal["uint8", "float32"] = "uint8"
+    pin_memory: Literal["auto"] | bool = "auto"
+    prefetch_factor: Count = 2
+    persistent_workers: bool = True
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
 
 
 class TimedModel(Section, frozen=True, kw_only=True):
@@ -558,8 +559,7 @@ class Dataload(Section, frozen=True, kw_only=True):
 
 
 class DataloadJob(JobSpec, frozen=True, kw_only=True):
-    """Time to load batches, by the number of workers and other keys of data (workload:
-    dataload)."""
+    """Time to load batches, by workers, transform and batch size (workload: dataload)."""
 
     workload: Literal["dataload"] = "dataload"
     model: TimedModel = TimedModel()

@@ -48,13 +48,12 @@ def follow(
     *,
     check: Callable[[], None] = lambda: None,
     shown: Mapping[str, int] | None = None,
-    tell: Callable[[Mapping[str, int]], None] = lambda _: None,
 ) -> Verdict:
     """Show what these ranks print, or those that are shown unasked, until the run has ended; the
     verdict is not shown.
 
     `check` is called between looks, and may raise to end the following. `shown` has, by the names
-    of logs, how many lines of each were shown before, and `tell` takes it as it grows.
+    of logs, how many lines of each were shown before.
     """
     num_ranks = run.read_outline().resources.num_ranks
     if ranks is None:
@@ -64,7 +63,7 @@ def follow(
 
     def show() -> None:
         check()
-        before, condition = logs.num_given, end.conditions[run.id]
+        condition = end.conditions[run.id]
         for sentence in news.new(condition):
             screen.say(sentence)
         screen.lines(logs.lines())
@@ -75,10 +74,7 @@ def follow(
             screen.lines(logs.overdue_lines())
         seen = running.look(condition) if running is not None else None
         screen.draw(open_lines, seen.progress if seen else None)
-        if screen.has_log or logs.num_given > before:
-            tell(logs.given)
 
-    tell(logs.given)
     interval_s = _POLL_S if len(ranks) <= _MANY_RANKS else _POLL_OF_MANY_S
     verdict = end.wait(check=show, interval_s=interval_s)[run.id]
     wait_until_gone(run)

@@ -18,7 +18,6 @@ OVERDUE_S = 10.0
 flood a file, and a prompt not be held back."""
 
 _CHUNK_BYTES = 1 << 18
-_HELD_ROWS = 32
 _MOST_NAMED = 100
 """Ranks whose logs are looked for by their names: the folders of thousands are slow to list."""
 
@@ -114,7 +113,7 @@ class _Log:
 
 def whole_log(path: Path) -> Iterator[str]:
     """Give the lines of a log as they are now, the last one too if it is not finished."""
-    terminal = TerminalLines(hold=_HELD_ROWS)
+    terminal = TerminalLines()
     for chunk in whole_bytes(path):
         yield from terminal.feed(chunk)
     yield from terminal.finish()

@@ -32,6 +32,7 @@ _ALIVE_NS, _STEP, _FLAGS, _BOUNDARY, _LEAVES, _WISH = range(6)
 code that the rank leaves with + 1, and the agent's wish for a profile."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
+_HANDLES_SIGTERM = 4
 
 _GO_ON = 0  # the order on the board; a positive one is the boundary to stop at
 _PAUSE = -1
@@ -51,6 +52,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The workload returned by itself."""
     ignores_sigterm: bool
     """SIGTERM would not end it."""
+    handles_sigterm: bool
+    """Its program had a handler of its own for SIGTERM in the end."""
     boundary: int
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
     leaves_with: int | None
@@ -134,6 +137,7 @@ class ProgressBoard:
             step=slot[_STEP] - 1 if slot[_STEP] else None,
             finished=bool(slot[_FLAGS] & _FINISHED),
             ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
+            handles_sigterm=bool(slot[_FLAGS] & _HANDLES_SIGTERM),
             boundary=slot[_BOUNDARY],
             leaves_with=slot[_LEAVES] - 1 if slot[_LEAVES] else None,
         )
@@ -185,6 +189,10 @@ class ProgressSlot:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._words[_FLAGS] |= _IGNORES_SIGTERM
         self.alive()
+
+    def handle_sigterm(self) -> None:
+        """Store that the program has a handler for SIGTERM: it may have ended by that."""
+        self._words[_FLAGS] |= _HANDLES_SIGTERM
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

@@ -66,6 +66,10 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """The part of it in which something was computed."""
     operations: list[OperationTime] = []
     """Those with the most time, on GPUs of their kernels; over all these steps."""
+    operations_s: float = 0.0
+    """The time of all of them, one by one; over all these steps."""
+    busy_s: float = 0.0
+    """The time in which one or several of them ran; the rest is Python's, and waiting."""
     trace: str | None = None
     """Its Chrome trace, relative to the run directory."""
     error: str | None = None

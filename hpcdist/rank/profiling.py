@@ -8,6 +8,7 @@ Without a profile, this module imports no torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -154,7 +155,9 @@ class Recording:
         except OSError as failure:
             error = f"no trace could be written: {failure.strerror}"
         steps = max(1, last_step - self.first_step)
-        whole_us, overlapped_us = divide(self._profile.events(), on_gpu=self._is_on_gpu)
+        events, averages = self._profile.events(), self._profile.key_averages()
+        whole_us, overlapped_us = divide(events, on_gpu=self._is_on_gpu)
+        operations = _operations(averages, on_gpu=self._is_on_gpu)
         whole_s, overlapped_s = (part * _US / steps for part in (whole_us, overlapped_us))
         context.events.write(
             "communication",
@@ -171,7 +174,9 @@ class Recording:
             wall_s=wall_s,
             whole_s=whole_s or None,
             overlapped_s=overlapped_s if whole_s else None,
-            operations=_top_operations(self._profile.key_averages(), on_gpu=self._is_on_gpu),
+            operations=operations[:_MOST_OPERATIONS],
+            operations_s=sum(one.self_s for one in operations),
+            busy_s=covered_us(events, on_gpu=self._is_on_gpu) * _US,
             trace=trace,
             error=error,
         )
@@ -190,9 +195,9 @@ def _silent() -> Iterator[None]:
             del os.environ[_LOG_LEVEL]
 
 
-def _top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
-    """Return the operations with the most time of their own: of kernels on a GPU, or of operators
-    on CPUs."""
+def _operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
+    """Return the operations, those with the most time of their own first: kernels on a GPU, or
+    operators on CPUs."""
     found = [
         OperationTime(
             name=str(one.key)[:_MOST_LETTERS],
@@ -202,7 +207,21 @@ def _top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationT
         for one in averages
         if _is_counted(one, on_gpu=on_gpu)
     ]
-    return sorted(found, key=lambda one: -one.self_s)[:_MOST_OPERATIONS]
+    return sorted(found, key=lambda one: -one.self_s)
+
+
+def covered_us(events: Iterable[Any], *, on_gpu: bool) -> float:
+    """Return the time in which an operation ran, or several at once, in microseconds."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if _is_counted(event, on_gpu=on_gpu) and not event.is_async  # which has no own time
+    )
+    covered_us, until_us = 0.0, -math.inf
+    for start_us, end_us in spans:
+        covered_us += max(0.0, end_us - max(start_us, until_us))
+        until_us = max(until_us, end_us)
+    return covered_us
 
 
 def divide(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:

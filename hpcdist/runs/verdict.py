@@ -114,6 +114,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """It ended after the agent had asked it to."""
     outlasted: bool = False
     """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
+    handles_sigterm: bool = False
+    """Its program had a handler of its own for SIGTERM."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

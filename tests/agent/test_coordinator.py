@@ -11,8 +11,20 @@ from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
+    ClaimAttempt,
+    Claimed,
+    Concluded,
     Coordinator,
+    Finish,
+    Heard,
+    LimitReached,
+    Lost,
+    Now,
+    Send,
     Stage,
+    Terms,
+    Tick,
+    Unreachable,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import Meeting
@@ -62,9 +74,10 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
+    why_not_noted: str | None = None
 
     def __post_init__(self):
-        self.coordinator = Coordinator(
+        terms = Terms(
             num_nodes=self.nodes,
             ranks_per_node=self.ranks,
             max_restarts=self.restarts,
@@ -72,27 +85,40 @@ class Cluster:
             most_grace_s=0.2,
             join_timeout_s=30,
             backend="auto",
-            send=lambda node, message: self.sent.append((node, message)),
-            open_store=self.open_store,
-            claim_attempt=self.claim,
-            is_overtaken=lambda: self.is_overtaken,
-            note_restart=self.failed_attempts.append,
-            finish=self.verdicts.append,
-            now=lambda: self.now,
-            unix_now=lambda: self.now,
             hang_timeout_s=60.0,
         )
+        self.coordinator = Coordinator(terms, Now(self.now, self.now))
 
-    def claim(self):
+    def decide(self, event):
+        """Do what the coordinator wants, as the leader would."""
+        for action in self.coordinator.decide(event, Now(self.now, self.now)):
+            match action:
+                case Send([0], messages.OpenStore() as store):
+                    assert store.address == store.bind_to == "10.0.0.1"
+                    self.stores += 1
+                case Send():
+                    self.sent += [(node, action.message) for node in action.nodes]
+                case ClaimAttempt():
+                    self.decide(self.claim(action.failed))
+                case Finish():
+                    self.verdicts += filter(None, [action.verdict])
+
+    def claim(self, failed):
+        if failed is not None:
+            if self.is_overtaken or self.why_not_noted:
+                return Claimed(None, self.why_not_noted)
+            self.failed_attempts.append(failed)
         self.attempts += 1
-        return self.attempts - 1
-
-    def open_store(self, address, bind_to):
-        assert address == bind_to == "10.0.0.1"
-        self.stores += 1
+        return Claimed(self.attempts - 1)
 
     def tell(self, node, message):
-        self.coordinator.on_message(node, message)
+        self.decide(Heard(node, message))
+
+    def open_store(self, port=20001, error=None):
+        self.tell(0, messages.StoreOpened(port=port, error=error))
+
+    def lose(self, node):
+        self.decide(Lost(node, "connection reset"))
 
     def join(self, *nodes):
         for node in nodes:
@@ -108,16 +134,16 @@ class Cluster:
 
     def run(self):
         self.join(*range(self.nodes))
-        self.coordinator.on_store(20001, None)
+        self.open_store()
 
     def end(self, *ends, attempt=None):
         for one in ends:
-            number = self.coordinator.attempt if attempt is None else attempt
+            number = self.coordinator.attempt.number if attempt is None else attempt
             self.tell(one.node, messages.Ended(attempt=number, end=one))
 
     def gone(self, *nodes, attempt=None):
         for node in nodes:
-            number = self.coordinator.attempt if attempt is None else attempt
+            number = self.coordinator.attempt.number if attempt is None else attempt
             self.tell(node, messages.Gone(attempt=number))
 
     def be_quiet(self, attempt=0):
@@ -126,7 +152,7 @@ class Cluster:
 
     def wait(self, seconds):
         self.now += seconds
-        self.coordinator.on_time()
+        self.decide(Tick())
 
     def received(self, node):
         return [kind_of(message) for to, message in self.sent if to == node]
@@ -148,7 +174,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     assert not cluster.stores
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
-    cluster.coordinator.on_store(20001, None)
+    cluster.open_store()
     assert cluster.sent[:2] == [(node, messages.Begin(attempt=0)) for node in (0, 1)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start.meeting == Meeting(
@@ -173,7 +199,7 @@ def test_agents_leave_where_one_that_could_not_join_gave_the_run_its_verdict():
     cluster = Cluster(nodes=3)
     cluster.join(0, 1)
 
-    cluster.coordinator.on_concluded()
+    cluster.decide(Concluded())
     cluster.join(2)  # it was on its way
     cluster.wait(60)
 
@@ -196,9 +222,9 @@ def test_an_agent_that_ends_its_ranks_slowly_is_not_lost():
     cluster.wait(4.0)
     cluster.gone(1)
 
-    assert cluster.coordinator.restarts == 1
+    assert cluster.coordinator.attempt.restarts == 1
     assert cluster.failed_attempts[0].first.report.exception == "ValueError"
-    cluster.coordinator.on_store(20001, None)
+    cluster.open_store()
     assert cluster.stage is Stage.RUNNING
 
 
@@ -235,11 +261,11 @@ def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
     cluster.run()
     cluster.end(victim(0))
     cluster.wait(1)
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
     assert cluster.verdict.kind == "agent_lost"
     assert "node 1 (host host1) was lost: connection reset" in cluster.verdict.message
-    assert not cluster.coordinator.restarts
+    assert not cluster.coordinator.attempt.restarts
 
 
 def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
@@ -247,7 +273,7 @@ def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
     cluster.run()
     cluster.end(killed(0))
     cluster.wait(1)
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
     assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
 
@@ -256,7 +282,7 @@ def test_an_agent_that_is_lost_after_all_ended_well_does_not_spoil_the_run():
     cluster = Cluster()
     cluster.run()
     cluster.end(well(0), well(1, 1))
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
     assert cluster.verdict.kind == "done"
 
@@ -276,7 +302,7 @@ def test_an_agent_that_does_not_end_its_ranks_in_time_is_given_up():
 def test_an_agent_that_comes_and_goes_before_it_joins_is_not_lost():
     cluster = Cluster()
     cluster.join(0)
-    cluster.coordinator.on_lost(1, "the handshake was given up")
+    cluster.lose(1)
     assert cluster.stage is Stage.JOINING
     cluster.run()
     assert cluster.stage is Stage.RUNNING
@@ -289,7 +315,7 @@ def test_messages_of_an_old_attempt_do_not_count():
     cluster.wait(1)
     cluster.gone(0, 1)
     assert (cluster.stage, cluster.stores) == (Stage.STARTING, 2)
-    cluster.coordinator.on_store(20002, None)
+    cluster.open_store(20002)
     cluster.end(killed(1, 1), attempt=0)
     cluster.gone(0, 1, attempt=0)
     cluster.be_quiet(attempt=0)
@@ -311,6 +337,27 @@ def test_an_attempt_that_was_overtaken_does_not_start_again():
     assert cluster.verdict.attempt == 0
 
 
+def test_an_attempt_whose_failure_cannot_be_noted_is_the_last():
+    cluster = Cluster(restarts=1, why_not_noted="the disk is full")
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert (cluster.stage, cluster.attempts, cluster.verdict.restarts) == (Stage.FINISHED, 1, 0)
+    assert cluster.verdict.message.endswith("; it is not started again: the disk is full")
+
+
+def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
+    cluster = Cluster()
+    cluster.join(0)
+    cluster.decide(Unreachable(0, "host0", "a node that is there"))
+    assert cluster.stage is Stage.JOINING
+    cluster.decide(Unreachable(1, "host1", "no route", is_host_lost=True))
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.try_elsewhere) == ("launch", True)
+    assert cluster.verdict.message == "node 1 (host host1): no route"
+
+
 @pytest.mark.parametrize("stage", ["joining", "starting", "running", "hanging"])
 def test_cancel_wins_while_nothing_has_failed(stage):
     cluster = Cluster(restarts=2)
@@ -318,12 +365,12 @@ def test_cancel_wins_while_nothing_has_failed(stage):
     if stage != "joining":
         cluster.join(1)
     if stage in {"running", "hanging"}:
-        cluster.coordinator.on_store(20001, None)
+        cluster.open_store()
     if stage == "hanging":
         cluster.be_quiet()
     assert cluster.stage.value == stage.replace("hanging", "running")
     cluster.tell(0, messages.Cancelled(signal="SIGINT"))
-    cluster.coordinator.on_store(20001, None)  # an answer that was on its way
+    cluster.open_store()  # an answer that was on its way
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
     assert "start" not in cluster.received(0) or stage in {"running", "hanging"}
@@ -372,8 +419,8 @@ def test_cancel_after_all_ended_well_changes_nothing():
 def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster(restarts=1)
     cluster.run()
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
+    cluster.decide(LimitReached(2.0))
+    cluster.decide(LimitReached(2.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.received(0)) == (
         "time_limit",
@@ -382,7 +429,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster()
     cluster.run()
     cluster.end(killed(0))
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
+    cluster.decide(LimitReached(2.0))
     cluster.wait(1)
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "signal"
@@ -391,7 +438,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
 def test_a_store_that_cannot_be_opened_is_told():
     cluster = Cluster(restarts=1)
     cluster.join(0, 1)
-    cluster.coordinator.on_store(None, "no port from 1 to 2 is free")
+    cluster.open_store(None, "no port from 1 to 2 is free")
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.message) == (
         "launch",
@@ -527,7 +574,7 @@ def test_a_warning_before_the_ranks_run_starts_none(stage):
     cluster.join(*range(1 if stage is Stage.JOINING else 2))
     assert cluster.stage is stage
     cluster.tell(0, messages.Warned(signal="SIGTERM"))
-    cluster.coordinator.on_store(20001, None)
+    cluster.open_store()
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
     assert cluster.verdict.exit_code is None
@@ -620,7 +667,7 @@ def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
 
 def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster = warned(None)
-    cluster.tell(0, messages.LimitReached(limit_min=5.0))
+    cluster.decide(LimitReached(5.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
     assert "had been asked to stop, and did not" in cluster.verdict.message
@@ -656,7 +703,7 @@ def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_lim
 
 def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
     cluster = warned("SIGINT")
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.end(killed(0, stopped=True))
     cluster.gone(0)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,15 +13,15 @@ from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.pipe import StepReport
-from hpcdist.rank.profiling import Profiler, divide
+from hpcdist.rank.profiling import Profiler, covered_us, divide
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
 from hpcdist.summary import summarize
 
 
-def event(name, begin, end, *, device=DeviceType.CPU):
+def event(name, begin, end, *, device=DeviceType.CPU, is_async=False):
     span = SimpleNamespace(start=begin, end=end)
-    return SimpleNamespace(name=name, time_range=span, device_type=device)
+    return SimpleNamespace(name=name, time_range=span, device_type=device, is_async=is_async)
 
 
 def test_communication_is_divided_by_what_is_computed_at_the_same_time():
@@ -40,6 +41,18 @@ def test_communication_is_divided_by_what_is_computed_at_the_same_time():
     ]
     assert divide(kernels, on_gpu=True) == (10.0, pytest.approx(3.0))
     assert divide([], on_gpu=True) == (0.0, 0.0)
+
+
+def test_the_time_in_which_any_operation_ran_counts_once():
+    on_cpu = [
+        event("aten::addmm", 10, 20),
+        event("aten::mm", 12, 14),  # within the other
+        event("aten::mul", 18, 30),  # of another thread
+        event("gloo:all_reduce", 25, 90, is_async=True),
+        event("aten::mul", 40, 41),
+    ]
+    assert covered_us(on_cpu, on_gpu=False) == 21
+    assert covered_us([], on_gpu=False) == 0
 
 
 def test_all_communication_that_is_hidden_is_not_more_than_there_is_by_rounding():
@@ -146,7 +159,13 @@ def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{run.id}: 2 steps of rank 0, ")
     assert lines[2].split() == ["OPERATION", "CALLS", "MS", "%"]
-    assert max(map(len, lines[2 : lines.index("", 2)])) <= 80
+    table = lines[2 : lines.index("", 2)]
+    assert max(map(len, table)) <= 80
+    assert any(row.startswith("outside of operations: Python, waiting") for row in table)
+    step, unit = re.search(r" ([\d.]+) (m?s) each under the profiler", lines[0]).groups()
+    step_ms = float(step) * {"ms": 1, "s": 1000}[unit]
+    assert sum(float(row.split()[-2]) for row in table[1:]) == pytest.approx(step_ms, rel=0.01)
+    assert sum(int(row.split()[-1]) for row in table[1:]) == pytest.approx(100, abs=8)
 
     (tmp_path / "rest").touch()
     launched.wait(lambda: "rests" in launched.log(0) and "rests" in launched.log(1))

@@ -18,7 +18,6 @@ from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
 from hpcdist.runs.folder import group_note, make_runs_folder
 from hpcdist.runs.run import Run, delete_folder
-from hpcdist.submission.workspace import SnapshotRequest
 
 GROUP = grp.getgrgid(NOBODY).gr_name
 
@@ -196,23 +195,6 @@ def test_a_group_that_has_the_user_alone_is_no_door(reachable):
     runs = own(reachable / "runs")
     runs.chmod(0o770)  # of root, group root: as a umask of 002 makes it
     assert group_note(runs) is None
-
-
-@needs_root
-@pytest.mark.parametrize("how", ["foreign", "writable", "link"])
-def test_no_snapshot_is_stored_where_others_made_the_folder(reachable, script, how):
-    subprocess.run(["git", "init", "-q"], check=True)
-    runs = own(reachable / "runs")
-    folder = runs / ".snapshots"
-    if how == "link":
-        os.chown(own(reachable / "elsewhere"), NOBODY, NOBODY)
-        folder.symlink_to(reachable / "elsewhere")
-    else:
-        folder.mkdir()
-        folder.chmod(0o777) if how == "writable" else os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(RunDirectoryError, match="no job is run from a snapshot there"):
-        submit_run(script, runs, snapshot=SnapshotRequest(wanted=True, runs=runs))
-    assert os.listdir(runs) == [".snapshots"]
 
 
 @pytest.mark.parametrize("what", ["another run", "a link to another run", "a link to a folder"])

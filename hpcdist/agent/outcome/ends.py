@@ -108,6 +108,7 @@ def rank_end(
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
+        handles_sigterm=progress.handles_sigterm,
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
 

@@ -91,6 +91,8 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
         return True
     if notice.signal == "SIGINT" and end.report.exception == "KeyboardInterrupt":
         return True
+    if end.handles_sigterm and notice.signal == "SIGTERM":
+        return True  # however it ends then: what was written for torchrun knows no exit code 75
     if notice.signal is None or end.signal is None:
         return False
     return end.signal in {notice.signal, "SIGTERM"}
@@ -166,7 +168,10 @@ def decide(
 
     `notice` had been given before; `saves`: a rank that stops has saved a checkpoint.
     """
-    failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
+    failures = sorted(
+        (end for end in ends if is_failure(end) or (notice and is_stop(end, notice))),
+        key=lambda end: end.time_s,
+    )
     if notice is not None:
         if _is_cut_short(ends, notice):
             asked = f"the ranks had been asked to stop by {notice.signal}, and did not"

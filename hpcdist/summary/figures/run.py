@@ -14,9 +14,9 @@ from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
-from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.events import PHASES, Memory
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
     Attempts,
@@ -41,7 +41,7 @@ from hpcdist.summary.figures.usage import (
     num_cpus_of,
     summarize_usage,
 )
-from hpcdist.summary.read.records import Disorder, Memory, RunRecord
+from hpcdist.summary.read.records import Disorder, RunRecord
 from hpcdist.summary.values import (
     CommunicationTime,
     Final,
