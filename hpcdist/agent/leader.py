@@ -61,13 +61,13 @@ from hpcdist.agent.node import OwnNode
 from hpcdist.agent.notices import Clock
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
-from hpcdist.agent.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
+from hpcdist.runs.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous

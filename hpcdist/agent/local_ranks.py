@@ -24,7 +24,6 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode, RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
@@ -32,6 +31,7 @@ from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
 from hpcdist.rank.exit import LATE
+from hpcdist.runs.requests import AnyRequest
 from hpcdist.runs.run import Run
 from hpcdist.workloads import load_workload
 

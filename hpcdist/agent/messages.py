@@ -24,8 +24,7 @@ import msgspec
 
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
-from hpcdist.agent.requests import AnyRequest, NodeReport
-from hpcdist.rank.collectives import Collectives
+from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")

@@ -19,8 +19,8 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
-    from hpcdist.agent.stacks import Frame
     from hpcdist.monitor.stacks import RankView, StacksView
+    from hpcdist.runs.requests import Frame
 
 _LIMIT_S = 4.0
 _SINGLE_ROWS = 16
@@ -65,9 +65,9 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     CPU %              of one CPU, in the last moment
     NEWEST COLLECTIVE  its number in the process group, and how long it has waited
     """
-    from hpcdist.agent.requests import WantStacks
     from hpcdist.monitor.requests import ask
     from hpcdist.monitor.stacks import view_stacks
+    from hpcdist.runs.requests import WantStacks
 
     announce_waits(note)
     run = find_run(runs, run_name)

@@ -7,17 +7,12 @@ import msgspec
 import pytest
 
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.outcome.collectives import describe, find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
 from hpcdist.monitor.progress import RunningRun
-from hpcdist.rank.collectives import (
-    Collectives,
-    GroupRecord,
-    Operation,
-    collectives_of,
-    recorder_environment,
-)
+from hpcdist.rank.collectives import collectives_of, recorder_environment
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
+from hpcdist.runs.standstills import describe, find_standstills, to_blame
 from hpcdist.runs.verdict import RankEnd
 from hpcdist.schedulers.base import Condition
 

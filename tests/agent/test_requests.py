@@ -11,26 +11,29 @@ import pytest
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Now, Stage
 from hpcdist.agent.leader import Answers
-from hpcdist.agent.requests import (
-    Answer,
-    NodeStacks,
-    NodeTrouble,
-    RankStacks,
-    RequestFile,
-    WantStacks,
-    leave_answer,
-    send,
-    take_answer,
-    withdraw,
-)
-from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
 from hpcdist.monitor import requests
 from hpcdist.monitor.requests import ask
 from hpcdist.monitor.stacks import view_stacks
-from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+from hpcdist.runs.requests import (
+    Answer,
+    Collectives,
+    Frame,
+    GroupRecord,
+    NodeStacks,
+    NodeTrouble,
+    Operation,
+    RankStacks,
+    RequestFile,
+    ThreadStack,
+    WantStacks,
+    leave_answer,
+    send,
+    take_answer,
+    withdraw,
+)
 from hpcdist.runs.run import Run
 
 PLACES = """
