@@ -89,14 +89,15 @@ class RunningRun:
         lowest = next(iter(begun.values()))
         world_size = lowest.world_size or 1
         quiet_s = time.monotonic() - max(rank.heard_s for rank in begun.values())
-        is_at_work = bool(alive) and quiet_s < _WORK_S and not self._has_ended()
+        is_at_work = bool(alive) and quiet_s < _WORK_S
+        if condition.state == "pending":  # a requeue leaves ranks that have not said their end
+            is_at_work = is_at_work and not self._has_ended()
         is_silent = bool(alive) and quiet_s > max(_PACE_S, _QUIET_WINDOWS * lowest.window_s())
         waits = condition.state == "pending" and not is_at_work
         # Ranks that have no window yet are taken to be as fast as the others.
         rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
         rate = sum(rates) / len(rates) * world_size if rates else None
         has_pace = not (is_silent or waits or condition.is_suspended)
-        hang = self._run.read_hang(self._attempt) if condition.state == "running" else None
         return RanksSeen(
             progress=Progress(
                 attempt=self._attempt,
@@ -109,12 +110,7 @@ class RunningRun:
             num_looked_at=len(self._looked_at) if self._looked_at.step > 1 else None,
             world_size=world_size,
             is_at_work=is_at_work,
-            troubles=[
-                *([] if hang is None else [hang.message]),
-                *_failed(begun),
-                *_quiet(alive, quiet_s),
-                *_slow(begun),
-            ],
+            troubles=[*_failed(begun), *_quiet(alive, quiet_s), *_slow(begun)],
         )
 
     def _read(self) -> None:

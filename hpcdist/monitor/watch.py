@@ -108,8 +108,10 @@ class Board:
         ranks = running.look(condition)
         if state == "pending" and ranks is not None and ranks.is_at_work:
             state, why = "running", None  # it began after the scheduler was asked
-        troubles = ranks.troubles if ranks is not None and state == "running" else []
-        details = [*([why] if why else []), *troubles]
+        details = [why] if why else []
+        if ranks is not None and state == "running":
+            hang = run.read_hang(ranks.progress.attempt)
+            details += [*([] if hang is None else [hang.message]), *ranks.troubles]
         return RunView(run=run.id, state=state, ranks=ranks, details=details)
 
 
