@@ -24,6 +24,7 @@ from hpcdist.base.polling import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
 

@@ -23,9 +23,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hpcdist.agent.node import Meeting, NodeFacts
-from hpcdist.agent.requests import AnyRequest, NodeReport
-from hpcdist.rank.collectives import Collectives
 from hpcdist.rank.context import RankOrder
+from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")

@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome.hang import HangWatch
-from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
 from hpcdist.runs.verdict import RankEnd
 
 NODES = (0, 1)

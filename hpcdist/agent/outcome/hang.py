@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.collectives import (
+from hpcdist.base.text import listed
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.runs.standstills import (
     describe,
     find_standstills,
     known_accounts,
     to_blame,
 )
-from hpcdist.base.text import listed
-from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.verdict import Hang, RankEnd, Verdict
 
 _TRAINER_TIMEOUT_S = 600.0

@@ -9,16 +9,23 @@ nowhere else is the rank to look at.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from hpcdist.base.text import listed, number_of
-from hpcdist.rank.collectives import Collectives, Operation
+from hpcdist.runs.requests import Collectives, Frame, Operation
 
 _OF_ONE_SIZE = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "barrier")
 """Operations into which every rank puts tensors of one size; gathers and scatters may differ."""
 _MOST_SHOWN = 3
+_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
+ends when the gradients of all ranks are there."""
+
+_DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,3 +215,29 @@ def _signature(operation: Operation) -> str:
         for sizes, dtype in zip(operation.sizes, operation.dtypes, strict=False)
     )
     return f"{operation.name}({tensors})" if tensors else operation.name
+
+
+# Stacks.
+
+
+def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
+    """Return where a thread is by its stack (its innermost line outside installed libraries, or of
+    all), the library's function that it called there, and whether it waits for other ranks in
+    it."""
+    if not frames:
+        return None, None, False
+    own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
+    innermost = (own or frames)[0]
+    below = reversed(frames[: frames.index(innermost)])
+    called = next((frame for frame in below if not _is_in(frame.file, _DECORATORS)), None)
+    calls = f"{called.function} of {Path(called.file).name}" if called else None
+    # It waits where only installed libraries' frames are below one that waits for others.
+    files = (frame.file for frame in frames)
+    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
+    is_waiting = _is_in(decisive, _WAITING)
+    place = f"{Path(innermost.file).name}:{innermost.line} ({innermost.function})"
+    return place, calls, is_waiting
+
+
+def _is_in(file: str, places: Iterable[str]) -> bool:
+    return any(place in file for place in places)
