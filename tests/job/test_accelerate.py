@@ -135,7 +135,7 @@ def test_accelerate_itself_says_what_is_wrong_with_its_file():
 
 def test_an_accelerate_that_does_not_answer_is_told(monkeypatch):
     monkeypatch.setattr(accelerate, "_LIMIT_S", 0.01)
-    with pytest.raises(JobError, match="made nothing of its config file within 0.01 s"):
+    with pytest.raises(JobError, match="made nothing of its config file within"):
         accelerate_variables("distributed_type: FSDP\n")
 
 
