@@ -29,7 +29,7 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
-    from hpcdist.rank.inquiry import StepReport
+    from hpcdist.rank.pipe import StepReport
 
 _RANKS_UNASKED = 8
 _EXTRA_S = 60.0

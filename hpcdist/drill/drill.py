@@ -31,7 +31,7 @@ from hpcdist.monitor.ends import EndWatch, wait_until_free
 from hpcdist.monitor.nodes import waiting_sentence
 from hpcdist.monitor.requests import find_rank
 from hpcdist.runs.events import read_events
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -168,7 +168,7 @@ def conduct(request: Request) -> tuple[list[Cost], list[str], list[Run]]:
     if verdict is not None and verdict.state == "failed":
         raise HpcdistError(
             f"the job fails undisturbed, so there is nothing to disturb: {verdict.message}",
-            hint=f"see hpcdist logs {reference.run.path}",
+            hint=f"see hpcdist logs {name_to_type(reference.run.path)}",
         )
     with _work_folder(request, "disturbed") as folders:
         run = _submit(request, request.plan(_settings(request.job, undisturbed)))
@@ -452,12 +452,15 @@ def judge(
         is_lost = False
     is_right: bool | None = None
     if verdict is not None and (name != "time-limit" or verdict.state != "cancelled"):
-        rank, nodes = job.num_ranks - 1, {job.resources.nodes - 1, None}
+        nodes, first = {job.resources.nodes - 1, None}, verdict.first
+        was_killed = (
+            first is not None and first.signal == "SIGKILL" and first.rank == job.num_ranks - 1
+        )
         is_right = {
             "time-limit": verdict.state == "preempted",
             "kill-agent": verdict.kind == "agent_lost" and verdict.node in nodes,
             "full-disk": verdict.kind in {"exception", "exit"} and verdict.state == "failed",
-        }.get(name, verdict.signal == "SIGKILL" and verdict.rank == rank)
+        }.get(name, was_killed)
     return Cost(
         name=name,
         verdict=None if verdict is None else verdict.kind,
@@ -505,10 +508,11 @@ def _remarks(
             "cannot be compared; record.step(samples=..., loss=loss) records both"
         )
     elif any(cost.loss.endswith("off") for cost in costs):
+        names = [name_to_type(run.path) for run in runs]
         yield (
             "the losses differ from those of the undisturbed run: perhaps the program is not "
             "seeded, or its checkpoints lack something (random state, order of the data, "
-            f"optimizer); hpcdist diff {runs[0].path} {runs[1].path} names the first step"
+            f"optimizer); hpcdist diff {' '.join(names)} names the first step"
         )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.inquiry import OperationTime, StepReport
+from hpcdist.rank.pipe import OperationTime, Profiled, StepReport
 from hpcdist.runs.rank_files import name_of
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _SKIPPED = 3
 """Steps before the first that `record.profile_steps` looks at: they find memory, and order DDP's
 buckets."""
 _MOST_OPERATIONS = 50
+_MOST_LETTERS = 500
+"""Kernels' names can have thousands."""
 _US = 1e-6
 _COMMUNICATION = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel", "mpi:", "ucc:", "xccl:")
 _COMPUTING = "aten::"
@@ -43,7 +45,6 @@ class Profiler:
     def __init__(self, context: RankContext, timer: Timer) -> None:
         self._context = context
         self._timer = timer
-        self._desk = context.progress.desk
         self._recording: Recording | None = None
         self._number = self._num_calls = 0
         self._is_busy = False
@@ -72,14 +73,14 @@ class Profiler:
             self._end(self._recording)
 
     def _advance(self, step: int) -> bool:
-        number, steps = self._desk.wish
+        number, steps = self._context.progress.wish
         if number != self._number and self._recording is not None:
             self._recording.drop()
             self._recording = None
         self._number = number
         if number == 0:
             steps = self._context.job.record.profile_steps
-        elif self._desk.report_on(number) is not None:
+        elif self._context.progress.granted == number:
             steps = 0  # a loop before this one has made that profile
         if not steps:
             return True
@@ -113,7 +114,8 @@ class Profiler:
 
     def _report(self, report: StepReport) -> None:
         if self._number:
-            self._desk.leave_report(self._number, report)
+            self._context.progress.granted = self._number
+            self._context.progress.pipe.say(Profiled(wish=self._number, report=report))
         elif report.error is not None:
             self._context.note(f"record.profile_steps: {report.error}")
 
@@ -198,7 +200,7 @@ def _operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]
     operators on CPUs."""
     found = [
         OperationTime(
-            name=str(one.key),
+            name=str(one.key)[:_MOST_LETTERS],
             calls=int(one.count),
             self_s=(one.self_device_time_total if on_gpu else one.self_cpu_time_total) * _US,
         )

@@ -162,7 +162,7 @@ def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small
     fill(disk)
     conclude(run, TRAINING, STOPPED, scheduler := Scheduler())
     assert scheduler.requeued == 0
-    message = f"{STOPPED.message}; it could not be requeued: the disk {disk} is full: 0 bytes of "
+    message = f"{STOPPED.message}; it could not be requeued: the disk is full: {disk}"
     assert run.read_verdict().message.startswith(message)
 
 

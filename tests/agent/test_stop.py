@@ -169,7 +169,7 @@ def test_a_rank_that_hangs_before_it_could_stop_is_told_from_its_victims(launch,
     launched.wait(lambda: "hangs" in launched.log(1))
     warn(launched, 0)
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.rank) == ("hang", 1)
+    assert (verdict.kind, verdict.first.rank) == ("hang", 1)
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(600)"])

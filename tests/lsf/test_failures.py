@@ -41,8 +41,8 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(user):
     assert done.returncode == 1
     (run,) = user.runs()
     verdict = run.read_verdict()
-    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 1, 1)
-    assert (verdict.exception, verdict.host) == ("ValueError", "hostB")
+    assert (verdict.kind, verdict.first.rank, verdict.first.node) == ("exception", 1, 1)
+    assert (verdict.first.report.exception, verdict.first.host) == ("ValueError", "hostB")
     assert "the second rank cannot go on" in verdict.message
     assert "hostB" in done.stderr
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
@@ -54,8 +54,8 @@ def test_a_rank_that_is_killed_is_named(user):
     run = waiting(user)
     os.kill(int(log(run, 1).split()[1]), signal.SIGKILL)
     verdict = user.verdict(run)
-    assert (verdict.kind, verdict.rank, verdict.signal) == ("signal", 1, "SIGKILL")
-    assert verdict.host == "hostB"
+    assert (verdict.kind, verdict.first.rank, verdict.first.signal) == ("signal", 1, "SIGKILL")
+    assert verdict.first.host == "hostB"
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.autograd import DeviceType
 from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.inquiry import StepReport
+from hpcdist.rank.pipe import StepReport
 from hpcdist.rank.profiling import Profiler, covered_us, divide
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
@@ -192,7 +193,9 @@ class Loop:
         self.lag, self.passed = lag, 0
         self.dropped = 0
         board = ProgressBoard(1)
-        self.desk, progress = board.desk(0), board.slot(0)
+        progress = board.slot(0)
+        self.wish_for = partial(board.wish_for, 0)
+        self.report_on = board.pipe(0).report_on
         self.written = []
         events = SimpleNamespace(
             write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
@@ -240,9 +243,9 @@ class Loop:
 def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monkeypatch, lag):
     loop = Loop(monkeypatch, lag=lag)
     loop.step(10)
-    first = loop.desk.wish_for(3)
+    first = loop.wish_for(3)
     loop.step(12)
-    report = loop.desk.report_on(first)
+    report = loop.report_on(first)
     assert len(loop.begun) == 1
     assert 3 <= report.steps <= 3 + lag
     assert report.last_step <= 22
@@ -251,19 +254,19 @@ def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monke
     loop.step(10)
     assert len(loop.begun) == 1
 
-    second = loop.desk.wish_for(1000)
+    second = loop.wish_for(1000)
     loop.step(6)
-    loop.desk.wish_for(0)  # nobody waits for it any more
+    loop.wish_for(0)  # nobody waits for it any more
     loop.step(6)
     assert (len(loop.begun), loop.dropped) == (2, 1)
-    assert loop.desk.report_on(second) is None
+    assert loop.report_on(second) is None
 
 
 def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch):
     loop = Loop(monkeypatch, lag=0)
     loop.begun = ["fails"]
-    number = loop.desk.wish_for(2)
+    number = loop.wish_for(2)
     loop.step(3)
-    assert loop.desk.report_on(number).error == "RuntimeError: busy"
+    assert loop.report_on(number).error == "RuntimeError: busy"
     loop.timer.finish()
     assert sum(steps for kind, steps in loop.written if kind == "steps") == 3

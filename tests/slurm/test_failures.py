@@ -43,12 +43,12 @@ def test_the_rank_that_raised_is_named(user):
     user.write("hpcdist.yaml", "clusters: {c: {setup: [ml cuda/99]}}")
     run = user.submit(user.write("raise.py", RAISE), *FOUR)
     verdict = user.verdict(run)
-    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 2, 1)
-    assert verdict.exception == "ValueError"
+    assert (verdict.kind, verdict.first.rank, verdict.first.node) == ("exception", 2, 1)
+    assert verdict.first.report.exception == "ValueError"
     assert "the third rank cannot go on" in verdict.message
     setup = "; before that, a line of the profile's setup had failed (exit code 127: ml cuda/99)"
     assert verdict.message.endswith(setup)
-    assert verdict.host == "127.0.1.2"
+    assert verdict.first.host == "127.0.1.2"
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
 
 

@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
@@ -240,7 +240,10 @@ def _ended_early(
     last = ends.get(life[-1])
     if last is None or last.kind not in kinds:
         return False
-    told = any(attempt in ends and ends[attempt].step is not None for attempt in life)
+    told = any(
+        attempt in ends and (ends[attempt].first or ends[attempt]).step is not None
+        for attempt in life
+    )
     # Of a lost node nothing says how far it came but what was recorded.
     return not told and not any(_has_recorded_steps(run, attempt) for attempt in life)
 

@@ -18,10 +18,9 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
+from hpcdist.runs.spec import Accounting, Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import (
-    Accounting,
     Allocation,
     Condition,
     JobPlace,
