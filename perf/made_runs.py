@@ -8,11 +8,12 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from hpcdist.agent.usage import Sample, Windows, to_fields
 
 from hpcdist.agent.node import AgentFile
+from hpcdist.agent.sampler import Sample, Windows
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job import load_job
@@ -113,7 +114,7 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         cpus=list(range(num_cpus)),
         num_cpus=num_cpus,
     )
-    events.write("node", **to_fields(begin))
+    events.write("node", **_fields(begin))
     windows = Windows(_SAMPLED_EVERY_S)
     for _ in range(_SAMPLES):
         busy = num_cpus * drawing.uniform(0.8, 1)
@@ -123,8 +124,14 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
         window = windows.add(sample, time_s=0.0)
         if window is not None:
-            events.write("usage", **to_fields(window))
+            events.write("usage", **_fields(window))
     events.close()
+
+
+def _fields(event: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of an event but for those that its writer adds."""
+    fields = msgspec.to_builtins(event)
+    return {name: value for name, value in fields.items() if name not in {"event", "time_s"}}
 
 
 def _done() -> Verdict:

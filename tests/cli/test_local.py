@@ -90,7 +90,7 @@ def test_a_run_in_the_background_is_followed_and_cancelled_from_another_process(
     assert f"hpcdist cancel {run}" in submitted.stderr
 
     with hpcdist.start("logs", run, "--follow", stdout=-1, stderr=-1, text=True) as follower:
-        assert follower.stdout.readline() == "[rank 0] waiting\n"
+        assert follower.stdout.readline() == "waiting\n"
         assert json.loads(hpcdist("status", "--json").stdout)[0]["state"] == "running"
         cancelled = hpcdist("cancel", run[:-1], "--json")
         _, told = follower.communicate()

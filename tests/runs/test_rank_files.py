@@ -3,7 +3,6 @@
 import pytest
 
 from hpcdist.base import files
-from hpcdist.remote.bring import is_brought
 from hpcdist.runs import rank_files
 from hpcdist.runs.run import Run
 
@@ -21,13 +20,6 @@ from hpcdist.runs.run import Run
 )
 def test_a_verdict_names_logs_of_ranks_only(tmp_path, name, is_log):
     assert (Run.create(tmp_path, "ddp").named_log(name) is not None) == is_log
-
-
-def test_events_are_brought_from_a_host_and_logs_are_not():
-    assert is_brought("events/rank-00612.jsonl")
-    assert is_brought("events/node-00003.attempt-1.jsonl")
-    assert not is_brought("events/../rank-00612.jsonl")
-    assert not is_brought("logs/rank-00612.log")
 
 
 def test_a_folder_with_too_many_files_is_refused_and_not_held_in_memory(monkeypatch, tmp_path):

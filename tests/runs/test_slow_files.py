@@ -88,4 +88,5 @@ def test_on_a_slow_file_system_with_old_answers_nothing_times_out_and_the_verdic
     verdict = json.loads((run / "verdict.json").read_text())
     assert (verdict["kind"], verdict["restarts"]) == ("done", 1)
     first = json.loads((run / "attempts" / "00000" / "verdict.json").read_text())
-    assert (first["rank"], first["exception"]) == (3, "ValueError")
+    first = first["first"]
+    assert (first["rank"], first["report"]["exception"]) == (3, "ValueError")

@@ -105,7 +105,7 @@ def test_a_laptop_does_with_runs_what_the_login_node_does(laptop, slurm, login):
     assert read_remote(Run(laptop.runs / first)).host == "login"
     laptop("watch", first)
     out, err = laptop("logs", first, "--follow")
-    assert out.splitlines() == ["[rank 0] sent along", "[rank 0] lies there", "[rank 0] one"]
+    assert out.splitlines() == ["sent along", "lies there", "one"]
     assert f"run {first}: done" in err
     assert "welcome" not in out + err
 
@@ -179,7 +179,6 @@ def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login)
     slurm.wait_for(lambda: len(slurm.queue()) == 2, 20)
     out, err = laptop(*words)
     assert "it is not submitted again" in err
-    assert "it was submitted before the connection broke" in err
     assert len(slurm.queue()) == 2
     third = laptop(*words)[0].strip()
     assert third != out.strip()
