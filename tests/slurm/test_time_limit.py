@@ -1,9 +1,8 @@
 """The time limit. Slurm looks at limits every 30 s, so all of this takes most of a minute."""
 
 import pytest
-from cluster_user import User, job_id, log
+from cluster_user import TWO, User, job_id, log
 from counting import COUNT, await_counting
-from trainings import TWO
 
 
 @pytest.fixture
