@@ -25,8 +25,9 @@ demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 1 --gpus 1 --local
 	$(BIN)/hpcdist summary
 
+# Prints at its end what was skipped, and how long it took.
 test: $(VENV)/test-installed slurm browser container ssh
-	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PYTEST) -rs --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What needs no cluster, browser or container.
 QUICK := base bench/dataload bench/inference cluster data doctor drill job machine monitor runs submission summary workloads
