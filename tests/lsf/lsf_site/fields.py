@@ -5,50 +5,6 @@ import time
 from lsf_site.execution import run_time_s
 from lsf_site.jobs import REASONS
 
-ALIASES = {"id": "jobid", "name": "job_name", "status": "stat", "index": "jobindex"}
-_WIDTHS = {
-    "jobid": 7,
-    "jobindex": 8,
-    "stat": 5,
-    "user": 7,
-    "queue": 10,
-    "job_name": 10,
-    "proj_name": 11,
-    "from_host": 11,
-    "exec_host": 11,
-    "nexec_host": 10,
-    "first_host": 11,
-    "submit_time": 15,
-    "estimated_start_time": 20,
-    "start_time": 15,
-    "finish_time": 16,
-    "run_time": 15,
-    "time_left": 11,
-    "command": 15,
-    "sub_cwd": 10,
-    "exec_cwd": 10,
-    "slots": 5,
-    "dependency": 15,
-    "exit_code": 10,
-    "exit_reason": 50,
-    "pend_reason": 11,
-    "output_file": 11,
-    "error_file": 10,
-    "runtimelimit": 12,
-    "effective_resreq": 17,
-    "job_description": 17,
-    "app": 11,
-    "ngpus": 10,
-    "pid": 20,
-    "pgid": 10,
-    "pend_time": 12,
-    "max_mem": 15,
-}
-
-
-def width(name):
-    return _WIDTHS[name]
-
 
 def short_time(seconds):
     """Nov 21 16:24, as in tables; empty for None."""
@@ -70,8 +26,8 @@ def value(name, job, config):
     return "" if found is None else str(found)
 
 
-def job_id(job, config):
-    return job.key if config.array_ids_with_index else str(job.id)
+def job_id(job, _config):
+    return str(job.id)
 
 
 def _exit_code(job):
@@ -88,13 +44,6 @@ def _pend_reason(job):
     return f"{job.pending_reason};" if job.state == "PEND" and job.pending_reason else None
 
 
-def _time_left(job):
-    if job.limit_s is None:
-        return None
-    seconds = max(0, job.limit_s - time.time())
-    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60)} L"
-
-
 def _pend_time(job):
     return round((job.start_s or time.time()) - job.submit_s)
 
@@ -108,7 +57,7 @@ def _finish_time(job):
 _VALUES = {
     "jobid": job_id,
     "jobindex": lambda job, _: job.index,
-    "stat": lambda job, _: job.shown or job.state,
+    "stat": lambda job, _: job.state,
     "user": lambda job, _: job.user,
     "queue": lambda job, _: job.queue,
     "job_name": lambda job, _: job.name,
@@ -122,7 +71,7 @@ _VALUES = {
     "estimated_start_time": lambda _job, _config: None,
     "finish_time": lambda job, _: _finish_time(job),
     "run_time": lambda job, _: f"{run_time_s(job):.0f} second(s)",
-    "time_left": lambda job, _: _time_left(job),
+    "time_left": lambda _job, _config: None,
     "command": lambda job, _: job.command,
     "sub_cwd": lambda job, _: job.cwd,
     "exec_cwd": lambda job, _: (job.run_cwd or job.cwd) if job.start_s else None,

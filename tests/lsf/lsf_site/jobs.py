@@ -1,7 +1,6 @@
 """A job as the daemon knows it."""
 
 import re
-import signal
 import time
 from dataclasses import dataclass, field
 
@@ -30,7 +29,6 @@ class Place:
     host: str
     slots: int
     gpus: tuple = ()
-    memory_mb: float = 0
 
 
 @dataclass(kw_only=True)
@@ -69,8 +67,6 @@ class Job:
     """As bsub was given them, merged."""
 
     state: str = "PEND"
-    shown: str = ""
-    """A state that bjobs tells instead."""
     pending_reason: str = "New job is waiting for scheduling"
     submit_s: float = field(default_factory=time.time)
     not_before_s: float = 0
@@ -131,11 +127,3 @@ def requeue_codes(text):
     named = {int(word) for word in words if word.isdigit()}
     every = "all" in words
     return lambda code: code not in excluded and (every or code in named)
-
-
-def signal_number(text):
-    """Of `-s` with a name, with or without SIG, or a number; None for an unknown one."""
-    if text.isdigit():
-        return int(text) if int(text) in {*map(int, signal.Signals)} else None
-    name = text.upper().removeprefix("SIG")
-    return getattr(signal, f"SIG{name}", None)

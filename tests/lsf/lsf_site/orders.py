@@ -72,10 +72,6 @@ def _known(daemon, job_id):
     daemon.batch.unknown.discard(int(job_id))
 
 
-def _show_as(_, job, state):
-    job.shown = state
-
-
 def _restore(daemon, kills):
     daemon.batch.forget_all(kills=kills)
     daemon.batch.reap()
@@ -97,11 +93,6 @@ _ORDERS = {
     "return_host": lambda daemon, host: daemon.batch.return_host(host),
     "limit": _each(lambda batch, job: batch.end_at_limit(job)),
     "requeue": _each(lambda batch, job, reason: batch.requeue(job, reason)),
-    "kill": _each(lambda batch, job, reason: batch.kill(job, reason)),
-    "suspend": _each(lambda batch, job, state: batch.suspend(job, state)),
-    "resume": _each(lambda batch, job: batch.resume(job)),
-    "hurry": _each(lambda batch, job: batch.hurry(job)),
-    "show_as": _each(_show_as),
     "signal": _each(lambda batch, job, number: batch.send(job, number)),
     "restore": _restore,
 }

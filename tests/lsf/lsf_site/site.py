@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -146,11 +145,6 @@ class Site:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    @property
-    def pid(self):
-        """Of the daemon, above all jobs."""
-        return self._process.pid
-
     def _write_programs(self):
         """The site's commands: all are the same program under different names."""
         self.bin.mkdir()
@@ -210,10 +204,6 @@ class Site:
         """One job or element; None where there is none."""
         found = [one for one in self.jobs() if one.id == str(job_id)]
         return found[0] if found else None
-
-    def elements(self, job_id):
-        """Of an array; of a single job, that job."""
-        return [one for one in self.jobs() if one.id.partition("[")[0] == str(job_id)]
 
     def job_state(self, job_id):
         """Such as RUN; None for a job that it does not remember."""
@@ -279,24 +269,6 @@ class Site:
         cannot reach the network."""
         return self.switched(f"cut_off_{command}", True)
 
-    def slow(self, command, seconds):
-        """While open, a command does its work at once and answers later."""
-        return self.switched(f"slow_{command}", seconds)
-
-    @contextlib.contextmanager
-    def without(self, *names):
-        """While open, programs such as blaunch are not there."""
-        hidden = self.folder / "hidden"
-        hidden.mkdir()
-        for name in names:
-            os.rename(self.bin / name, hidden / name)
-        try:
-            yield
-        finally:
-            for name in names:
-                os.rename(hidden / name, self.bin / name)
-            hidden.rmdir()
-
     def refusing_requeues(self):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
@@ -309,10 +281,6 @@ class Site:
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
         return self.switched("resend_bsub", times)
-
-    def show_as(self, job_id, state):
-        """bjobs tells this state, such as WAIT, until it is given an empty one."""
-        self._order("show_as", str(job_id), state)
 
     def forget(self, job_id):
         """The commands no longer know the job."""
@@ -341,25 +309,6 @@ class Site:
     def preempt(self, job_id):
         """Ends it for another job; it is pending again."""
         self._order("requeue", str(job_id), "TERM_PREEMPT")
-
-    def kill(self, job_id, reason="TERM_ADMIN"):
-        """As by an administrator's bkill."""
-        self._order("kill", str(job_id), reason)
-
-    def hurry(self, job_id):
-        """The next signal of a kill, or of the run limit, is sent now."""
-        self._order("hurry", str(job_id))
-
-    def suspend(self, job_id, state="SSUSP"):
-        """SSUSP by LSF, USUSP by its user."""
-        self._order("suspend", str(job_id), state)
-
-    def resume(self, job_id):
-        self._order("resume", str(job_id))
-
-    def signal(self, job_id, name):
-        """To the process group of the job's script, such as USR1."""
-        self._order("signal", str(job_id), int(signal.Signals[f"SIG{name.removeprefix('SIG')}"]))
 
     # Between tests.
 
