@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lsf_site import dependency, execution, processes, schedule
-from lsf_site.jobs import REASONS, requeue_codes
+from lsf_site.jobs import requeue_codes
 from lsf_site.tasks import Tasks
 
 _KILL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -86,7 +86,6 @@ class Batch:
             self.pend_again(job, "")
         elif job.state == "RUN" and self._is_known(job.lost_s, now):
             job.state = "UNKWN"
-            job.tell("Unknown; unable to reach the execution host")
 
     def _due_after_loss(self, job):
         if job.lost_s is not None and job.has_started:
@@ -149,13 +148,6 @@ class Batch:
         job.term_reason = job.killed_as = job.requeues = ""
         if job.run_limit_min is not None:
             job.limit_s = job.start_s + job.run_limit_min * self.config.minute_s
-        hosts = " ".join(f"<{place.slots}*{place.host}>" for place in places)
-        count = sum(place.slots for place in places)
-        job.tell(
-            f"Started {count} Task(s) on Host(s) {hosts}, Allocated {count} Slot(s) on Host(s) "
-            f"{hosts}, Execution Home <{job.environment.get('HOME', '/')}>, "
-            f"Execution CWD <{job.run_cwd or job.cwd}>"
-        )
         process = execution.start(job, self)
         job.pid = process.pid
         self.popens[process.pid] = process
@@ -200,16 +192,6 @@ class Batch:
 
     def _finish(self, job, state, *, reason=""):
         job.state, job.end_s, job.term_reason = state, time.time(), reason
-        if state == "DONE":
-            job.tell("Done successfully. The CPU time used is 0.1 seconds")
-        elif job.signal:
-            job.tell(f"Exited by signal {job.signal}. The CPU time used is 0.1 seconds")
-        elif job.exit_code is not None:
-            job.tell(f"Exited with exit code {job.exit_code}. The CPU time used is 0.1 seconds")
-        else:
-            job.tell("Exited; The CPU time used is 0.0 seconds")
-        if reason:
-            job.tell(f"Completed <exit>; {reason}: {REASONS[reason]}")
         if job.start_s is not None:
             execution.deliver(job, self)
 
@@ -219,7 +201,6 @@ class Batch:
         job.state, job.places, job.start_s, job.end_s = "PEND", [], None, None
         job.requeues = job.killed_as = ""
         job.not_before_s = time.time() + self.config.requeue_delay_s
-        job.tell("Pending: Requeued job is waiting for rescheduling")
 
     # Being told to.
 

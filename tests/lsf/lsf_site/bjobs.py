@@ -26,8 +26,8 @@ def bjobs(call, batch):
     names, delimiter = _read_format(options["o"], traits)
     code = batch.config.not_found_code if missing else 0
     if "json" in options:
-        return Answer(out=_json(jobs, missing, names, batch.config), code=code)
-    rows = [[fields.value(name, job, batch.config) or "-" for name in names] for job in jobs]
+        return Answer(out=_json(jobs, missing, names), code=code)
+    rows = [[str(told[name] or "-") for name in names] for told in map(fields.values, jobs)]
     if rows and "noheader" not in options:
         rows.insert(0, [name.upper() for name in names])
     err = "".join(f"Job <{word}> is not found\n" for word in missing)
@@ -48,8 +48,11 @@ def _read_format(text, traits):
     return names, delimiter
 
 
-def _json(jobs, missing, names, config):
-    records = [{name.upper(): fields.value(name, job, config) for name in names} for job in jobs]
+def _json(jobs, missing, names):
+    records = [
+        {name.upper(): "" if told[name] is None else str(told[name]) for name in names}
+        for told in map(fields.values, jobs)
+    ]
     records += [{"JOBID": word, "ERROR": f"Job <{word}> is not found"} for word in missing]
     answer = {"COMMAND": "bjobs", "JOBS": len(records), "RECORDS": records}
     return json.dumps(answer, indent=2, separators=(",", ":")) + "\n"

@@ -36,30 +36,22 @@ def _make_jobs(values, call, batch):
         "array_end": max(name.indices, default=0),
         "user": call.environment.get("LOGNAME") or call.environment.get("USER") or "user1",
         "queue": queue.name,
-        "project": values.get("P", "default"),
-        "command": ";".join(call.input.strip().splitlines()),
         "script": call.input,
         "environment": dict(call.environment),
         "cwd": call.cwd,
         "run_cwd": os.path.join(call.cwd, values["cwd"]) if "cwd" in values else None,
         "output": values.get("oo", values.get("o")),
-        "error": values.get("eo", values.get("e")),
-        "overwrites": ("oo" in values, "eo" in values),
-        "mails_report": "N" in values,
+        "overwrites": "oo" in values,
         "request": read_request(values, queue, config),
         "run_limit_min": read_run_limit_min(values.get("W"), queue),
         "condition": condition,
-        "condition_text": values.get("w", ""),
         "ends_as_orphan": "ti" in values,
         "rerunnable": "r" in values or (queue.rerunnable and "rn" not in values),
         "requeue_values": values.get("Q", queue.requeue_exit_values),
         "options": values,
     }
     job_id = batch.new_id()
-    jobs = [Job(id=job_id, index=index, **common) for index in name.indices or (0,)]
-    for job in jobs:
-        job.tell(_submitted(job, config))
-    return jobs
+    return [Job(id=job_id, index=index, **common) for index in name.indices or (0,)]
 
 
 def _queue(names, config):
@@ -80,23 +72,3 @@ def _condition(text, batch):
         if not batch.find(job_id):
             raise not_submitted(f"{job_id}: No matching job found")
     return terms
-
-
-def _submitted(job, config):
-    parts = [f"Submitted from host <{config.submission_host}>", f"CWD <{job.cwd}>"]
-    if job.output:
-        kind = " (overwrite)" if job.overwrites[0] else ""
-        parts.append(f"Output File{kind} <{job.output}>")
-    if job.error:
-        parts.append(f"Error File <{job.error}>")
-    if job.rerunnable:
-        parts.append("Re-runnable")
-    if job.condition_text:
-        parts.append(f"Dependency Condition <{job.condition_text}>")
-    if job.request.slots > 1:
-        parts.append(f"{job.request.slots} Task(s)")
-    if job.request.text:
-        parts.append(f"Requested Resources <{job.request.text}>")
-    if job.request.gpu_text:
-        parts.append(f"Requested GPU <{job.request.gpu_text}>")
-    return ", ".join(parts)

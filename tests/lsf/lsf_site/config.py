@@ -14,7 +14,7 @@ class Engine:
     knows_all_options: bool
     """Else options of bsub that it does not know are misread by their first letter."""
     bjobs_fields: tuple[str, ...]
-    """That `bjobs -o` knows; empty where -o itself is unknown."""
+    """That `bjobs -o` knows, of those that hpcdist asks for."""
     bjobs_options: tuple[str, ...]
     """Of those that not every engine has."""
     none_found_code: int
@@ -26,14 +26,11 @@ class Engine:
 
 
 _OLD_FIELDS = (
-    *("jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "from_host"),
-    *("exec_host", "nexec_host", "first_host", "submit_time", "start_time", "finish_time"),
-    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency"),
+    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time"),
+    "job_name",
 )
 _NEW_FIELDS = (
-    *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
-    *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
-    *("estimated_start_time", "pend_time", "max_mem"),
+    *("exit_code", "exit_reason", "estimated_start_time", "max_mem", "pend_reason", "pend_time"),
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",
@@ -120,8 +117,6 @@ class SiteConfig:
     -r; 135 s on a real site."""
     ssh: bool = False
     """Whether ssh leads to the hosts, in a fresh login and past LSF."""
-    output_direct: bool = False
-    """LSB_STDOUT_DIRECT: output appears as it is written, not when the job ends."""
 
     @property
     def traits(self):

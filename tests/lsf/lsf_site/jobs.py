@@ -3,6 +3,7 @@
 import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lsf_site.resources import Request
 
@@ -44,22 +45,17 @@ class Job:
     array_end: int = 0
     user: str = "user1"
     queue: str = "normal"
-    project: str = "default"
-    command: str = ""
     script: str = ""
     """Text of the file that runs."""
     environment: dict = field(default_factory=dict)
     cwd: str = "/"
     run_cwd: str | None = None
     output: str | None = None
-    error: str | None = None
-    overwrites: tuple = (False, False)
-    """The output, the error file."""
-    mails_report: bool = False
+    overwrites: bool = False
+    """Whether the output file is begun anew."""
     request: Request = field(default_factory=Request)
     run_limit_min: float | None = None
     condition: tuple | None = None
-    condition_text: str = ""
     ends_as_orphan: bool = False
     rerunnable: bool = False
     requeue_values: str = ""
@@ -89,10 +85,8 @@ class Job:
     """Signals still to come: (when, number)."""
     requeues: str = ""
     """Reason of a requeue that goes on."""
-    history: list = field(default_factory=list)
-    """Lines of bjobs -l: (when, text)."""
-    files: tuple = ()
-    """Where this attempt's outputs go until the end."""
+    spooled: Path | None = None
+    """Where this attempt's output goes until the end."""
 
     @property
     def key(self):
@@ -101,8 +95,7 @@ class Job:
 
     @property
     def name(self):
-        stem = self.stem or self.command
-        return f"{stem}[{self.index}]" if self.index else stem
+        return f"{self.stem}[{self.index}]" if self.index else self.stem
 
     @property
     def has_ended(self):
@@ -115,9 +108,6 @@ class Job:
     @property
     def first_host(self):
         return self.places[0].host if self.places else None
-
-    def tell(self, text):
-        self.history.append((time.time(), text))
 
 
 def requeue_codes(text):

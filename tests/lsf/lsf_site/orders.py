@@ -1,7 +1,5 @@
 """What a test tells the daemon to do, and to go wrong."""
 
-from dataclasses import asdict
-
 
 def obey(order, daemon):
     """An order is [name, *arguments]; returns what the test is to know, as `value` or `error`."""
@@ -17,22 +15,11 @@ def _view(job):
         "id": job.key,
         "name": job.name,
         "state": job.state,
-        "queue": job.queue,
         "hosts": [place.host for place in job.places],
-        "slots": [place.slots for place in job.places],
-        "gpus": [list(place.gpus) for place in job.places],
         "exit_code": job.exit_code if job.has_ended else None,
         "reason": job.term_reason,
-        "pending_reason": job.pending_reason if job.state == "PEND" else "",
         "attempts": job.attempts,
-        "pid": job.pid,
-        "rerunnable": job.rerunnable,
-        "project": job.project,
-        "condition": job.condition_text,
-        "run_limit_min": job.run_limit_min,
-        "request": asdict(job.request),
         "options": job.options,
-        "script": job.script,
     }
 
 

@@ -24,9 +24,6 @@ class Request:
     """-m; empty: any."""
     excluded_hosts: tuple = ()
     """select[hname!=...]."""
-    text: str = ""
-    """-R as it was given."""
-    gpu_text: str = ""
 
 
 def read_request(values, queue, config):
@@ -49,8 +46,6 @@ def read_request(values, queue, config):
         gpus=int(count) * ((per_host or slots) if per == "task" else 1),
         wanted_hosts=tuple(values.get("m", "").split()),
         excluded_hosts=tuple(_EXCLUDED.findall(text)),
-        text=text,
-        gpu_text=gpu_text,
     )
     if request.gpus > config.gpus:
         raise not_submitted("GPU requirement cannot be satisfied by any host")

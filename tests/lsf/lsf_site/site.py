@@ -13,14 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from forked_command import run_user_command
-from waiting import wait_for
+from machine import LIMIT_S, Machine
 
 from lsf_site.config import SiteConfig
 from lsf_site.daemon import COMMANDS, ORDER, SOCKET
 
-LIMIT_S = 90.0
 _POLL_S = 0.02
 _START_LIMIT_S = 60.0
 _SHOULD_END_S = 60.0
@@ -39,27 +36,13 @@ class SiteJob:
     """12 or 12[3]."""
     name: str
     state: str
-    queue: str
     hosts: list
-    slots: list
-    """By host, as in `hosts`."""
-    gpus: list
-    """Ids by host."""
     exit_code: int | None
     reason: str
     """Such as TERM_OWNER; of the last attempt where the job is pending again."""
-    pending_reason: str
     attempts: int
-    pid: int | None
-    """Of its script."""
-    rerunnable: bool
-    project: str
-    condition: str
-    run_limit_min: float | None
-    request: dict
     options: dict
     """As bsub understood them, by option."""
-    script: str
 
 
 def path_without_slurm(folder):
@@ -80,7 +63,7 @@ def path_without_slurm(folder):
     return os.pathsep.join(found)
 
 
-class Site:
+class Site(Machine):
     """Is there from `start` on, and gone, with all its processes and files, after `stop`."""
 
     def __init__(self, config=None, *, programs=None, **settings):
@@ -94,8 +77,7 @@ class Site:
         programs = programs or path_without_slurm(self.folder / "system")
         self._path = os.pathsep.join(map(str, (self.bin, own_programs, programs)))
         self._process = None
-        self.command_server = None
-        """What hpcdist is forked from, or None: it is started anew."""
+        super().__init__(command_server=None)
 
     def start(self):
         try:
@@ -170,23 +152,6 @@ class Site:
         kept = {name: os.environ[name] for name in names if name in os.environ}
         return kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
 
-    def run(self, *arguments, timeout=LIMIT_S, check=True, **options):
-        """A command, to its end; fails the test where the command fails, unless told otherwise."""
-        done = run_user_command(
-            self.command_server,
-            list(map(str, arguments)),
-            timeout=timeout,
-            **{"env": self.environment} | options,
-        )
-        if check and done.returncode:
-            pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done
-
-    def start_command(self, *arguments, **options):
-        """A command that goes on."""
-        defaults = {"env": self.environment, "stdin": subprocess.DEVNULL, "text": True}
-        return subprocess.Popen(list(map(str, arguments)), **defaults | options)
-
     def submit(self, script, *options, cwd="/tmp", check=True):
         """Of a script's text, with bsub; returns the job's id, or what was said where `check`
         is false."""
@@ -213,10 +178,6 @@ class Site:
     def calls(self):
         """How often each command has been called since `restore`."""
         return self._order("calls")
-
-    def wait_for(self, condition, limit_s=LIMIT_S):
-        """What it returns, once that is true; fails the test after the limit."""
-        return wait_for(condition, limit_s, told=self.describe)
 
     def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
         """The state of the job, once it is one of these; of an array, of all its elements."""
