@@ -156,7 +156,7 @@ class SubmittedRun:
 
     def logs(self, rank: int = 0) -> str:
         """Return what one rank printed, over all attempts, as a terminal shows it."""
-        from hpcdist.monitor.tail import whole_log
+        from hpcdist.monitor.logs import whole_log
 
         logs = [self._run.find_log(rank, attempt) for attempt in sorted({0, *self._run.attempts()})]
         return "".join(f"{line}\n" for path in filter(None, logs) for line in whole_log(path))

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from hpcdist.agent.usage import Sample, Windows, to_fields
 
 from hpcdist.agent.node import AgentFile
-from hpcdist.agent.usage import NodeBegin, Sample, Windows, to_fields
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter, NodeBegin
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SPEC_VERSION
 from hpcdist.runs.verdict import Verdict

@@ -49,7 +49,7 @@ def measure(site: Site, nodes: int, ranks: int) -> tuple[float, float, float]:
         send_signal(_pid_of(run, nodes * ranks - 1), signal.SIGKILL)
         _wait(run.verdict_file.exists, run)
         verdict = run.read_verdict()
-        if verdict is None or verdict.rank != nodes * ranks - 1:
+        if verdict is None or not verdict.first or verdict.first.rank != nodes * ranks - 1:
             raise BenchmarkError(f"the verdict is {verdict}")
         ended_s = run.verdict_file.stat().st_mtime - killed_s
         site.wait_until_empty()

@@ -17,13 +17,13 @@ import msgspec
 
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
-from hpcdist.agent.outcome import failure, left, lives
-from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
-from hpcdist.job.spec import FunctionJob, JobSpec
+from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
 from hpcdist.runs.run import Run
@@ -45,17 +45,13 @@ class Agent:
         place: JobPlace,
         requeuer: Scheduler | None = None,
         *,
-        is_inside: bool = False,
         notify: Sequence[str] = (),
     ) -> None:
-        """`is_inside` where the agent is in an image, and another process concludes for it, and
-        tells of the end."""
         self.verdict: Verdict | None = None
         self._run = run
         self._job = job
-        self._node = OwnNode(job=job, plan=plan, place=place, notify=() if is_inside else notify)
+        self._node = OwnNode(job=job, plan=plan, place=place, notify=notify)
         self._requeuer = requeuer
-        self._is_inside = is_inside
         self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
@@ -70,7 +66,8 @@ class Agent:
         try:
             if self._may_begin():
                 adopt_orphans()
-                os.environ.update(self._node.environment(os.environ))
+                if self._node.plan.container is None:  # else they are the image's
+                    os.environ.update(self._node.environment(os.environ))
                 self._member = Member(
                     self._run,
                     self._node,
@@ -78,9 +75,6 @@ class Agent:
                     begin_s=self._begin_s,
                     log=self._log,
                 )
-                if self._is_inside:
-                    heard = left.EndOfAgent(hears_signals=True)
-                    left.leave(self._run, self._node.place.node_rank, heard)
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
@@ -89,7 +83,8 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
             why = full_disk(error, [self._run.path]) or repr(error)
             sentence = f"the agent of {self._node.name} failed: {why}"
-            self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
+            self.verdict = self._own_verdict("agent_lost", sentence)
+            self._log(traceback.format_exc())
         finally:
             kill_descendants()
             if self._member is not None:
@@ -106,18 +101,15 @@ class Agent:
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
             self.verdict = failure.after_srun(self.verdict, self._said_by_srun(), self._hosts())
-        if self._is_inside:
-            self._leave_to_outside()
-        else:
-            self.verdict = lives.conclude(
-                self._run,
-                self._job,
-                self.verdict,
-                self._requeuer,
-                patience=lives.Patience(self.verdict, self._pause, self._requeuer),
-                has_a_say=self._attempts.has_a_say,
-                begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
-            )
+        self.verdict = lives.conclude(
+            self._run,
+            self._job,
+            self.verdict,
+            self._requeuer,
+            patience=lives.Patience(self.verdict, self._pause, self._requeuer),
+            has_a_say=self._attempts.has_a_say,
+            begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
+        )
 
     def _said_by_srun(self) -> list[str]:
         """Return the errors that srun told since this agent began."""
@@ -131,14 +123,6 @@ class Agent:
         """Return the hosts of the nodes whose agents have been there."""
         found = map(files.read_json, self._run.agent_files())
         return {one.get("node", -1): one.get("host", "") for one in found if isinstance(one, dict)}
-
-    def _leave_to_outside(self) -> None:
-        end = left.EndOfAgent(
-            verdict=self.verdict,
-            newest=self._attempts.newest,
-            has_begun=self._attempts.has_begun,
-        )
-        left.leave(self._run, self._node.place.node_rank, end)
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
@@ -161,7 +145,7 @@ class Agent:
         time.sleep(seconds)
         return False
 
-    def _own_verdict(self, kind: Kind, sentence: str, trace: str | None = None) -> Verdict:
+    def _own_verdict(self, kind: Kind, sentence: str) -> Verdict:
         return failure.without_rank(
             kind,
             sentence,
@@ -169,7 +153,6 @@ class Agent:
             attempt=self._attempts.number,
             node=self._node.place.node_rank,
             host=self._node.place.host,
-            traceback=trace,
         )
 
     def _log(self, line: str) -> None:
@@ -198,13 +181,8 @@ def run_agent(
         return _refuse(run, place, error.message)
     except (KeyError, SchedulerError, msgspec.ValidationError) as error:
         return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
-    is_inside = left.take_note()
-    if is_inside:
-        left.leave(run, place.node_rank, left.EndOfAgent())
-        if why := _why_not_loaded(job, spec.versions.get("python") or ""):
-            return _refuse(run, place, why)
     requeuer = load_requeuer(str(spec.scheduler))
-    if requeuer is not None and place.node_rank == 0 and not is_inside:
+    if requeuer is not None and place.node_rank == 0:
         note_own_job(run, requeuer.own_job_id())
     agent = Agent(
         run,
@@ -212,23 +190,11 @@ def run_agent(
         plan,
         place,
         requeuer,
-        is_inside=is_inside,
         notify=spec.cluster.profile.notify,
     )
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED
-
-
-def _why_not_loaded(job: JobSpec, version: str) -> str | None:
-    """Return why a function that was pickled by this version of Python cannot be loaded here."""
-    own, of_function = sys.version.split()[0].split(".")[:2], version.split(".")[:2]
-    if not isinstance(job, FunctionJob) or own == of_function:
-        return None
-    return (
-        f"the function was pickled by Python {'.'.join(of_function)}, whose byte code the image's "
-        f"{'.'.join(own)} cannot load: submit by the same version, or submit a script"
-    )
 
 
 def _refuse(run: Run, place: JobPlace, sentence: str) -> int:

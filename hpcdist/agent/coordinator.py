@@ -1,7 +1,7 @@
 """The coordinator: leads the agents of a run through its attempts, and decides the verdict.
 
-It lives in the agent of node 0 and is pure state: messages (agent/messages.py) and the passing of
-time go in, messages to the agents come out through `send`, the verdict through `finish`. Node 0's
+It is pure state: `decide` takes one event and the time, and returns what follows from it. The
+leader (agent/leader.py) carries that out; where it can fail, the outcome is another event. Node 0's
 own agent is a member like the others.
 """
 
@@ -10,23 +10,17 @@ from __future__ import annotations
 import enum
 import math
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import (
-    NodeFacts,
-    RankChecks,
-    agree,
-    store_listens_on,
-)
-from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
+from hpcdist.agent.agreement import NodeFacts, RankChecks, agree, store_listens_on
+from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import Agreement, DisagreementError, Meeting
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.agent.outcome.quiet import QuietRun
+from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
@@ -36,12 +30,6 @@ SETTLE_S = 0.2
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
-
-_RESUME_S = 5.0
-"""After a suspension, how long the others may take to hear that nobody is to blame for it."""
-
-_DUMP_S = 5.0
-"""Time that agents have to collect stacks from ranks that hang."""
 
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
@@ -57,7 +45,6 @@ class Stage(enum.Enum):
     STARTING = "starting"
     RUNNING = "running"
     SETTLING = "settling"
-    DUMPING = "dumping"
     ENDING = "ending"
     FINISHED = "finished"
 
@@ -65,35 +52,97 @@ class Stage(enum.Enum):
 _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 
-@dataclass
-class _Attempt:
-    """The agents' messages about one attempt, gathered."""
+class Now(NamedTuple):
+    """The time of an event."""
 
-    world_size: int
-    checks: RankChecks
-    ends: dict[int, RankEnd] = field(default_factory=dict)
-    """By rank."""
-    gone: set[int] = field(default_factory=set)
-    """Nodes on which nothing of it is left."""
-    hang_reports: dict[int, HangReport] = field(default_factory=dict)
-    """By rank."""
-    dumped: set[int] = field(default_factory=set)
-    """Nodes that have sent their reports."""
-    decided: Verdict | None = None
-    """Made before the last rank has ended."""
-
-    def failures(self) -> list[RankEnd]:
-        return [end for end in self.ends.values() if failure.is_failure(end)]
-
-    def is_explained(self) -> bool:
-        if failures := self.failures():
-            return not all(failure.is_victim(end) for end in failures)
-        return len(self.ends) == self.world_size
+    now: float
+    """By the monotonic clock."""
+    unix_now: float
 
 
-@dataclass
-class Coordinator:
-    """The state of a run, from which its next stage and its verdict are decided."""
+class Heard(NamedTuple):
+    """Event: a node's agent has sent a message."""
+
+    node: int
+    message: ToLeader
+
+
+class Lost(NamedTuple):
+    """Event: a node's agent is gone; one that has not joined may come again."""
+
+    node: int
+    reason: str
+
+
+class Unreachable(NamedTuple):
+    """Event: no agent will start on a node."""
+
+    node: int
+    host: str
+    sentence: str
+    is_host_lost: bool = False
+    """Another start may do without the host."""
+
+
+class LimitReached(NamedTuple):
+    """Event: the time limit that the agents keep has passed."""
+
+    limit_min: float
+
+
+class Claimed(NamedTuple):
+    """Event: the answer to ClaimAttempt."""
+
+    attempt: int | None
+    """None: the attempt before stays the last."""
+    why_not: str | None = None
+    """None: a newer attempt has begun elsewhere."""
+
+
+class Resumed(NamedTuple):
+    """Event: node 0 was suspended, and the others' ranks had to wait for its own."""
+
+
+class Concluded(NamedTuple):
+    """Event: an agent that could not take part has given the run its verdict."""
+
+
+class Tick(NamedTuple):
+    """Event: time has passed; due at `Coordinator.next_deadline`."""
+
+
+class Send(NamedTuple):
+    """Action: send a message to the agents of these nodes."""
+
+    nodes: list[int]
+    message: ToAgent
+
+
+class ClaimAttempt(NamedTuple):
+    """Action: take the next attempt number; Claimed is the answer."""
+
+    failed: Verdict | None = None
+    """On the attempt before, to be noted first."""
+
+
+class NoteHang(NamedTuple):
+    """Action: note that an attempt seems to hang, or that it does no more."""
+
+    hang: Hang
+
+
+class Finish(NamedTuple):
+    """Action: end the run with this verdict; None: it has one."""
+
+    verdict: Verdict | None
+
+
+Event = Heard | Lost | Unreachable | LimitReached | Claimed | Resumed | Concluded | Tick
+Action = Send | ClaimAttempt | NoteHang | Finish
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a run that its coordinator keeps."""
 
     num_nodes: int
     ranks_per_node: int
@@ -105,106 +154,233 @@ class Coordinator:
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
-    send: Callable[[int, ToAgent], None]
-    """(node, message); must not fail: a lost agent is told by `on_lost`."""
-    open_store: Callable[[str, str], None]
-    """Ask for a fresh store that the ranks find at the first address, and that listens on the
-    second, or on all of node 0's where that is empty; `on_store` is the answer."""
-    claim_attempt: Callable[[], int]
-    is_overtaken: Callable[[], bool]
-    """Return True where a newer attempt has begun elsewhere."""
-    note_restart: Callable[[Verdict], str | None]
-    """Take why an attempt failed, before the next one starts; return why that cannot be noted: then
-    none starts."""
-    finish: Callable[[Verdict], None]
-    now: Callable[[], float]
-    """Return monotonic seconds."""
-    unix_now: Callable[[], float]
+    hang_timeout_s: float = math.inf
+    """Time without a sign of work after which the run is ended; inf: never."""
+    port_range: tuple[int, int] | None = None
+    """Ports for the ranks' store."""
     saves: bool = False
     """Ranks that stop have saved a checkpoint; of a script that is not known."""
 
-    stage: Stage = Stage.JOINING
-    attempt: int = 0
-    restarts: int = 0
-    deadline: float | None = None
-    """When a stage ends of itself; None: only messages matter."""
-    _told: _Attempt = field(init=False)
-    _facts: dict[int, NodeFacts] = field(default_factory=dict)
-    _agreement: Agreement | None = None
-    _lost: set[int] = field(default_factory=set)
-    _cancelled: Verdict | None = None
-    """Came when the ranks were being ended for another reason."""
-    _notice: failure.Notice | None = None
-    _resumed_s: float = -math.inf
-    note_hang: Callable[[Hang], None] = lambda _: None
-    """Take what is said of an attempt that seems to hang, or that it does no more."""
-    _end: messages.End | None = None
-    """The last order to end ranks."""
-    _quiet: QuietRun = field(init=False)
-    _reached: dict[int, int] = field(default_factory=dict)
+    @property
+    def world_size(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+
+@dataclass
+class Attempt:
+    """One attempt, as its agents tell of it."""
+
+    terms: Terms
+    number: int
+    restarts: int
+    """Attempts before that failed."""
+    hang_watch: HangWatch
+    checks: RankChecks
+    ends: dict[int, RankEnd] = field(default_factory=dict)
+    """By rank."""
+    gone: set[int] = field(default_factory=set)
+    """Nodes on which nothing of it is left."""
+    reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
+    decided: Verdict | None = None
+    """Made before the last rank has ended."""
+    end: messages.End | None = None
+    """The order to end its ranks."""
 
-    def __post_init__(self) -> None:
-        """Start to wait for the agents."""
-        self.deadline = self.now() + self.join_timeout_s
-        self._forget_attempt()
+    def failures(self) -> list[RankEnd]:
+        return [end for end in self.ends.values() if failure.is_failure(end)]
 
-    def members(self) -> set[int]:
+    def is_explained(self) -> bool:
+        if failures := self.failures():
+            return not all(failure.is_victim(end) for end in failures)
+        return len(self.ends) == self.terms.world_size
+
+    def may_restart(self, verdict: Verdict) -> bool:
+        return (
+            verdict.state == "failed"
+            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and self.restarts < self.terms.max_restarts
+        )
+
+    def order_end(self, notice: failure.Notice | None) -> messages.End:
+        """Return the order to end its ranks, and keep it."""
+        number, grace_s = signal.SIGTERM, self.terms.grace_s
+        is_cancelled = self.decided is not None and self.decided.kind == "cancelled"
+        if is_cancelled or (notice and (notice.is_over or notice.signal == "SIGTERM")):
+            grace_s = min(grace_s, self.terms.most_grace_s)
+        if self.decided is not None and is_cancelled:
+            name = self.decided.signal
+            number = next((one for one in CANCEL_SIGNALS if one.name == name), number)
+        self.end = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
+        return self.end
+
+    def numbered(self, verdict: Verdict, time_s: float) -> Verdict:
+        return failure.numbered(verdict, attempt=self.number, restarts=self.restarts, time_s=time_s)
+
+    def verdict(self, notice: failure.Notice | None, time_s: float) -> Verdict:
+        """Return the verdict on it, once all is gone."""
+        ends = [end for _, end in sorted(self.ends.items())]
+        verdict = self.decided or failure.decide(
+            ends, notice=notice, saves=self.terms.saves, restarts=self.restarts
+        )
+        return self.with_killed(self.numbered(verdict, time_s))
+
+    def with_killed(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that names the ranks that had time to end, and did not."""
+        killed = sorted(end.rank for end in self.ends.values() if end.outlasted)
+        if not killed or self.end is None:
+            return verdict
+        sentence = (
+            f"{listed(killed)} had not ended {self.end.grace_s:g} s after "
+            f"{signal.Signals(self.end.signal).name}, and had to be killed"
+        )
+        return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
+
+
+@dataclass
+class Members:
+    """The agents of a run, and what they agree on."""
+
+    terms: Terms
+    facts: dict[int, NodeFacts] = field(default_factory=dict)
+    """Of the nodes whose agents have joined."""
+    lost: set[int] = field(default_factory=set)
+    agreement: Agreement | None = None
+
+    def nodes(self) -> set[int]:
         """Return the nodes whose agents have joined, and are not lost."""
-        return set(self._facts) - self._lost
+        return set(self.facts) - self.lost
 
-    def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
+    def missing(self) -> list[int]:
+        return [node for node in range(self.terms.num_nodes) if node not in self.facts]
+
+    def name(self, node: int) -> str:
+        host = self.facts[node].host if node in self.facts else "unknown host"
+        return f"node {node} (host {host})"
+
+    def order_store(self) -> messages.OpenStore:
+        """Return the order for a store that all nodes reach."""
+        assert self.agreement is not None
+        return messages.OpenStore(
+            bind_to=store_listens_on(self.facts, self.agreement.master_addr),
+            address=self.agreement.master_addr,
+            port_range=self.terms.port_range,
+        )
+
+    def order_start(self, attempt: Attempt, port: int) -> messages.Start:
+        """Return the order to start the ranks of an attempt, whose store listens."""
+        assert self.agreement is not None
+        meeting = Meeting(
+            **msgspec.structs.asdict(self.agreement),
+            attempt=attempt.number,
+            restart_count=attempt.restarts,
+            master_port=port,
+        )
+        return messages.Start(meeting=meeting)
+
+
+class Coordinator:
+    """The state of a run, from which its next stage and its verdict are decided."""
+
+    def __init__(self, terms: Terms, now: Now) -> None:
+        """Start to wait for the agents."""
+        self.terms = terms
+        self.stage = Stage.JOINING
+        self.deadline: float | None = now.now + terms.join_timeout_s
+        """When a stage ends of itself; None: only messages matter."""
+        self._now = now
+        self._actions: list[Action] = []
+        self.members = Members(terms)
+        self._notice: failure.Notice | None = None
+        self._cancelled: Verdict | None = None
+        """Came when the ranks were being ended for another reason."""
+        self._failed: Verdict | None = None
+        """On the attempt after which another is being claimed."""
+        self.attempt = self._new_attempt(0, restarts=0)
+
+    def next_deadline(self) -> float:
+        """Return the time, by the monotonic clock, at which Tick is due."""
+        own = math.inf if self.deadline is None else self.deadline
+        return min(own, self.attempt.hang_watch.deadline) if self.stage is Stage.RUNNING else own
+
+    def decide(self, event: Event, now: Now) -> list[Action]:  # noqa: C901 - a table
+        """Return what is to be done because of an event, in this order."""
+        self._now, self._actions = now, []
+        match event:
+            case Heard():
+                self._on_message(event.node, event.message)
+            case Lost():
+                self._on_lost(event.node, event.reason)
+            case Unreachable(node, host, sentence, is_host_lost):
+                if self.stage is Stage.JOINING and node not in self.members.facts:
+                    sentence = f"node {node} (host {host}): {sentence}"
+                    self._fail("launch", sentence, node, host, elsewhere=is_host_lost)
+            case LimitReached() if self.stage not in _AFTER_RUNNING:
+                sentence = f"the time limit of {event.limit_min:g} minutes was reached"
+                if self._notice is not None:
+                    sentence += "; the ranks had been asked to stop, and did not"
+                self._fail("time_limit", sentence, 0)
+            case Claimed() if self.stage is Stage.STARTING:
+                self._on_claimed(event.attempt, event.why_not)
+            case Resumed():
+                self.attempt.hang_watch.forgive(now.now)
+                self._broadcast(messages.Forgive())
+            case Concluded():
+                self._finish(None)
+            case Tick():
+                self._on_time()
+        return self._actions
+
+    def _on_message(self, node: int, message: ToLeader) -> None:  # noqa: C901 - a table
         match message:
             case messages.Join():
                 self._on_join(node, message.facts)
+            case messages.StoreOpened():
+                if self.stage is Stage.STARTING and message.port is None:
+                    self._fail("launch", f"no store: {message.error}", 0)
+                elif self.stage is Stage.STARTING and message.port is not None:
+                    self.stage = Stage.RUNNING
+                    self._broadcast(self.members.order_start(self.attempt, message.port))
             case messages.Failed():
-                if self._told.decided is None:
+                if self.attempt.decided is None:
                     is_early = self.stage in {Stage.JOINING, Stage.STARTING}
-                    sentence = f"node {node} (host {self._host(node)}): {message.sentence}"
+                    sentence = f"{self.members.name(node)}: {message.sentence}"
                     self._fail("launch" if is_early else "agent_lost", sentence, node)
-            case messages.LimitReached():
-                if self.stage not in _AFTER_RUNNING:
-                    sentence = f"the time limit of {message.limit_min:g} minutes was reached"
-                    if self._notice is not None:
-                        sentence += "; the ranks had been asked to stop, and did not"
-                    self._fail("time_limit", sentence, node)
             case messages.Warned():
                 self._on_warned(message.signal)
             case messages.Cancelled():
-                verdict = self._numbered(failure.cancelled(message.signal))
+                verdict = self.attempt.numbered(
+                    failure.cancelled(message.signal), self._now.unix_now
+                )
                 if self.stage in _AFTER_RUNNING:
                     self._cancelled = verdict
                 else:
                     self._decide(verdict)
-            case _ if message.attempt == self.attempt:  # not of one that is over
+            case messages.Report():
+                pass  # for who has asked
+            case _ if message.attempt == self.attempt.number:  # not of one that is over
                 self._on_news(node, message)
 
-    def on_store(self, port: int | None, error: str | None) -> None:
-        """Start the ranks at the store of the attempt, which listens; or end the run for the
-        error."""
-        if self.stage is not Stage.STARTING:
+    def _on_join(self, node: int, facts: NodeFacts) -> None:
+        if self.stage is not Stage.JOINING:  # the run was over before all were there
+            self._actions.append(Send([node], messages.Close()))
             return
-        assert self._agreement is not None
-        if port is None:
-            self._fail("launch", f"no store: {error}", 0)
+        self.members.facts[node] = facts
+        if len(self.members.facts) < self.terms.num_nodes:
             return
-        meeting = Meeting(
-            **msgspec.structs.asdict(self._agreement),
-            attempt=self.attempt,
-            restart_count=self.restarts,
-            master_port=port,
-        )
-        self.stage = Stage.RUNNING
-        self.deadline = None
-        self._broadcast(messages.Start(meeting=meeting))
+        try:
+            self.members.agreement = agree(self.members.facts, self.terms.backend)
+        except DisagreementError as error:
+            self._fail("launch", str(error), node)
+        else:
+            self._claim(failed=None)
 
-    def on_lost(self, node: int, reason: str) -> None:
-        """Note that a node's agent is gone; one that has not joined may come again."""
-        if self.stage is Stage.FINISHED or node in self._lost or node not in self._facts:
+    def _on_lost(self, node: int, reason: str) -> None:
+        if self.stage is Stage.FINISHED or node not in self.members.nodes():
             return
-        self._lost.add(node)
-        if self._told.decided is None and not self._told.is_explained():
-            sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
+        self.members.lost.add(node)
+        if self.attempt.decided is None and not self.attempt.is_explained():
+            sentence = f"the agent of {self.members.name(node)} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.
                 self._decide(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
@@ -212,280 +388,208 @@ class Coordinator:
                 self._fail("agent_lost", sentence, node)
         self._check_gone()
 
-    def on_unreachable(
-        self, node: int, host: str, sentence: str, *, is_host_lost: bool = False
-    ) -> None:
-        """End the run for a node on which no agent will start; another start may do without the
-        host where that is lost. Of an agent that was there, its connection tells."""
-        if self.stage is Stage.JOINING and node not in self._facts:
-            sentence = f"node {node} (host {host}): {sentence}"
-            verdict = failure.without_rank("launch", sentence, node=node, host=host)
-            self._decide(msgspec.structs.replace(verdict, try_elsewhere=is_host_lost))
-
-    def on_concluded(self) -> None:
-        """Let all go: somebody who could not take part has given the run its verdict."""
-        self.stage = Stage.FINISHED
-        self.deadline = None
-        self._broadcast(messages.Close())
-
-    def on_standstill(self) -> None:
-        """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
-        self._resumed_s = self.now()
-        self._broadcast(messages.Forgive())
-
-    def next_deadline(self) -> float:
-        """Return the time, by the monotonic clock, at which `on_time` must be called next."""
-        own = math.inf if self.deadline is None else self.deadline
-        return min(own, self._quiet.deadline) if self.stage is Stage.RUNNING else own
-
-    def on_time(self) -> None:
+    def _on_time(self) -> None:
         if self.stage is Stage.RUNNING:
-            self._quiet.on_time()
-        if self.deadline is None or self.now() < self.deadline:
+            watch = self.attempt.hang_watch
+            self._act(watch.on_time(self.attempt.ends, now=self._now.now))
+        if self.deadline is None or self._now.now < self.deadline:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing = [node for node in range(self.num_nodes) if node not in self._facts]
+            missing = self.members.missing()
             who = f"the agents of {listed(missing, 'node')}"
-            sentence = f"{who} did not join within {self.join_timeout_s:g} s"
+            sentence = f"{who} did not join within {self.terms.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
-            self._end_ranks()
-        elif self.stage is Stage.DUMPING:
-            self._decide_hang()
+            self._decide(None)
         elif self.stage is Stage.ENDING:
-            for node in self.members() - self._told.gone:
-                self.on_lost(node, "it did not end its ranks in time")
+            for node in self.members.nodes() - self.attempt.gone:
+                self._on_lost(node, "it did not end its ranks in time")
 
-    # Messages.
-
-    def _on_join(self, node: int, facts: NodeFacts) -> None:
-        if self.stage is not Stage.JOINING:  # the run was over before all were there
-            self.send(node, messages.Close())
-            return
-        self._facts[node] = facts
-        if len(self._facts) < self.num_nodes:
-            return
-        try:
-            self._agreement = agree(self._facts, self.backend)
-        except DisagreementError as error:
-            self._fail("launch", str(error), node)
-        else:
-            self._start_attempt()
-
-    def _on_news(self, node: int, message: messages.OfAttempt) -> None:  # noqa: C901 - a table
+    def _on_news(self, node: int, message: messages.OfAttempt) -> None:
         """Take a message about the attempt that there is; what comes too late says nothing."""
-        told = self._told
+        attempt = self.attempt
         match message:
             case messages.Checked() if self.stage is Stage.RUNNING:
-                if (sentence := told.checks.add(message.check)) is not None:
+                if (sentence := attempt.checks.add(message.check)) is not None:
                     self._fail("launch", sentence, node)
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
             case messages.Gone() if self.stage is Stage.ENDING:
-                told.gone.add(node)
+                attempt.gone.add(node)
                 self._check_gone()
-            case messages.Silent() if self.stage is Stage.RUNNING:
-                if self.now() - self._resumed_s < _RESUME_S:
-                    return  # said before, or before the word of it had come
-                self.stage = Stage.DUMPING
-                self.deadline = self.now() + _DUMP_S
-                self._broadcast(messages.Dump(attempt=self.attempt))
-            case messages.Quiet() | messages.Stacks() if self.stage is Stage.RUNNING:
-                self._quiet.on_message(node, message, self.members(), told.ends)
-            case messages.Stacks() if self.stage is Stage.DUMPING:
-                told.hang_reports |= {report.end.rank: report for report in message.reports}
-                told.dumped.add(node)
-                if told.dumped >= self.members():
-                    self._decide_hang()
+            case messages.Quiet() if self.stage is Stage.RUNNING:
+                quiet_s, watch = message.quiet_s, attempt.hang_watch
+                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **self._now._asdict()))
+            case messages.Stacks() if self.stage is Stage.RUNNING:
+                reports, watch = message.reports, attempt.hang_watch
+                self._act(watch.on_reports(node, reports, attempt.ends, **self._now._asdict()))
             case messages.Reached():
-                self._reached[node] = message.boundary
-                if self._reached.keys() >= self.members():
-                    self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
+                attempt.reached[node] = message.boundary
+                if attempt.reached.keys() >= self.members.nodes():
+                    last = max(attempt.reached.values())
+                    self._broadcast(messages.StopAt(boundary=last + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
-        self._told.ends[end.rank] = end
+        self.attempt.ends[end.rank] = end
         if self.stage is Stage.ENDING and self.deadline is not None:
             # Its agent closes one rank's files after the other, on whatever file system.
-            self.deadline = max(self.deadline, self.now() + _GONE_S)
+            self.deadline = max(self.deadline, self._now.now + _GONE_S)
         if self.stage is not Stage.RUNNING:
             return
-        if self._is_awaited(end):
-            self.deadline = self.deadline or self.now() + STOP_TOGETHER_S
+        if _is_awaited(end, self._notice):
+            self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
             self.stage = Stage.SETTLING
-            self.deadline = self.now() + SETTLE_S
-        if len(self._told.ends) == self._told.world_size:
-            self._end_ranks()
+            self.deadline = self._now.now + SETTLE_S
+        if len(self.attempt.ends) == self.terms.world_size:
+            self._decide(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
         """Stop the ranks at the next step, and start none any more: the job will be ended soon."""
         if self._notice is not None:
-            self._heed_again(self._notice, signal_name)
+            before, self._notice = self._notice, _heed_again(self._notice, signal_name)
+            if self._notice.is_over and not before.is_over:
+                self._decide(None)
             return
         self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
             sentence = f"stopped {self._notice.before_what}"
             self._decide(failure.stopped(self._notice, sentence))
-        elif self.stage is Stage.RUNNING:
-            self._broadcast(messages.Pause())
-        elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._told.failures())):
+        failures = self.attempt.failures()
+        if self.stage is Stage.SETTLING and all(_is_awaited(e, self._notice) for e in failures):
             # Their agent's notice came sooner than this one.
             self.stage = Stage.RUNNING
-            self.deadline = self.now() + STOP_TOGETHER_S
-            self._broadcast(messages.Pause())
+            self.deadline = self._now.now + STOP_TOGETHER_S
+        if self.stage is Stage.RUNNING:
+            self._broadcast(messages.Pause(signal=self._notice.signal))
 
-    def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
-        """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
-        must do for the verdict: the ranks are ended at once.
-
-        The scheduler's word counts more than our clock; and SIGINT, with which LSF begins a kill,
-        more than the time limit: who kills a job that is about to be requeued wants it gone.
-        """
-        if notice.is_over or signal_name is None:
-            return
-        if notice.signal is None or signal_name == "SIGINT":
-            self._notice = msgspec.structs.replace(notice, signal=signal_name)
-        elif signal_name == "SIGTERM" and notice.signal != "SIGTERM":
-            self._notice = msgspec.structs.replace(notice, is_over=True)
-            self._end_ranks()
-
-    # Stages.
-
-    def _forget_attempt(self) -> None:
-        world_size = self.num_nodes * self.ranks_per_node
-        self._told = _Attempt(world_size, RankChecks(world_size))
-        self._quiet = QuietRun(
-            attempt=self.attempt,
-            world_size=world_size,
-            now=self.now,
-            unix_now=self.unix_now,
-            ask=lambda: self._broadcast(messages.Dump(attempt=self.attempt)),
-            note=self.note_hang,
+    def _new_attempt(self, number: int, restarts: int) -> Attempt:
+        hang_watch = HangWatch(
+            attempt=number,
+            num_nodes=self.terms.num_nodes,
+            ranks_per_node=self.terms.ranks_per_node,
+            timeout_s=self.terms.hang_timeout_s,
         )
+        checks = RankChecks(self.terms.world_size)
+        return Attempt(self.terms, number, restarts, hang_watch, checks)
 
-    def _start_attempt(self) -> None:
-        assert self._agreement is not None
+    def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
+        """Do what follows from the time for which no rank has worked."""
+        for each in found:
+            match each:
+                case messages.Dump():
+                    self._broadcast(each)
+                case Hang():
+                    self._actions.append(NoteHang(each))
+                case Verdict():
+                    self._decide(each)
+
+    def _claim(self, failed: Verdict | None) -> None:
         self.stage = Stage.STARTING
         self.deadline = None
-        self.attempt = self.claim_attempt()
-        self._forget_attempt()
-        self._broadcast(messages.Begin(attempt=self.attempt))
-        address = self._agreement.master_addr
-        self.open_store(address, store_listens_on(self._facts, address))
+        self._failed = failed
+        self._actions.append(ClaimAttempt(failed))
 
-    def _end_ranks(self) -> None:
+    def _on_claimed(self, number: int | None, why_not: str | None) -> None:
+        """Begin the attempt with its store; or end the run where no other may begin."""
+        failed = self._failed
+        if number is not None:
+            self.attempt = self._new_attempt(number, self.attempt.restarts + (failed is not None))
+            self._broadcast(messages.Begin(attempt=number))
+            self._actions.append(Send([0], self.members.order_store()))
+        elif failed is not None:
+            if why_not is not None:
+                sentence = f"{failed.message}; it is not started again: {why_not}"
+                failed = msgspec.structs.replace(failed, message=sentence)
+            self._finish(failed)
+
+    def _fail(
+        self,
+        kind: Kind,
+        sentence: str,
+        node: int,
+        host: str | None = None,
+        *,
+        elsewhere: bool = False,
+    ) -> None:
+        if node in self.members.facts:
+            host = self.members.facts[node].host
+        verdict = failure.without_rank(kind, sentence, node=node, host=host)
+        self._decide(msgspec.structs.replace(verdict, try_elsewhere=elsewhere))
+
+    def _decide(self, verdict: Verdict | None) -> None:
+        """End the ranks for this verdict, or for that on their own ends."""
+        if verdict is not None:
+            self.attempt.decided = self.attempt.numbered(verdict, self._now.unix_now)
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
-        number, grace_s = signal.SIGTERM, self.grace_s
-        decided, notice = self._told.decided, self._notice
-        is_cancelled = decided is not None and decided.kind == "cancelled"
-        if is_cancelled or (notice and (notice.is_over or notice.signal == "SIGTERM")):
-            grace_s = min(grace_s, self.most_grace_s)
-        if decided is not None and is_cancelled:
-            number = next((one for one in CANCEL_SIGNALS if one.name == decided.signal), number)
-        self._end = messages.End(attempt=self.attempt, signal=number, grace_s=grace_s)
-        self.deadline = self.now() + grace_s + _GONE_S
-        self._broadcast(self._end)
+        order = self.attempt.order_end(self._notice)
+        self.deadline = self._now.now + order.grace_s + _GONE_S
+        self._broadcast(order)
         self._check_gone()
 
-    def _decide(self, verdict: Verdict) -> None:
-        self._told.decided = self._numbered(verdict)
-        self._end_ranks()
-
-    def _fail(self, kind: Kind, sentence: str, node: int) -> None:
-        host = self._facts[node].host if node in self._facts else None
-        self._decide(failure.without_rank(kind, sentence, node=node, host=host))
-
-    def _decide_hang(self) -> None:
-        told = self._told
-        reports = [r for r in told.hang_reports.values() if r.end.rank not in told.ends]
-        if told.is_explained():
-            self._end_ranks()
-        elif reports:
-            self._decide(hang_verdict(reports, told.world_size, told.ends))
-        else:
-            mute = sorted(self.members() - told.dumped or self.members())
-            nodes = listed(mute, "node")
-            sentence = f"the run hangs, and the agents of {nodes} did not say where"
-            self._fail("hang", sentence, mute[0])
-
     def _check_gone(self) -> None:
-        """With the last agent's Gone, start the next attempt or end the run."""
-        if self.stage is not Stage.ENDING or not self.members() <= self._told.gone:
+        """With the last agent's Gone, claim the next attempt or end the run."""
+        attempt, notice = self.attempt, self._notice
+        if self.stage is not Stage.ENDING or not self.members.nodes() <= attempt.gone:
             return
-        verdict = self._told.decided or self._numbered(
-            failure.decide(
-                [end for _, end in sorted(self._told.ends.items())],
-                notice=self._notice,
-                saves=self.saves,
-                restarts=self.restarts,
-            )
-        )
-        verdict = self._with_killed(verdict)
-        if self._cancelled is not None and (
-            self._may_restart(verdict)
-            or verdict.exit_code_of_run == EXIT_STOPPED
-            or verdict.signal in {number.name for number in CANCEL_SIGNALS}
-            or verdict.exit_code in {128 + number for number in CANCEL_SIGNALS}
-        ):
-            # The user wants no other attempt, be it of a run that has just stopped to go on later,
-            # or the signal that ended a rank was for all; a shell makes an exit code of it.
-            verdict = self._with_killed(self._cancelled)
-        elif self._may_restart(verdict):
-            if self._notice is not None:
-                sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
-                verdict = self._numbered(failure.stopped(self._notice, sentence))
-            elif (reason := self.note_restart(verdict)) is None:
-                self.restarts += 1
-                self._start_attempt()
-                return
-            else:
-                sentence = f"{verdict.message}; it is not started again: {reason}"
-                verdict = msgspec.structs.replace(verdict, message=sentence)
+        verdict = attempt.verdict(notice, self._now.unix_now)
+        may_restart = not self.members.lost and attempt.may_restart(verdict)
+        if self._cancelled is not None and (may_restart or _may_be_of_cancel(verdict)):
+            self._finish(attempt.with_killed(self._cancelled))
+        elif may_restart and notice is not None:
+            sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"
+            self._finish(attempt.numbered(failure.stopped(notice, sentence), self._now.unix_now))
+        elif may_restart:
+            self._claim(failed=verdict)
+        else:
+            self._finish(verdict)
+
+    def _finish(self, verdict: Verdict | None) -> None:
         self.stage = Stage.FINISHED
         self.deadline = None
+        self._actions.append(Finish(verdict))
         self._broadcast(messages.Close())
-        self.finish(verdict)
-
-    def _with_killed(self, verdict: Verdict) -> Verdict:
-        """Return a verdict that names the ranks that had time to end, and did not."""
-        assert self._end is not None
-        killed = sorted(end.rank for end in self._told.ends.values() if end.outlasted)
-        if not killed:
-            return verdict
-        sentence = (
-            f"{listed(killed)} had not ended {self._end.grace_s:g} s after "
-            f"{signal.Signals(self._end.signal).name}, and had to be killed"
-        )
-        return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
-
-    def _numbered(self, verdict: Verdict) -> Verdict:
-        return failure.numbered(
-            verdict, attempt=self.attempt, restarts=self.restarts, time_s=self.unix_now()
-        )
-
-    def _is_awaited(self, end: RankEnd) -> bool:
-        """Return True where, after a notice, the rank stopped, or lost one that did: the others
-        need not be ended."""
-        return self._notice is not None and (
-            failure.is_stop(end, self._notice)
-            or (failure.is_failure(end) and failure.is_victim(end))
-        )
-
-    def _may_restart(self, verdict: Verdict) -> bool:
-        return (
-            verdict.state == "failed"
-            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and not self._lost
-            and self.restarts < self.max_restarts
-            and not self.is_overtaken()  # a newer claim would take the run from its leader
-        )
-
-    def _host(self, node: int) -> str:
-        return self._facts[node].host if node in self._facts else "unknown host"
 
     def _broadcast(self, message: ToAgent) -> None:
-        for node in sorted(self.members()):
-            self.send(node, message)
+        if members := sorted(self.members.nodes()):
+            self._actions.append(Send(members, message))
+
+
+def _is_awaited(end: RankEnd, notice: failure.Notice | None) -> bool:
+    """Return True where, after a notice, the rank stopped, or lost one that did: the others need
+    not be ended."""
+    return notice is not None and (
+        failure.is_stop(end, notice) or (failure.is_failure(end) and failure.is_victim(end))
+    )
+
+
+def _may_be_of_cancel(verdict: Verdict) -> bool:
+    """Return True where a run that the user cancels has just stopped to go on later, or the signal
+    that ended a rank may have been for all; a shell makes an exit code of it."""
+    first = verdict.first
+    return verdict.exit_code_of_run == EXIT_STOPPED or (
+        first is not None
+        and (
+            first.signal in {number.name for number in CANCEL_SIGNALS}
+            or first.exit_code in {128 + number for number in CANCEL_SIGNALS}
+        )
+    )
+
+
+def _heed_again(notice: failure.Notice, signal_name: str | None) -> failure.Notice:
+    """Return the notice that holds after another one.
+
+    SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which must do
+    for the verdict: the notice is over, and the ranks are ended at once. The scheduler's word
+    counts more than our clock; and SIGINT, with which LSF begins a kill, more than the time limit:
+    who kills a job that is about to be requeued wants it gone.
+    """
+    if notice.is_over or signal_name is None:
+        return notice
+    if notice.signal is None or signal_name == "SIGINT":
+        return msgspec.structs.replace(notice, signal=signal_name)
+    is_over = signal_name == "SIGTERM" != notice.signal
+    return msgspec.structs.replace(notice, is_over=is_over)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import sys
-import threading
 import time
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from hpcdist.agent.forkserver import open_store
+from hpcdist.agent.forkserver import fork_store
 from hpcdist.agent.node import (
     AgentFile,
     CannotLaunchError,
@@ -23,7 +21,7 @@ from hpcdist.agent.node import (
 )
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
-from hpcdist.agent.rank_process import make_context, run_workload
+from hpcdist.agent.rank_process import make_context, run_workload, take_place
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.schedulers import LOCAL
@@ -31,16 +29,12 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.hydra_folders import keep_folders_apart
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.verdict import ErrorReport, Verdict
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
-
-_stores: list[object] = []
-"""Serve while they live."""
 
 
 class DebugRank(NamedTuple):
@@ -78,11 +72,9 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
     order = _order(run, node, listener.getsockname()[1])
     os.environ.update(node.environment(os.environ))
-    os.environ.update(order.environment)
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
-    keep_folders_apart()
-    serve_store(listener)
+    # The store that torch opens by itself listens on all addresses, and asks nobody for a password.
+    fork_store(listener, _ADDRESS)
+    take_place(order)
     return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
 
 
@@ -91,8 +83,7 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     order, board = rank.order, ProgressBoard(1)
     try:
         context = make_context(order, run, job, board.slot(0), has_agent=False)
-        unwritten: list[ErrorReport] = []
-        code = run_workload(context, run.error_file(0, order.attempt), tell=unwritten.append)
+        code = run_workload(context, run.error_file(0, order.attempt))
         end = rank_end(
             run,
             job,
@@ -100,26 +91,15 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
             board.read(0),
             status=code << 8,  # as waitpid would give it
             time_s=time.time(),
-            unwritten=unwritten[0] if unwritten else None,
+            unwritten=board.pipe(0).unwritten(),
         )
-        is_interrupted = end.exception == KeyboardInterrupt.__name__
+        is_interrupted = end.report.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload
         is_interrupted = True
     verdict = failure.cancelled("SIGINT") if is_interrupted else failure.decide([end])
     verdict = failure.numbered(verdict, attempt=order.attempt, time_s=time.time())
     run.write_verdict(verdict)
     return verdict
-
-
-def serve_store(listener: socket.socket) -> None:
-    """Serve the rank's store from a thread, once the rank asks for it: the store that torch opens
-    by itself listens on all addresses, and asks nobody for a password."""
-
-    def serve() -> None:
-        select.select([listener], [], [])
-        _stores.append(open_store(listener, _ADDRESS))
-
-    threading.Thread(target=serve, name="hpcdist-store", daemon=True).start()
 
 
 def _order(run: Run, node: OwnNode, port: int) -> RankOrder:

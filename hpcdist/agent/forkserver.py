@@ -9,9 +9,9 @@ What cannot be imported here is left to the ranks: a script may well do without 
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
-import math
 import os
 import select
 import signal
@@ -21,12 +21,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from datetime import timedelta
+from typing import NoReturn
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import (
     FROM_FORKSERVER,
-    FROM_RANK,
     TO_FORKSERVER,
     Channel,
     ChannelClosedError,
@@ -35,7 +35,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import STACKS_SIGNAL, become_rank
+from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -51,9 +51,6 @@ from hpcdist.machine.process import (
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.exit import WARNING_SIGNALS
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
-
 _LEAVING_GRACE_S = 3.0
 """Time that a rank which is leaving by itself has to end in order, where others are being ended:
 shorter than what the coordinator allows."""
@@ -62,9 +59,8 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_AGENT_IS_GONE = signal.SIGUSR1
-_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, _AGENT_IS_GONE)
-_IDLE_S = 3600.0
+_MOVES_CHANNEL = signal.SIGIO
+_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
 _BUSY_S = 0.01
 
 
@@ -73,12 +69,22 @@ def start_forkserver(
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
-    agent_pid = os.getpid()
     pid = os.fork()
-    if pid:
-        server_end.close()
-        return pid, Channel(agent_end, FROM_FORKSERVER)
-    agent_end.close()
+    if pid == 0:
+        agent_end.close()
+        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER), preload)
+    server_end.close()
+    return pid, Channel(agent_end, FROM_FORKSERVER)
+
+
+def run_forkserver(
+    job: JobSpec,
+    board: ProgressBoard,
+    stacks: Stacks,
+    channel: Channel[ToForkserver],
+    preload: Callable[[], list[str]],
+) -> NoReturn:
+    """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
     try:
         adopt_orphans()
@@ -86,8 +92,8 @@ def start_forkserver(
         # end the ranks before it does.
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
-        _outlive_agent_briefly(agent_pid)
-        Forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER)).serve(preload)
+        _outlive_agent_briefly(channel)
+        Forkserver(job, board, stacks, channel).serve(preload)
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -118,12 +124,6 @@ class Forkserver:
         self._handling: set[int] = set()  # those of them that have a handler for the signal
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
-        # Pids of ranks whose workload is over: its exit code, and when they count as hung, by the
-        # monotonic clock.
-        self._leaving: dict[int, tuple[int, float]] = {}
-        self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
-        os.set_blocking(self._reading, False)
-        self._said = b""
 
     def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
@@ -131,20 +131,11 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            timeout_s = _BUSY_S
-            if self._ending is None:
-                deadlines = (deadline_s for _, deadline_s in self._leaving.values())
-                left_s = min(deadlines, default=math.inf) - time.monotonic()
-                timeout_s = min(_IDLE_S, max(0.0, left_s))
-            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout_s)
+            timeout_s = None if self._ending is None else _BUSY_S
+            ready, _, _ = select.select([channel, wake_up], [], [], timeout_s)
             if wake_up in ready:
                 os.read(wake_up, 4096)
-            if self._reading in ready:
-                self._hear_ranks()
             self._reap()
-            for pid, (_, deadline_s) in self._leaving.items():
-                if time.monotonic() >= min(deadline_s, self._kill_at.get(pid, math.inf)):
-                    send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
                     self._obey(message)
@@ -179,41 +170,39 @@ class Forkserver:
                 case messages.End():
                     self._begin_ending(message)
                 case messages.SignalRanks():
-                    for pid in self._ranks:
-                        # A program that the rank has become would be ended by it.
-                        if message.signal != STACKS_SIGNAL or catches(pid, STACKS_SIGNAL):
-                            send_signal(pid, message.signal)
+                    for pid, local_rank in self._ranks.items():
+                        is_for_sigterm = message.or_sigterm and self._knows_sigterm_alone(
+                            pid, local_rank
+                        )
+                        send_signal(pid, signal.SIGTERM if is_for_sigterm else message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
 
-    def _hear_ranks(self) -> None:
-        """Read what ranks wrote: each line in one call, shorter than what a pipe takes at once."""
-        try:
-            said = os.read(self._reading, 1 << 16)
-        except BlockingIOError:
-            return
-        *lines, self._said = (self._said + said).split(b"\n")
-        for line in lines:
-            message = FROM_RANK.decode(line)
-            if isinstance(message, messages.Leaving):
-                self._leaving[message.pid] = message.code, time.monotonic() + message.limit_s
-            else:
-                self._channel.send(message)
+    def _knows_sigterm_alone(self, pid: int, local_rank: int) -> bool:
+        """Return True for a program that was written for torchrun, which passes SIGTERM on; one
+        that asks at its boundaries stops there, whatever its libraries make of SIGTERM."""
+        asks = self._board.read(local_rank).boundary > 0
+        return not asks and catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
 
     def _fork_rank(self, order: RankOrder) -> None:
-        slot = self._board.slot(order.local_rank)
         parent = os.getpid()
-
-        def child() -> NoReturn:
-            os.close(self._reading)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if pid := os.fork():
+            self._ranks[pid] = order.local_rank
+            self._channel.send(messages.Started(local_rank=order.local_rank, pid=pid))
+            return
+        try:
+            self._channel.close()
             let_trace()  # `hpcdist attach RUN -- py-spy` is no parent of it
+            slot = self._board.only(order.local_rank)
             stacks = self._stacks.only(order.local_rank)
-            become_rank(order, slot, parent, self._job, say_to=self._writing, stacks=stacks)
-
-        pid = self._fork(child)
-        self._ranks[pid] = order.local_rank
-        self._channel.send(messages.Started(local_rank=order.local_rank, pid=pid))
+            become_rank(order, slot, parent, self._job, stacks=stacks)
+        except BaseException:  # noqa: BLE001 - as above
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
     def _fork_store(self, wanted: messages.OpenStore) -> None:
         try:
@@ -222,24 +211,8 @@ class Forkserver:
             self._channel.send(messages.StoreOpened(error=str(error)))
             return
         port = listener.getsockname()[1]
-        parent = os.getpid()
-        self._store_pid = self._fork(lambda: _serve_store(listener, wanted.address, parent))
-        listener.close()
+        self._store_pid = fork_store(listener, wanted.address)
         self._channel.send(messages.StoreOpened(port=port))
-
-    def _fork(self, child: Callable[[], NoReturn]) -> int:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            self._channel.close()
-            child()
-        except BaseException:  # noqa: BLE001 - as above
-            traceback.print_exc()
-        finally:
-            os._exit(1)
 
     def _reap(self) -> None:
         while True:
@@ -250,12 +223,6 @@ class Forkserver:
             if pid == 0:
                 return
             now_s = time.time()
-            self._hear_ranks()  # what this one said last
-            leaving = self._leaving.pop(pid, None)
-            teardown = None
-            if leaving is not None and os.WIFSIGNALED(status):  # after the workload
-                teardown = signal.Signals(os.WTERMSIG(status)).name
-                status = leaving[0] << 8  # in the form of waitpid
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
@@ -267,7 +234,6 @@ class Forkserver:
                     status=status,
                     time_s=now_s,
                     max_rss_bytes=usage.ru_maxrss * 1024,
-                    teardown=teardown,
                     outlasted=pid in self._handling
                     and time.monotonic() >= self._kill_at[pid]
                     and (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL),
@@ -278,19 +244,20 @@ class Forkserver:
         self._ending = wanted.attempt
         now = time.monotonic()
         self._strays_at = None
-        self._hear_ranks()
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
-            if pid in self._leaving:
+            progress = self._board.read(local_rank)
+            if progress.leaves_with is not None:
                 self._kill_at[pid] = now + _LEAVING_GRACE_S
                 continue
             # A program may know of SIGTERM only: what it saves then is worth as much at a SIGHUP.
             handled = [one for one in (wanted.signal, signal.SIGTERM) if catches(pid, one)]
             if handled:
                 self._handling.add(pid)
-            deaf = self._board.read(local_rank).ignores_sigterm
             self._kill_at[pid] = now + (wanted.grace_s if handled else _DEAF_GRACE_S)
-            send_signal(pid, [*handled, signal.SIGKILL if deaf else wanted.signal][0])
+            send_signal(
+                pid, [*handled, signal.SIGKILL if progress.ignores_sigterm else wanted.signal][0]
+            )
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:
@@ -311,50 +278,59 @@ class Forkserver:
         self._channel.send(messages.Gone(attempt=attempt))
 
 
-def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
-    """Serve the attempt's key-value store until killed: a process of its own, since it has threads,
-    and one per attempt, since a store that knew the last attempt's ranks would mislead the next.
+def fork_store(listener: socket.socket, address: str) -> int:
+    """Fork the process that serves an attempt's key-value store until it is killed; return its pid.
+    It has threads, so it is a process of its own, and one per attempt, since a store that knew the
+    last attempt's ranks would mislead the next.
 
     Where torch is not imported for the ranks either they may never ask: its import waits for them.
     """
-    die_with_parent(parent_pid)
-    if "torch" not in sys.modules:
-        select.select([listener], [], [])
-    signal.set_wakeup_fd(-1)
-    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
-    store = open_store(listener, address)
-    while store is not None:
-        signal.pause()
-    os._exit(0)
+    parent = os.getpid()
+    if pid := os.fork():
+        listener.close()
+        return pid
+    try:
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        for signum in _DECIDED_BY_AGENT:
+            signal.signal(signum, signal.SIG_IGN)
+        if "torch" not in sys.modules:
+            select.select([listener], [], [])
+        from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
+
+        store = TCPStore(
+            address,
+            listener.getsockname()[1],
+            world_size=None,
+            is_master=True,
+            timeout=timedelta(seconds=30),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        while store is not None:
+            signal.pause()
+    except BaseException:  # noqa: BLE001 - the copy of the process must not run on above this frame
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
-def open_store(listener: socket.socket, address: str) -> TCPStore:
-    """Return the store of an attempt, which serves in threads while it lives: it needs torch."""
-    from datetime import timedelta
-
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
-
-    return TCPStore(
-        address,
-        listener.getsockname()[1],
-        world_size=None,
-        is_master=True,
-        timeout=timedelta(seconds=30),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
-
-
-def _outlive_agent_briefly(agent_pid: int) -> None:
+def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
     """Kill what the ranks left behind when the agent dies: nobody else would know of it.
 
-    The end of the channel tells of that too, but is not looked at during an import.
+    The kernel tells of each change of the channel, also during an import, when nobody looks at it.
+    The agent need not be the parent: it may be outside of an image.
     """
 
     def follow(*_: object) -> None:
-        if os.getppid() != agent_pid:  # others may send the signal too
+        poller = select.poll()
+        poller.register(channel, 0)
+        if any(event & select.POLLHUP for _, event in poller.poll(0)):
             kill_descendants()
             os._exit(1)
 
-    signal.signal(_AGENT_IS_GONE, follow)
-    die_with_parent(agent_pid, _AGENT_IS_GONE)
+    signal.signal(_MOVES_CHANNEL, follow)
+    signal.siginterrupt(_MOVES_CHANNEL, False)
+    fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
+    follow()

@@ -16,16 +16,19 @@ proofs of the two on between them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import resource
 import secrets
-import selectors
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from hpcdist.agent.messages import HELLO, Channel, Failed, Hello
 from hpcdist.machine.process import MORE_DESCRIPTORS
 
 SECRET_BYTES = 32
@@ -78,6 +81,24 @@ def prove_to_leader(connection: socket.socket, secret: bytes) -> None:
         raise StrangerError("it does not know the secret of the run")
 
 
+def prove_to_follower(connection: socket.socket, secret: bytes) -> None:
+    """Exchange proofs with whoever has connected to node 0's agent; no more than a proof is read.
+    Raises StrangerError where it gives none, or OSError."""
+    deadline = time.monotonic() + _PROOF_LIMIT_S
+    address, port = connection.getsockname()[:2]
+    leaders = secrets.token_bytes(CHALLENGE_BYTES)
+    connection.sendall(leaders)
+    said = _read(connection, CHALLENGE_BYTES + PROOF_BYTES, deadline)
+    followers, proved = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
+
+    def of(side: Literal["leader", "follower"]) -> bytes:
+        return proof(secret, side, leaders=leaders, followers=followers, address=address, port=port)
+
+    if not hmac.compare_digest(proved, of("follower")):
+        raise StrangerError("it does not know the secret of the run")
+    connection.sendall(of("leader"))
+
+
 def _read(connection: socket.socket, number: int, deadline: float) -> bytes:
     read = b""
     while len(read) < number:
@@ -92,48 +113,6 @@ def _read(connection: socket.socket, number: int, deadline: float) -> bytes:
     return read
 
 
-class _Stranger:
-    """A connection to node 0's agent whose other side has proved nothing yet."""
-
-    def __init__(self, connection: socket.socket, secret: bytes) -> None:
-        """Send the challenge, which a new connection always takes. Raises OSError."""
-        connection.setblocking(False)
-        self.connection = connection
-        self.deadline = time.monotonic() + _PROOF_LIMIT_S
-        self._secret = secret
-        self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
-        self._read = b""
-        connection.send(self._challenge)
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
-
-    def has_proved(self) -> bool:
-        """Read no more than a proof; answer it with ours. Raises StrangerError or OSError."""
-        wanted = CHALLENGE_BYTES + PROOF_BYTES - len(self._read)
-        chunk = self.connection.recv(wanted)
-        if not chunk:
-            raise StrangerError("it closed the connection before it had proved anything")
-        self._read += chunk
-        if len(chunk) < wanted:
-            return False
-        if not hmac.compare_digest(self._read[CHALLENGE_BYTES:], self._proof("follower")):
-            raise StrangerError("it does not know the secret of the run")
-        self.connection.send(self._proof("leader"))
-        return True
-
-    def _proof(self, side: Literal["leader", "follower"]) -> bytes:
-        address, port = self.connection.getsockname()[:2]
-        return proof(
-            self._secret,
-            side,
-            leaders=self._challenge,
-            followers=self._read[:CHALLENGE_BYTES],
-            address=address,
-            port=port,
-        )
-
-
 def _none_left() -> str:
     return (
         "its agent has no open file left for another connection: it may have "
@@ -143,118 +122,122 @@ def _none_left() -> str:
 
 class Entrance:
     """The port of a meeting: lets in who knows the secret, and keeps few resources for who does
-    not."""
+    not. A thread accepts, and one per connection waits for its proof and its Hello."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        secret: bytes,
-        *,
-        selector: selectors.BaseSelector,
-        let_in: Callable[[socket.socket], None],
-        on_exhausted: Callable[[str], None],
-        log: Callable[[str], None],
+        self, listener: socket.socket, secret: bytes, *, log: Callable[[str], None]
     ) -> None:
-        """Accept connections until `close`; `on_time` must be called now and then.
-
-        `on_exhausted` is told where those who belong here take all the descriptors that there are.
-        """
+        """Accept connections until `close`."""
         self._listener = listener
         self._secret = secret
-        self._selector = selector
-        self._let_in = let_in
-        self._on_exhausted = on_exhausted
         self._log = log
-        self._strangers: dict[_Stranger, str] = {}  # oldest first, with their hosts
+        self._strangers: dict[socket.socket, tuple[str, threading.Thread]] = {}  # oldest first
         self._most_strangers = _MOST_STRANGERS
         self._num_turned_away = 0
-        self._rests_until: float | None = None
-        self._is_open = True
-        listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._arrived: deque[tuple[Hello, Channel[Hello]] | Failed] = deque()
+        self._bell, self._rung = socket.socketpair()
+        self._is_closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
-    def on_time(self) -> None:
-        """Turn away who has not proved anything in time."""
-        now = time.monotonic()
-        while (oldest := next(iter(self._strangers), None)) and now >= oldest.deadline:
-            self._turn_away(oldest, "it did not prove in time that it knows the secret")
-        if self._is_open and self._rests_until is not None and now >= self._rests_until:
-            self._rests_until = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `take` has something, for select."""
+        return self._rung.fileno()
+
+    def take(self) -> list[tuple[Hello, Channel[Hello]] | Failed]:
+        """Return those that have proved that they belong here; Failed where they take all the
+        descriptors that there are."""
+        self._rung.recv(4096)
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
     def close(self) -> None:
         """Let in nobody any more."""
-        if not self._is_open:
-            return
-        self._is_open = False
+        self._is_closed.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+        self._thread.join()
+        self._listener.close()
         for stranger in list(self._strangers):
             self._turn_away(stranger, "the meeting is over")
-        if self._rests_until is None:
-            self._selector.unregister(self._listener)
-        self._listener.close()
+        with self._lock:
+            self._bell.close()
+            self._rung.close()
         if (num_more := self._num_turned_away - _MOST_LOGGED) > 0:
             self._log(f"{num_more} more connections were turned away")
 
     def _accept(self) -> None:
-        if not self._is_open:
-            return  # closed by an event of the same moment
-        try:
-            connection, address = self._listener.accept()
-        except OSError as error:  # whoever called has gone already
-            if error.errno in _NOTHING_LEFT:
-                self._rest()
-            if error.errno == errno.EMFILE and not self._strangers:
-                self._on_exhausted(_none_left())
-            return
-        try:
-            self._make_room(connection)
-            stranger = _Stranger(connection, self._secret)
-        except (OSError, StrangerError) as error:
-            connection.close()
-            self._note(address[0], str(error))
-            return
-        self._strangers[stranger] = address[0]
-        self._selector.register(stranger, selectors.EVENT_READ, lambda: self._hear(stranger))
+        while not self._is_closed.is_set():
+            try:
+                connection, address = self._listener.accept()
+            except OSError as error:  # whoever called has gone already
+                if error.errno == errno.EMFILE and not self._strangers:
+                    self._arrive(Failed(sentence=_none_left()))
+                if error.errno in _NOTHING_LEFT:
+                    self._is_closed.wait(_REST_S)
+                continue
+            thread = threading.Thread(target=self._meet, args=(connection, address[0]), daemon=True)
+            try:
+                self._make_room(connection)
+                self._strangers[connection] = (address[0], thread)
+                thread.start()
+            except (StrangerError, RuntimeError) as error:  # no thread may start any more
+                self._forget(connection)
+                connection.close()
+                self._note(address[0], str(error))
 
     def _make_room(self, newest: socket.socket) -> None:
         """Turn away the oldest stranger where there are too many. Raises StrangerError."""
+        with self._lock:
+            oldest, number = next(iter(self._strangers), None), len(self._strangers)
         # The system gives out the lowest descriptors that are free.
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if newest.fileno() >= most - _RESERVED_DESCRIPTORS:
-            if not self._strangers:
-                self._on_exhausted(_none_left())
+            if oldest is None:
+                self._arrive(Failed(sentence=_none_left()))
                 raise StrangerError("too few file descriptors are left (ulimit -n)")
-            self._most_strangers = len(self._strangers)
-        if len(self._strangers) >= self._most_strangers:
-            self._turn_away(next(iter(self._strangers)), "too many others wait to be let in")
+            self._most_strangers = number
+        if oldest is not None and number >= self._most_strangers:
+            self._turn_away(oldest, "too many others wait to be let in")
 
-    def _rest(self) -> None:
-        """Leave the listening socket alone: it stays ready, and would be asked without end."""
-        self._selector.unregister(self._listener)
-        self._rests_until = time.monotonic() + _REST_S
-
-    def _hear(self, stranger: _Stranger) -> None:
-        if stranger not in self._strangers:
-            return  # turned away by an event of the same moment
+    def _meet(self, connection: socket.socket, host: str) -> None:
+        """Wait for a stranger's proof, and then for its Hello."""
         try:
-            has_proved = stranger.has_proved()
-        except BlockingIOError:
-            return
+            prove_to_follower(connection, self._secret)
+            channel = Channel(connection, HELLO)
+            while not (hellos := channel.receive()):
+                pass
         except Exception as error:  # noqa: BLE001 - whatever a stranger causes ends with it
-            self._turn_away(stranger, str(error))
+            connection.close()
+            if self._forget(connection):
+                self._note(host, str(error))
             return
-        if has_proved:
-            del self._strangers[stranger]
-            self._selector.unregister(stranger)
-            self._let_in(stranger.connection)
+        if self._forget(connection):
+            self._arrive((hellos[0], channel))
+        else:
+            connection.close()
 
-    def _turn_away(self, stranger: _Stranger, why: str) -> None:
-        self._note(self._strangers.pop(stranger), why)
-        self._selector.unregister(stranger)
-        stranger.connection.close()
+    def _turn_away(self, stranger: socket.socket, why: str) -> None:
+        if (known := self._forget(stranger)) is not None:
+            host, thread = known
+            self._note(host, why)
+            with contextlib.suppress(OSError):
+                stranger.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            thread.join(_PROOF_LIMIT_S)
+
+    def _forget(self, stranger: socket.socket) -> tuple[str, threading.Thread] | None:
+        """Count a connection no more as a stranger's; None where it was not one."""
+        with self._lock:
+            return self._strangers.pop(stranger, None)
+
+    def _arrive(self, newcomer: tuple[Hello, Channel[Hello]] | Failed) -> None:
+        with self._lock:
+            self._arrived.append(newcomer)
+            if not self._is_closed.is_set():
+                self._bell.send(b"!")
 
     def _note(self, host: str, why: str) -> None:
         """Log a connection that was turned away: some of them, since a disk is soon full of all."""
-        self._num_turned_away += 1
-        if self._num_turned_away <= _MOST_LOGGED:
-            self._log(f"a connection from {host} was turned away: {why}")
+        with self._lock:
+            self._num_turned_away += 1
+            if self._num_turned_away <= _MOST_LOGGED:
+                self._log(f"a connection from {host} was turned away: {why}")

@@ -1,8 +1,8 @@
-"""The liveness of a run's agents: heartbeats between them, and who has been without one too long.
+"""The liveness of a run's agents: heartbeats between them, and who of them does nothing any more.
 
-A thread of each agent tells the other end of its connection how often the agent's loop has turned.
-The thread goes on while the loop waits for a file system that does not answer, and then says where
-the loop waits; of an agent that is stopped, or whose host has frozen, nothing comes.
+A thread of each agent tells the other ends of its connections how often the agent's loops have
+turned. The thread goes on while a loop waits for a file system that does not answer, and then says
+where the loop waits; of an agent that is stopped, or whose host has frozen, nothing comes.
 
 Nobody's clock is compared with another's. An agent sees that the other's number of turns has
 changed, and counts the time since then by its own monotonic clock, and of that only the time for
@@ -12,7 +12,6 @@ all agents waiting, the others have as much time to show that they live as they 
 
 from __future__ import annotations
 
-import math
 import signal
 import sys
 import threading
@@ -31,7 +30,7 @@ _LOOK_S = 0.5
 _MOST_COUNTED_S = 2.0
 """Time between two looks that counts: in more the looking agent was suspended, or waited itself."""
 _HANGS_S = 1.0
-"""The loop of an agent turns twice a second."""
+"""The loops of an agent turn twice a second."""
 _OWN_CODE = str(Path(__file__).parents[1])
 
 
@@ -47,6 +46,16 @@ class _Seen:
     heard_s: float
     turned_s: float
     beat: Beat
+
+    def doing(self) -> str:
+        """Say what the agent did at its last beat; one from before its ranks tells nothing."""
+        ranks = (
+            "1 living rank" if self.beat.num_ranks == 1 else f"{self.beat.num_ranks} living ranks"
+        )
+        had = f"had {ranks}" if self.beat.num_ranks else ""
+        was = f"was at {self.beat.where}" if self.beat.where is not None else ""
+        said = " and ".join(filter(None, (had, was)))
+        return f"it {said}" if said else ""
 
 
 class Liveness:
@@ -98,14 +107,13 @@ class Liveness:
         seen = self._seen.get(node)
         if seen is None or seen.beat.turns < 0:
             return ""
-        state = _state(seen.beat)
         before = f"{self._own_s - seen.heard_s:.0f} s before"
-        return f"; {_LAST}, {before}, {state}" if state else f"; last heard of {before}"
+        doing = seen.doing()
+        return f"; when last heard of, {before}, {doing}" if doing else f"; last heard of {before}"
 
     def _reason(self, seen: _Seen) -> str:
         """Tell an agent whose thread goes on from one of which nothing comes."""
-        state = _state(seen.beat)
-        was = f"; {_LAST}, {state}" if state else ""
+        was = f"; when last heard of, {seen.doing()}" if seen.doing() else ""
         if self._own_s - seen.heard_s > 2 * beat_every_s(self._limit_s):
             return (
                 f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s (is the process "
@@ -117,51 +125,32 @@ class Liveness:
         )
 
 
-_LAST = "when last heard of"
-
-
-def _state(beat: Beat) -> str:
-    """Say what an agent did when it sent a beat; one from before its ranks tells nothing."""
-    ranks = "1 living rank" if beat.num_ranks == 1 else f"{beat.num_ranks} living ranks"
-    had = f"had {ranks}" if beat.num_ranks else ""
-    was = f"was at {beat.where}" if beat.where is not None else ""
-    said = " and ".join(filter(None, (had, was)))
-    return f"it {said}" if said else ""
-
-
 class Heart:
-    """The thread of an agent that sends its beats."""
+    """The thread of an agent that sends its beats, for all of its loops."""
 
-    def __init__(
-        self, limit_s: float, *, send: Callable[[Beat], None], num_ranks: Callable[[], int]
-    ) -> None:
-        """Call `send` with a beat every few seconds from `start` to `stop`; never where `limit_s`
-        is 0. It must not fail, and may wait."""
+    def __init__(self, limit_s: float, *, num_ranks: Callable[[], int]) -> None:
+        """Send a beat every few seconds from `start` to `stop`; never where `limit_s` is 0."""
+        self.senders: list[Callable[[Beat], None]] = []
+        """They take each beat. They must not fail, and may wait."""
         self._every_s = beat_every_s(limit_s)
-        self._send = send
         self._num_ranks = num_ranks
         self._turns = 0
-        self._turned_s = time.monotonic()
-        self._of_loop = threading.get_ident()
+        self._beaten_s = 0.0
+        self._turned_s: dict[int, float] = {}
+        """When each loop has turned, by its thread."""
         self._is_over = threading.Event()
-        self._beats_by_turns_from_s = math.inf
 
     def turn(self) -> None:
-        """Note that the loop of the agent, in the thread that made this, has turned."""
-        self._turns += 1
-        self._turned_s = time.monotonic()
-        if self._turned_s >= self._beats_by_turns_from_s:
-            self._beats_by_turns_from_s = self._turned_s + self._every_s
-            self._send(self._beat())
+        """Note that the loop of the calling thread has turned."""
+        self._turned_s[threading.get_ident()] = time.monotonic()
+
+    def leave(self) -> None:
+        """Expect no more turns of the calling thread."""
+        self._turned_s.pop(threading.get_ident(), None)
 
     def start(self) -> None:
-        """Begin to send; where the system lets no thread start, the turns themselves send."""
-        if not self._every_s:
-            return
-        try:
+        if self._every_s:
             threading.Thread(target=self._live, daemon=True).start()
-        except RuntimeError:
-            self._beats_by_turns_from_s = self._turned_s
 
     def stop(self) -> None:
         self._is_over.set()
@@ -169,13 +158,21 @@ class Heart:
     def _live(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         while not self._is_over.wait(self._every_s):
-            self._send(self._beat())
+            beat = self._beat()
+            for send in list(self.senders):
+                send(beat)
 
     def _beat(self) -> Beat:
-        where = None
-        if time.monotonic() - self._turned_s > _HANGS_S:
-            frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
-            where = _own_line(frames.get(self._of_loop))
+        """Return a beat whose number has grown if all loops have turned since the one before."""
+        where, now_s = None, time.monotonic()
+        loops = sorted((turned_s, thread) for thread, turned_s in self._turned_s.copy().items())
+        if loops:
+            turned_s, thread = loops[0]
+            self._turns += turned_s > self._beaten_s
+            if now_s - turned_s > _HANGS_S:
+                frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
+                where = _own_line(frames.get(thread))
+        self._beaten_s = now_s
         return Beat(turns=self._turns, num_ranks=self._num_ranks(), where=where)
 
 

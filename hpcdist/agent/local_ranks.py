@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from hpcdist.agent import messages
 from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.image import ImageStart
 from hpcdist.agent.inspection import Inspection
 from hpcdist.agent.messages import (
     Channel,
@@ -21,24 +22,21 @@ from hpcdist.agent.messages import (
     ToLeader,
     ToRanks,
 )
-from hpcdist.agent.node import RankOrder
+from hpcdist.agent.node import OwnNode, RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
-from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard, RankProgress
+from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
-_STACKS_WAIT_S = 0.5
-_ANSWERS_WAIT_S = 2.0
-"""A rank that does not answer for so long lets no other thread run."""
+_RECEIVE_WAIT_S = 0.5
 _PAUSE_SETTLES_S = 0.01
 """After the order to pause, when every rank that had not seen it has told its boundary."""
 
@@ -52,20 +50,22 @@ class LocalRanks:
     def __init__(
         self,
         run: Run,
-        job: JobSpec,
+        node: OwnNode,
         *,
         tell: Callable[[ToLeader], None],
         on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Fork the forkserver: before the agent opens a socket, or the selector.
+        """Start the forkserver: before the agent opens a socket, or the selector. Raises
+        CannotLaunchError.
 
         `on_store` is told the port of a store that was asked for, or why there is none; `gpu_share`
         is that of RankWatch.
         """
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
+        job = node.job
         self._run = run
         self._job = job
         self._tell = tell
@@ -77,16 +77,19 @@ class LocalRanks:
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
-        self._dumped_at = self._paused_at = math.inf
-        self._asked_at = -math.inf
+        self._is_dumping = False
+        self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._was_silent = self._is_quiet = False
-        self._unwritten: dict[int, ErrorReport] = {}
         self._selector: selectors.BaseSelector | None = None
-        self._pid, channel = start_forkserver(
-            job, self._board, stacks, lambda: load_workload(job).preload()
-        )
+        self._image: ImageStart | None = None
+        if node.plan.container is None:
+            self._pid, channel = start_forkserver(
+                job, self._board, stacks, lambda: load_workload(job).preload()
+            )
+        else:
+            self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
+            channel = self._image.channel
         self._channel: Channel[FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
@@ -99,7 +102,6 @@ class LocalRanks:
     def start(self, orders: list[RankOrder]) -> None:
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
-        self._was_silent = self._is_quiet = False
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
@@ -125,24 +127,21 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case messages.Dump() if self._dumped_at == math.inf:  # else the answer is on its way
-                self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
-                for local_rank in self._watch.pids:
-                    self._board.desk(local_rank).ask()
-                self._asked_at = time.monotonic()
-                self._dumped_at = time.monotonic() + _STACKS_WAIT_S
+            case messages.Dump() if not self._is_dumping:  # else the answer is on its way
+                self._is_dumping = True
+                self._inspection.begin(order)
             case messages.Pause():
                 self._board.pause()
                 # The user's own code may know nothing of the board: it is told as schedulers tell
                 # it.
                 if isinstance(self._job, OwnCodeJob):
-                    self._send(messages.SignalRanks(signal=signal.SIGUSR2))
+                    is_sigterm = order.signal == "SIGTERM"
+                    self._send(messages.SignalRanks(signal=signal.SIGUSR2, or_sigterm=is_sigterm))
                 self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
             case messages.StopAt():
                 self._board.stop_at(order.boundary)
             case messages.Forgive():
                 self._watch.forgive()
-                self._was_silent = False
 
     def end_rest(self, grace_s: float) -> None:
         """Have the ranks end that there are still: their leader is lost, and orders nothing."""
@@ -150,54 +149,33 @@ class LocalRanks:
             self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
         limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
         while self._watch.pids and self._channel is not None and time.monotonic() < limit_s:
-            if select.select([self._channel], [], [], _STACKS_WAIT_S)[0]:
+            if select.select([self._channel], [], [], _RECEIVE_WAIT_S)[0]:
                 self._receive()
 
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return min(self._dumped_at, self._paused_at, self._inspection.next_deadline())
+        return min(self._paused_at, self._inspection.next_deadline())
 
     def on_time(self) -> None:
         """Answer the orders whose effect had to be waited for."""
-        now = time.monotonic()
-        if now >= self._dumped_at and not self._has_answers(now):
-            self._dumped_at = now + _STACKS_WAIT_S / 5
-        elif now >= self._dumped_at:
-            self._dumped_at = math.inf
-            reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
-            self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
-            self._keep_stacks()  # the file system may take longer than the answer may
-        if now >= self._paused_at:
+        if time.monotonic() >= self._paused_at:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
             self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
-        for report in self._inspection.reports():
-            self._tell(report)
-
-    def _has_answers(self, now: float) -> bool:
-        """Return True where all living ranks have told their collectives, or will not."""
-        desks = map(self._board.desk, self._watch.pids)
-        is_late = now >= self._asked_at + _ANSWERS_WAIT_S
-        return is_late or all(desk.answer() is not None for desk in desks)
+        for answer in self._inspection.answers():
+            self._tell(answer)
+            if isinstance(answer, messages.Stacks):
+                self._is_dumping = False
+                self._keep_stacks()  # the file system may take longer than the answer may
 
     def look(self, *, enforces_limits: bool) -> None:
-        """Keep the memory limit, and tell once of a rank that has been silent for too long."""
-        self._keep_stacks()
+        """Keep the memory limit, and tell where no rank has worked for too long."""
         if self._ending_attempt is not None:
             return
         if enforces_limits:
             self._watch.keep_memory_limit()
-        silent = self._watch.most_silent()
-        if silent is not None and not self._was_silent:
-            self._was_silent = True
-            self._tell(messages.Silent(attempt=self._attempt, rank=silent))
-        if self._watch.signs.look(self._watch.pids):
-            quiet_s = self._watch.signs.quiet_s()
-            is_quiet = quiet_s >= self._watch.signs.notice_s
-            if is_quiet != self._is_quiet:
-                self._is_quiet = is_quiet
-                told_s = quiet_s if is_quiet else 0.0
-                self._tell(messages.Quiet(attempt=self._attempt, quiet_s=told_s))
+        if (quiet_s := self._watch.look()) is not None:
+            self._tell(messages.Quiet(attempt=self._attempt, quiet_s=quiet_s))
 
     def living(self) -> dict[int, int]:
         """Return the pids of the living ranks, by local rank; another thread may call this."""
@@ -240,15 +218,16 @@ class LocalRanks:
                 self._tell(messages.Failed(sentence=sentence))
             case messages.Started():
                 self._watch.pids[message.local_rank] = message.pid
-            case messages.Unwritten():
-                self._unwritten[message.local_rank] = message.report
             case messages.Exited():
                 self._close_rank(message)
-            case messages.Checked() | messages.Gone() | messages.Failed():
+            case messages.Gone() | messages.Failed():
                 self._tell(message)
 
     def _on_lost(self) -> None:
-        sentence = f"the process that forks the ranks was lost: {self._drop_forkserver()}"
+        has_begun = self._is_ready or self._image is None
+        sentence = self._drop_forkserver()
+        if has_begun:
+            sentence = f"the process that forks the ranks was lost: {sentence}"
         self._tell(messages.Failed(sentence=sentence))
         if self._ending_attempt is not None:
             self._tell(messages.Gone(attempt=self._ending_attempt))
@@ -264,19 +243,24 @@ class LocalRanks:
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
+        progress, status, teardown = self._board.read(exited.local_rank), exited.status, None
+        if progress.leaves_with is not None and os.WIFSIGNALED(status):  # after the workload
+            ended_by = os.WTERMSIG(status)
+            teardown = signal.Signals(signal.SIGKILL if ended_by == LATE else ended_by).name
+            status = progress.leaves_with << 8  # in the form of waitpid
         end = rank_end(
             self._run,
             self._job,
             order,
-            self._board.read(exited.local_rank),
-            status=exited.status,
+            progress,
+            status=status,
             time_s=exited.time_s,
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
-            teardown=exited.teardown,
+            out_of_memory=self._watch.out_of_memory(exited.local_rank, status),
+            teardown=teardown,
             outlasted=exited.outlasted,
-            unwritten=self._unwritten.pop(exited.local_rank, None),
+            unwritten=self._board.pipe(exited.local_rank).unwritten(),
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)
@@ -292,14 +276,19 @@ class LocalRanks:
             self._selector.unregister(self._channel)
         self._channel.close()
         self._channel = None
-        self._is_ready = False
-        send_signal(self._pid, signal.SIGKILL)
-        own_status = exit_status(self._pid, _EXIT_WAIT_S)
+        has_begun, self._is_ready = self._is_ready, False
+        sentence = ""
+        if self._image is not None:
+            sentence = self._image.end(has_begun=has_begun)
+        else:
+            send_signal(self._pid, signal.SIGKILL)
+            own_status = exit_status(self._pid, _EXIT_WAIT_S)
+            sentence = f"exited with code {os.WEXITSTATUS(own_status)}"
+            if os.WIFSIGNALED(own_status):
+                sentence = f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
         for local_rank, pid in list(self._watch.pids.items()):  # adopted by the agent now
             send_signal(pid, signal.SIGKILL)
             status = exit_status(pid, _EXIT_WAIT_S)
             exited = messages.Exited(local_rank=local_rank, status=status, time_s=time.time())
             self._close_rank(exited)
-        if os.WIFSIGNALED(own_status):
-            return f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
-        return f"exited with code {os.WEXITSTATUS(own_status)}"
+        return sentence

@@ -7,12 +7,11 @@ version of hpcdist, which they make sure of as they meet, once they have proved 
 run (agent/handshake.py).
 
     agent -> node 0's agent        Hello, once; then ToLeader, and Beat
-    node 0's agent -> agent        Welcome or Refusal, once; then ToAgent, and Beat
+    node 0's agent -> agent        Welcome, once; then ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
-    rank -> its forkserver         FromRank, through a pipe
 
-Node 0's own agent gives its messages to the coordinator, and gets those for it, without a socket.
+Node 0's own agent is a member like the others, over a pair of sockets.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.node import Meeting, RankOrder
 from hpcdist.agent.requests import AnyRequest, NodeReport
 from hpcdist.rank.collectives import Collectives
-from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
 _Next = TypeVar("_Next")
@@ -53,7 +52,7 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
 
     end: RankEnd
     silent_s: float
-    """Since its last step."""
+    """Since its last sign of work."""
     where: str | None = None
     """Innermost line of its main thread; None where it did not answer."""
     calls: str | None = None
@@ -78,7 +77,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 
 
 class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=True):
-    """An agent's first message to node 0's; a Welcome or a Refusal is the answer."""
+    """An agent's first message to node 0's; a Welcome is the answer."""
 
     node: int
     version: str
@@ -89,18 +88,13 @@ class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=Tru
     """The newest attempt that the agent found, -1 before the first."""
 
 
-class Welcome(Message, tag="welcome"):
-    """Node 0's agent takes the connection for that node's; the agent's Join follows."""
-
-    time_s: float
-    """Node 0's clock."""
-
-
-class Refusal(Message, tag="refusal", forbid_unknown_fields=False, omit_defaults=True):
-    """Node 0's agent does not take part with the caller: it is of another version, which ends the
-    run for that; or of another life of the job."""
+class Welcome(Message, tag="welcome", forbid_unknown_fields=False, omit_defaults=True):
+    """Node 0's agent takes the connection for that node's, and Join follows; or refuses it: of
+    another version, which ends the run for that, or of another life of the job."""
 
     version: str
+    time_s: float | None = None
+    """Node 0's clock; None where the caller cannot take part."""
     life: int | None = None
     """The life of node 0's agent, where that is the reason."""
     attempt: int | None = None
@@ -153,24 +147,17 @@ class Gone(Message, tag="gone"):
     attempt: int
 
 
-class Silent(Message, tag="silent"):
-    """A rank gave no sign of life for too long; Dump follows."""
-
-    attempt: int
-    rank: int
-
-
 class Quiet(Message, tag="quiet"):
-    """No rank of the node has shown for so long that it works; with the last node's comes Dump. 0:
-    one works again."""
+    """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
+    it is said again after as much more time. 0: one works again."""
 
     attempt: int
     quiet_s: float
 
 
 class Stacks(Message, tag="stacks"):
-    """An agent's answer to Dump says where its ranks are; with the last node's the verdict is made
-    and End follows, or it is decided whether a quiet run hangs."""
+    """An agent's answer to Dump says where its ranks are; with the last node's it is decided
+    whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
 
     attempt: int
     reports: list[HangReport]
@@ -180,12 +167,6 @@ class Failed(Message, tag="failed"):
     """A node cannot go on, as its agent or its forkserver found out; the run ends."""
 
     sentence: str
-
-
-class LimitReached(Message, tag="limit"):
-    """The time limit that the agents keep has passed, by node 0's clock; End follows."""
-
-    limit_min: float
 
 
 class Warned(Message, tag="warn"):
@@ -261,6 +242,9 @@ class Dump(Message, tag="dump"):
 class Pause(Message, tag="pause"):
     """The ranks are to wait at their next step boundary; Reached is the answer."""
 
+    signal: str | None = None
+    """Signal by which the scheduler gave notice."""
+
 
 class StopAt(Message, tag="stop_at"):
     """The ranks are to stop at this step boundary; they end, each in good order."""
@@ -276,7 +260,7 @@ class Close(Message, tag="close"):
     """The run is over; the agent leaves."""
 
 
-# Between an agent and its forkserver.
+# Between an agent and its forkserver; of its ranks the agent hears by their own pipes.
 
 
 class Fork(Message, tag="fork"):
@@ -286,7 +270,8 @@ class Fork(Message, tag="fork"):
 
 
 class OpenStore(Message, tag="store"):
-    """The agent of node 0 wants a fresh store that is known as `address`; StoreOpened follows."""
+    """A fresh store is wanted that is known as `address`; StoreOpened is the answer, both through
+    the agent of node 0."""
 
     bind_to: str
     """Address to listen on; all of them where it is empty."""
@@ -298,6 +283,8 @@ class SignalRanks(Message, tag="signal"):
     """The agent wants this signal sent to all ranks; nothing follows."""
 
     signal: int
+    or_sigterm: bool = False
+    """Send SIGTERM to those that handle it, and not this signal."""
 
 
 class Ready(Message, tag="ready"):
@@ -308,7 +295,7 @@ class Ready(Message, tag="ready"):
 
 
 class StoreOpened(Message, tag="store_opened"):
-    """The forkserver's answer to OpenStore."""
+    """The forkserver's answer to OpenStore, with which the ranks can start."""
 
     port: int | None = None
     """None where it could not be opened."""
@@ -335,50 +322,23 @@ class Exited(Message, tag="exited"):
     time_s: float
     """Unix time, by this host's clock."""
     max_rss_bytes: int | None = None
-    teardown: str | None = None
-    """Signal that ended the rank after its workload."""
     outlasted: bool = False
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-# From a rank to its forkserver.
-
-
-class Leaving(Message, tag="leaving"):
-    """A rank's workload is over, and the rank is killed where it has not left by the limit."""
-
-    pid: int
-    code: int
-    """The exit code that it goes for."""
-    limit_s: float
-
-
-class Unwritten(Message, tag="unwritten"):
-    """A rank could not write the report on its exception: its disk is full. The forkserver passes
-    it on; Exited follows when it has left."""
-
-    local_rank: int
-    report: ErrorReport
-
-
-OfAttempt = Checked | Ended | Gone | Silent | Quiet | Stacks | Reached
-ToCoordinator = Join | Failed | LimitReached | Warned | Cancelled | OfAttempt
-ToLeader = ToCoordinator | Report
+OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
+ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
 ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | Start | ToRanks | Ask | Close
+ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = (
-    Ready | StoreOpened | StoreLost | Started | Checked | Unwritten | Exited | Gone | Failed
-)
-FromRank = Checked | Unwritten | Leaving
+FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
-FROM_RANK: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
 HELLO = msgspec.json.Decoder(Hello)
-ANSWER: msgspec.json.Decoder[Welcome | Refusal] = msgspec.json.Decoder(Welcome | Refusal)
+WELCOME = msgspec.json.Decoder(Welcome)
 
 _encoder = msgspec.json.Encoder()
 

@@ -13,9 +13,8 @@ from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
-from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
-from hpcdist.machine.gpus import claim, show_only, visible_uuids
+from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.rank.collectives import recorder_environment
@@ -139,7 +138,8 @@ class OwnNode:
                 self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
             )
         workload.check_device(device)
-        workload.check_host(device)
+        if self.plan.container is None:  # else what is there is the image's
+            workload.check_host(device)
         return device, gpus
 
     def own_addresses(self) -> list[str]:

@@ -13,14 +13,11 @@ import hashlib
 import io
 import os
 import resource
-import select
 import signal
-import stat
 import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -28,11 +25,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import workloads
-from hpcdist.agent import messages
-from hpcdist.agent.agreement import CHECKED_VARIABLES, RankCheck
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.disk import full_disk, places_of_writing
-from hpcdist.agent.outcome.shortage import LostWorker, find_lost_worker, tells_of_shortage
+from hpcdist.agent.outcome.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.agent.script_trackers import find_mlflow_run
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
@@ -47,15 +41,15 @@ from hpcdist.job.spec import (
     ScriptJob,
     job_to_dict,
 )
-from hpcdist.machine.memory import free_host_bytes, kernel_kills
+from hpcdist.machine.memory import kernel_kills
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
-from hpcdist.rank.hydra_folders import keep_folders_apart
-from hpcdist.rank.import_state import renew_import_state
+from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
+from hpcdist.rank.pipe import RankPipe, Unwritten
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -71,6 +65,7 @@ count."""
 MOST_MESSAGE_LETTERS = 10_000
 _MOST_CODE_BYTES = 16e6
 MOST_TRACEBACK_LETTERS = 100_000
+_TOLD_LETTERS = 5000
 
 
 def become_rank(
@@ -79,14 +74,9 @@ def become_rank(
     parent_pid: int,
     job: JobSpec,
     *,
-    say_to: int,
     stacks: int,
 ) -> NoReturn:
-    """Turn the calling process, just forked, into the rank.
-
-    `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
-    rank leaves; `stacks` takes those of its threads.
-    """
+    """Turn the calling process, just forked, into the rank; `stacks` takes those of its threads."""
     modules = dict(sys.modules)
     pid = os.getpid()
     die_with_parent(parent_pid)
@@ -95,24 +85,13 @@ def become_rank(
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
-    os.environ.update(
-        order.environment,
-        TORCHELASTIC_ERROR_FILE=str(error_file),
-        HPCDIST_RUN_DIR=order.run_path,
-    )
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     os.environ[RANK_VARIABLE] = str(pid)
-    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
-        del os.environ[name]  # the agent is submitit's task, and no rank is
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
-    seen = {name: os.environ[name] for name in CHECKED_VARIABLES if name in os.environ}
-    check = RankCheck(rank=order.rank, host=order.host, environment=seen, gpu=order.gpu)
-    _say(messages.Checked(attempt=order.attempt, check=check), say_to)
+    take_place(order)
     renew_import_state()
-    keep_folders_apart()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-    slot.desk.attend_with_groups()
+    slot.pipe.begin(stacks)
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
@@ -127,37 +106,30 @@ def become_rank(
     os.register_at_fork(after_in_child=be_no_rank)
     if order.rank == 0 and order.attempt > 0 and isinstance(job, OwnCodeJob):
         os.environ.update(find_mlflow_run(run.id, os.environ))
-    code = run_workload(
-        context, error_file, tell=lambda report: _send_report(report, order.local_rank, say_to)
+    code = run_workload(context, error_file)
+    leave(code, slot, pid, kept=modules)
+
+
+def take_place(order: RankOrder) -> None:
+    """Give this process what is the same for every rank, in debug mode, too."""
+    os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    keep_hydra_folders_apart()
+
+
+def _tell(report: ErrorReport, pipe: RankPipe) -> None:
+    """Give the agent a report for which there is no room on the disk, as long as the pipe takes."""
+    short = msgspec.structs.replace(
+        report,
+        exception=report.exception and report.exception[:_TOLD_LETTERS],
+        text=clean(report.text, _TOLD_LETTERS),
+        traceback=report.traceback and clean(report.traceback, _TOLD_LETTERS),
+        message={},
     )
-
-    def tell(limit_s: float) -> None:
-        if os.getpid() == pid:
-            _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
-
-    leave(code, kept=modules, tell=tell)
-
-
-def _send_report(report: ErrorReport, local_rank: int, say_to: int) -> None:
-    """Send a report for which there is no room on the disk, as short as a pipe takes it at once."""
-    for most_letters in (1000, 300, 60):
-        short = msgspec.structs.replace(
-            report,
-            exception=report.exception and report.exception[:most_letters],
-            text=clean(report.text, most_letters),
-            traceback=report.traceback and clean(report.traceback, most_letters),
-            message={},
-        )
-        message = messages.Unwritten(local_rank=local_rank, report=short)
-        if len(messages.encode(message)) <= select.PIPE_BUF:
-            _say(message, say_to)
-            return
-
-
-def _say(message: messages.FromRank, say_to: int) -> None:
-    with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
-        if stat.S_ISFIFO(os.fstat(say_to).st_mode):  # else the program has closed it
-            os.write(say_to, messages.encode(message))
+    pipe.say(Unwritten(report=short))
 
 
 def make_context(
@@ -174,12 +146,9 @@ def make_context(
     )
 
 
-def run_workload(
-    context: RankContext, error_file: Path, *, tell: Callable[[ErrorReport], None]
-) -> int:
-    """Run the workload between its first and its last event; return the exit code.
-
-    `tell` gets the report on an exception that cannot be written into `error_file`.
+def run_workload(context: RankContext, error_file: Path) -> int:
+    """Run the workload between its first and its last event; return the exit code. An exception's
+    report is written into `error_file`, or told to the agent.
 
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
@@ -202,23 +171,24 @@ def run_workload(
         code, report = _on_exit(leaving, disk)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         _ignore_sigterm()
-        free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        disk = full_disk(error, places_of_writing(context.run.path))
-        worker = find_lost_worker(error, kills)
-        report = _describe(error, free_bytes=free_bytes, disk=disk, worker=worker)
+        worker, out_of_memory = lost_worker(error, kills)
+        lack = worker or full_disk(error, places_of_writing(context.run.path))
+        report = _describe(error, lack=lack, out_of_memory=out_of_memory)
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
     else:
         code = 0
     is_rank = os.getpid() == pid
+    if is_rank and callable(signal.getsignal(signal.SIGTERM)):
+        context.progress.handle_sigterm()
     report = report and _without_secrets(report, context.job)
     if report is not None and is_rank:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
-            where = report.full_disk or full_disk(failure, [error_file])
-            tell(msgspec.structs.replace(report, full_disk=where))
+            said = msgspec.structs.replace(report, lack=report.lack or full_disk(failure, []))
+            _tell(said, context.progress.pipe)
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
     _write_end(context, code, report)
     if code == 0 and is_rank:
@@ -231,6 +201,8 @@ def _ignore_sigterm() -> None:
     """Let nobody cut off a rank that ends by itself: another one's failure ends all."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif callable(signal.getsignal(signal.SIGTERM)):  # it may come from the scheduler and from us
+        signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 def _run_to_end(context: RankContext) -> None:
@@ -263,7 +235,7 @@ def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | 
         text=text,
         traceback=None,
         time_s=time.time(),
-        full_disk=disk,
+        lack=disk,
         message={"message": text},
     )
 
@@ -276,9 +248,7 @@ def _exception_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _describe(
-    error: BaseException, *, free_bytes: int | None, disk: str | None, worker: LostWorker | None
-) -> ErrorReport:
+def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
     """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
     name = _exception_name(error)
@@ -304,26 +274,13 @@ def _describe(
         text=text,
         traceback=stack,
         time_s=now_s,
-        free_bytes=free_bytes,
-        full_disk=disk,
-        lost_worker=worker.sentence if worker else None,
-        out_of_memory=worker is not None and worker.out_of_memory,
+        lack=lack,
+        out_of_memory=out_of_memory,
         message={
             "message": f"{name}: {text}",
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
         },
     )
-
-
-def _free_bytes(error: BaseException) -> int | None:
-    """Return the memory that is left on the host, where an exception is about a lack of it."""
-    try:
-        text = str(error)
-        if "CUDA" in text or not tells_of_shortage(_exception_name(error), text):
-            return None
-        return free_host_bytes()
-    except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
-        return None
 
 
 def secrets_of(job: JobSpec) -> Stars:

@@ -21,10 +21,10 @@ from typing import Annotated
 
 import msgspec
 
+from hpcdist.agent.stacks import ThreadStack
 from hpcdist.base import files
 from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.inquiry import StepReport
-from hpcdist.rank.stacks import ThreadStack
+from hpcdist.rank.pipe import StepReport
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import UnixTime
 
@@ -73,14 +73,6 @@ AnyRequest = WantStacks | WantProfile
 # Reports.
 
 
-class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU does now, as NVML tells."""
-
-    utilization: float | None = None
-    """Share of the time in which a kernel ran, 0 to 1."""
-    memory_bytes: float | None = None
-
-
 class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Where one rank is, and what its process does."""
 
@@ -93,41 +85,17 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float | None = None
     """CPUs that it kept busy in the last moment: 1.0 is one of them."""
     rss_bytes: int | None = None
-    gpu: GpuUse | None = None
     threads: list[ThreadStack] = []
-    same_as: int | None = None
-    """The rank before it in the report which has the same threads, told there alone."""
     note: str | None = None
     """Why there are no stacks, or less than there should be."""
     collectives: Collectives | None = None
 
 
 class NodeStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
-    """One agent's answer to WantStacks; `merge_stacks` makes it small, `whole_ranks` whole."""
+    """One agent's answer to WantStacks."""
 
     host: str
     ranks: list[RankStacks]
-
-    def whole_ranks(self) -> list[RankStacks]:
-        """Return the ranks, each with its threads."""
-        threads = {one.rank: one.threads for one in self.ranks}
-        return [
-            msgspec.structs.replace(one, threads=threads.get(one.same_as, []), same_as=None)
-            if one.same_as is not None
-            else one
-            for one in self.ranks
-        ]
-
-
-def merge_stacks(ranks: Sequence[RankStacks]) -> list[RankStacks]:
-    """Return the ranks with equal threads told once: 8,000 ranks are one file of node 0."""
-    first: dict[bytes, int] = {}
-    merged = []
-    for one in ranks:
-        rank = first.setdefault(msgspec.json.encode(one.threads), one.rank)
-        is_told = rank != one.rank and bool(one.threads)
-        merged.append(msgspec.structs.replace(one, threads=[], same_as=rank) if is_told else one)
-    return merged
 
 
 class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
@@ -225,7 +193,8 @@ class RequestFile:
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self._path = path
         self._log = log
-        self._offset = 0
+        self._size = 0
+        self._seen: set[str] = set()
 
     def new(self) -> Sequence[AnyRequest]:
         """Return the requests that have come since the last look, of very many bytes those in the
@@ -233,27 +202,23 @@ class RequestFile:
         try:
             with files.open_regular(self._path, most_bytes=math.inf) as file:
                 size = os.fstat(file.fileno()).st_size
-                self._offset = min(self._offset, size)  # somebody may have cut it
-                if size == self._offset:
+                if size == self._size:
                     return []
-                self._offset = max(self._offset, size - _MOST_BYTES_AT_ONCE)
-                file.seek(self._offset)
-                text = file.read(size - self._offset)
+                self._size = size
+                file.seek(max(0, size - _MOST_BYTES_AT_ONCE))
+                lines = file.read(_MOST_BYTES_AT_ONCE).split(b"\n")
         except OSError:  # it was removed, or its file system fails: nobody can ask
             return []
-        end = text.rfind(b"\n") + 1 or (len(text) if len(text) == _MOST_BYTES_AT_ONCE else 0)
-        self._offset += end
-        return self._decode(text[:end])
-
-    def _decode(self, text: bytes) -> Sequence[AnyRequest]:
-        found, errors = [], []
-        for line in filter(None, text.split(b"\n")):
+        found, num_errors = [], 0
+        for line in filter(None, lines):
             try:
-                found.append(_REQUEST.decode(line))
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                errors.append(error)
-        if errors:
-            self._log(
-                f"lines of {self._path.name} that are not requests: {len(errors)}, {errors[0]}"
-            )
+                request = _REQUEST.decode(line)
+            except (msgspec.MsgspecError, UnicodeError):
+                num_errors += 1
+                continue
+            if request.id not in self._seen:
+                self._seen.add(request.id)
+                found.append(request)
+        if num_errors:
+            self._log(f"lines of {self._path.name} that are not requests: {num_errors}")
         return found

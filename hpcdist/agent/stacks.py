@@ -10,109 +10,110 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from hpcdist.base import files
-from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.board import make_memory
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
-_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>.*?)\])?")
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P<name>.*?)\])?")
 _WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
 """Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
 ends when the gradients of all ranks are there."""
 
 _DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
+_ANSWERING = "/hpcdist/rank/pipe.py"
 _LAUNCHER = "/hpcdist/agent/rank_process.py"
 _STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one thread is."""
+
+    name: str | None = None
+    """None where that is not known."""
+    frames: list[Frame] = []
+    """Innermost first."""
 
 
 class Stacks:
     """A place in memory for the stacks of each rank of a node, shared with what is forked."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self._descriptors = [_make() for _ in range(num_ranks)]
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        self.descriptors = list(descriptors) or [
+            make_memory("hpcdist-stacks") for _ in range(num_ranks)
+        ]
         self._num_kept = [0] * num_ranks
         """Bytes that are in a file already, or for nobody else to read."""
-        self._is_held = [False] * num_ranks
 
     def only(self, local_rank: int) -> int:
         """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
-        for other, descriptor in enumerate(self._descriptors):
+        for other, descriptor in enumerate(self.descriptors):
             if other != local_rank:
                 os.close(descriptor)
-        return self._descriptors[local_rank]
+        return self.descriptors[local_rank]
 
     def clear(self) -> None:
         """Forget what ranks wrote that are gone, before others are forked."""
-        for local_rank, descriptor in enumerate(self._descriptors):
+        for local_rank, descriptor in enumerate(self.descriptors):
             os.ftruncate(descriptor, 0)
             os.lseek(descriptor, 0, os.SEEK_SET)
             self._num_kept[local_rank] = 0
 
-    def read(self, local_rank: int) -> str:
-        """Return all that a rank has written."""
-        return self._written(local_rank, 0).decode(errors="replace")
-
-    def hold(self, local_rank: int) -> None:
-        """Keep nothing of a rank until `release`: what it writes now is for who asks alone."""
-        self._is_held[local_rank] = True
-
-    def held(self, local_rank: int) -> str:
-        """Return what a rank has written since it is held, and was not kept before."""
-        return self._written(local_rank, self._num_kept[local_rank]).decode(errors="replace")
-
-    def release(self, local_rank: int) -> None:
-        self._num_kept[local_rank] += len(self._written(local_rank, self._num_kept[local_rank]))
-        self._is_held[local_rank] = False
-
     def num_bytes(self, local_rank: int) -> int:
         """Return how much a rank has written."""
-        return os.fstat(self._descriptors[local_rank]).st_size
+        return os.fstat(self.descriptors[local_rank]).st_size
+
+    def read(self, local_rank: int, begin: int = 0) -> str:
+        """Return what a rank has written from a place on."""
+        num_bytes = self.num_bytes(local_rank) - begin
+        return os.pread(self.descriptors[local_rank], num_bytes, begin).decode(errors="replace")
+
+    def skip(self, local_rank: int) -> None:
+        """Keep nothing of what a rank has written until now: it was for who asked."""
+        self._num_kept[local_rank] = self.num_bytes(local_rank)
 
     def keep(self, local_rank: int, path: Path) -> None:
-        """Append what a rank has written since the last call to a file, unless it is held. Raises
-        OSError."""
-        if self._is_held[local_rank]:
-            return
-        new = self._written(local_rank, self._num_kept[local_rank])
-        if new:
-            self._num_kept[local_rank] += len(new)
+        """Append what a rank has written since the last call to a file. Raises OSError."""
+        if text := self.read(local_rank, self._num_kept[local_rank]):
+            self.skip(local_rank)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            with open(os.open(path, flags, files.PRIVATE_FILE), "ab") as file:
-                file.write(new)
-
-    def _written(self, local_rank: int, offset: int) -> bytes:
-        descriptor = self._descriptors[local_rank]
-        return os.pread(descriptor, self.num_bytes(local_rank) - offset, offset)
+            with open(os.open(path, flags, files.PRIVATE_FILE), "a") as file:
+                file.write(text)
 
 
-def _make() -> int:
-    """Return a file without a name: Python that was built for old systems knows no memfd_create."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("hpcdist-stacks")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def parse(dump: str) -> list[ThreadStack]:
-    """Return the threads of one dump of faulthandler, which has the main one last; it is the first
-    here."""
-    threads: list[tuple[str | None, list[Frame]]] = []
+def parse(dump: str, names: Mapping[str, str] | None = None) -> list[ThreadStack]:
+    """Return the threads that faulthandler has dumped, of several dumps by the newest, without the
+    one that answers the agent. Dumps have the main thread last; it is the first here."""
+    threads: dict[str, list[Frame]] = {}
+    frames: list[Frame] = []
+    all_names = dict(names or {})
     for line in dump.splitlines():
         if match := _THREAD.match(line):
-            threads.append((match["name"], []))
-        elif (match := _FRAME.match(line)) and threads:
-            frame = Frame(match["file"], int(match["line"]), match["function"])
-            threads[-1][1].append(frame)
-    return [ThreadStack(name=name, frames=frames) for name, frames in reversed(threads)]
-
-
-def main_frames(text: str) -> list[Frame]:
-    """Return the main thread's calls by the newest dump, innermost first."""
-    return next((thread.frames for thread in parse(text)), [])
+            ident = str(int(match["ident"], 16))
+            threads.pop(ident, None)
+            frames = threads[ident] = []
+            all_names.setdefault(ident, match["name"])
+        elif match := _FRAME.match(line):
+            frames.append(Frame(match["file"], int(match["line"]), match["function"]))
+    return [
+        ThreadStack(name=all_names[ident], frames=frames)
+        for ident, frames in reversed(threads.items())
+        if not (frames and frames[-1].file.endswith(_ANSWERING))
+    ]
 
 
 def own_frames(frames: list[Frame]) -> list[Frame]:

@@ -1,4 +1,10 @@
-"""Watching the living ranks of a node from outside: silence, memory, and where they hang."""
+"""Watching the living ranks of a node from outside: memory, signs of work, and where they hang.
+
+A rank that waits in gloo sleeps, and one that waits in NCCL may spin: CPU time of the rank itself
+proves nothing. Certain signs of work are steps, output, files that are read or written, and CPU
+time of processes below it (a compiler, workers that load data), by what the kernel counts. Nothing
+is asked of a file system but of /proc, and nothing of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +13,35 @@ import math
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
-from hpcdist.agent.signs import WorkSigns
-from hpcdist.agent.stacks import Stacks, digest, main_frames, place_of
-from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.agent.outcome.hang import limits_of
+from hpcdist.agent.stacks import Stacks, ThreadStack, digest, place_of
+from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
-from hpcdist.machine.process import send_signal, state_letter
+from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.inquiry import Account
 from hpcdist.runs.run import Run
 
-_TRAINER_HANG_TIMEOUT_S = 600.0
 STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
-_MOST_BETWEEN_LOOKS_S = 10.0
-_LOOK_SHARE = 0.1
-"""Share of the silence that is too long after which a rank's log is looked at again: file servers
-are slow."""
-
-
-@dataclass
-class _Log:
-    """The log of a rank as it was last looked at; times are of the monotonic clock."""
-
-    changed_s: float
-    look_at_s: float = -math.inf
-    seen: tuple[int, int] | None = None
-    """Size and time of change, by whatever clock."""
+_BUSY_CPUS = 0.05
+"""More than threads take that only watch something."""
+_BUSY_BYTES_PER_S = 1 << 16
+"""Likewise: trackers read /proc, and tell their own processes of it."""
+_MOST_BETWEEN_LOOKS_S = 30.0
+_LOOKS_PER_LIMIT = 20
+_SPIN_SHARE = 0.25
+_TICKS_S = 0.02
+"""CPU time is counted in hundredths of a second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,34 @@ class LivingRank:
 
     order: RankOrder
     pid: int
+
+
+class _Use(NamedTuple):
+    """What the kernel has counted of a process until now."""
+
+    cpu_s: float
+    cpu_of_ended_s: float
+    """Of children that it has waited for."""
+    read_bytes: int
+    """By any call that reads, or from a disk."""
+    written_bytes: int
+
+
+@dataclass
+class _Signs:
+    """A rank as it was last looked at; times are of the monotonic clock."""
+
+    worked_s: float
+    """When it last showed a certain sign."""
+    cpu_then: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))
+    """Time and own CPU time at some former looks."""
+    spins: bool = True
+    """It has used CPU time since then."""
+    progress: tuple[float, int] = (0.0, 0)
+    told_bytes: int = 0
+    """Bytes that it has written because its agent asked where it is."""
+    use: dict[int, _Use] = field(default_factory=dict)
+    """By pid, of itself and all below it."""
 
 
 @dataclass
@@ -64,26 +94,26 @@ class RankWatch:
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
     """Pids of the ranks that have been forked, by local rank."""
-    signs: WorkSigns = field(init=False)
+    limit_s: float = field(init=False)
+    """Time without a sign of work that the coordinator hears of; inf: it hears of none."""
+    _signs: dict[int, _Signs] = field(default_factory=dict)
+    _looked_s: float = 0.0
+    _told_s: float = 0.0
+    """Time without a sign of work that the coordinator has heard of; 0: ranks work."""
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
-    _logs: dict[int, _Log] = field(default_factory=dict)
-    """Logs of ranks that show by what they print that they live, by local rank."""
-    _looked_s: float = field(default_factory=time.monotonic)
-    _resumed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Watch for signs of work, too."""
-        self.signs = WorkSigns(self.board, self.stacks, self.job.launch.hang_notice_s)
+        self.limit_s = min(limits_of(self.job))
 
     def begin(self, orders: list[RankOrder]) -> None:
         self.board.clear()
         self.stacks.clear()
-        self.signs.begin()
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()
+        self._signs.clear()
+        self._looked_s, self._told_s = time.monotonic(), 0.0
         self._over_memory.clear()
-        self._logs.clear()
 
     def living(self) -> list[LivingRank]:
         return [
@@ -96,25 +126,6 @@ class RankWatch:
         """Watch a rank no more that has ended; return its order, None where it has none."""
         self.pids.pop(local_rank, None)
         return self.orders.pop(local_rank, None)
-
-    def most_silent(self) -> int | None:
-        """Return the rank that gave no sign of life for longest, if that is too long."""
-        now = time.monotonic()
-        if now - self._looked_s > STANDSTILL_S:
-            self.forgive()
-        self._looked_s = now
-        timeout_s = self._timeout_s()
-        if not timeout_s or not self.pids:
-            return None
-        silent = {local_rank: self._silent_s(local_rank) for local_rank in self.pids}
-        longest = max(silent, key=lambda local_rank: silent[local_rank])
-        return self.orders[longest].rank if silent[longest] >= timeout_s else None
-
-    def _timeout_s(self) -> float:
-        """Return the silence that is too long; 0 where none is."""
-        if self.job.launch.hang_timeout_s is not None:
-            return self.job.launch.hang_timeout_s
-        return 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
 
     def keep_memory_limit(self) -> None:
         """Kill the rank with most memory where all together exceed `resources.mem_gb`."""
@@ -146,58 +157,105 @@ class RankWatch:
             self.stacks.keep(local_rank, self.run.stacks_file(order.rank, order.attempt))
 
     def forgive(self) -> None:
-        """Count the silence of ranks from now on: until now none could go on."""
-        self._resumed_s = time.monotonic()
-        self.signs.forgive()
+        """Count the time without a sign of work from now on: until now none could go on."""
+        now_s = time.monotonic()
+        for signs in self._signs.values():
+            signs.worked_s = now_s
 
-    def _may_use_gpu(self, order: RankOrder) -> bool:
-        return bool(order.num_gpus) and self.gpu_share() != 0.0
+    def look(self) -> float | None:
+        """Return for how long no rank has shown a certain sign of work, once that is too long, and
+        again each time it has become longer by as much; 0 when one works again; None: no news."""
+        now_s = time.monotonic()
+        since_s = now_s - self._looked_s
+        every_s = min(_MOST_BETWEEN_LOOKS_S, self.limit_s / _LOOKS_PER_LIMIT)
+        if self.limit_s == math.inf or since_s < every_s:
+            return None
+        self._looked_s = now_s
+        if self._signs.keys() - self.pids.keys() or since_s > max(STANDSTILL_S, 3 * every_s):
+            self.forgive()  # the end of one is news for the others
+        self._signs = {one: self._signs.get(one) or _Signs(now_s) for one in self.pids}
+        for local_rank, pid in self.pids.items():
+            self._look_at(local_rank, pid, now_s=now_s, since_s=since_s)
+        quiet_s = now_s - max((one.worked_s for one in self._signs.values()), default=now_s)
+        told_s = self._told_s
+        if quiet_s < self.limit_s:
+            self._told_s = 0.0
+            return 0.0 if told_s else None
+        if quiet_s < told_s + self.limit_s:
+            return None
+        self._told_s = quiet_s
+        return quiet_s
 
-    def _silent_s(self, local_rank: int) -> float:
-        alive_s = self.board.read(local_rank).alive_s
-        if alive_s == 0.0:
-            return 0.0
-        silent_s = time.monotonic() - max(alive_s, self._resumed_s)
-        if isinstance(self.job, OwnCodeJob):  # what it prints is a sign of life, too
-            silent_s = min(silent_s, self._unchanged_s(local_rank))
-        return silent_s
+    def _look_at(self, local_rank: int, pid: int, *, now_s: float, since_s: float) -> None:
+        signs = self._signs[local_rank]
+        before, signs.use = signs.use, _use_by_pid(pid)
+        slot = self.board.read(local_rank)
+        told_before, signs.told_bytes = signs.told_bytes, self.stacks.num_bytes(local_rank)
+        is_further = signs.progress != (progress := (slot.alive_s, slot.boundary))
+        signs.progress = progress
+        own, own_before = signs.use.get(pid), before.get(pid)
+        if own is None or own_before is None:  # it has just begun, or may not be looked at
+            signs.worked_s = now_s
+            return
+        # CPU time of a while: a look at its stacks takes some, too.
+        if not signs.cpu_then or now_s - signs.cpu_then[-1][0] > self.limit_s * _SPIN_SHARE:
+            signs.cpu_then.append((now_s, own.cpu_s))
+        then_s, cpu_then_s = signs.cpu_then[0]
+        signs.spins = own.cpu_s - cpu_then_s > _most_idle_s(now_s - then_s)
+        told_bytes = signs.told_bytes - told_before
+        cpu_s, num_bytes = 0.0, 0
+        for one, use in signs.use.items():
+            last = before.get(one, _Use(0.0, 0.0, 0, 0))
+            cpu_s += use.cpu_of_ended_s - last.cpu_of_ended_s
+            num_bytes += use.read_bytes - last.read_bytes
+            if one != pid:
+                cpu_s += use.cpu_s - last.cpu_s
+                num_bytes += use.written_bytes - last.written_bytes
+        if (
+            is_further
+            or own.written_bytes - own_before.written_bytes > told_bytes
+            or cpu_s > _most_idle_s(since_s)
+            or num_bytes > _BUSY_BYTES_PER_S * since_s
+        ):
+            signs.worked_s = now_s
 
-    def _unchanged_s(self, local_rank: int) -> float:
-        """Return for how long a rank's log has been seen to stay as it is.
-
-        The clock of its file server is not asked: one that is behind would make all ranks silent.
-        """
-        order, now_s = self.orders[local_rank], time.monotonic()
-        log = self._logs.setdefault(local_rank, _Log(changed_s=now_s))
-        if now_s >= log.look_at_s:
-            log.look_at_s = now_s + min(_MOST_BETWEEN_LOOKS_S, self._timeout_s() * _LOOK_SHARE)
-            with contextlib.suppress(OSError):  # somebody removed it
-                stat = self.run.log_file(order.rank, order.attempt).stat()
-                if log.seen != (seen := (stat.st_size, stat.st_mtime_ns)):
-                    log.seen, log.changed_s = seen, now_s
-        return now_s - log.changed_s
-
-    def _collectives(self, local_rank: int, account: Account | None) -> Collectives | None:
-        if account is not None:
-            return account.collectives
-        # Without a process group it has no thread that answers, and has begun nothing.
-        is_attended = self.board.desk(local_rank).is_attended
-        return None if is_attended else Collectives(is_recorded=False)
-
-    def hang_report(self, local_rank: int, pid: int) -> HangReport:
-        """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
-        order = self.orders[local_rank]
-        frames = main_frames(self.stacks.read(local_rank))
+    def hang_report(
+        self, rank: LivingRank, threads: list[ThreadStack], collectives: Collectives | None
+    ) -> HangReport:
+        """Return where a living rank is; `collectives` is None where it did not answer."""
+        order = rank.order
+        frames = threads[0].frames if threads else []
         where, calls, is_waiting = place_of(frames)
-        account = self.board.desk(local_rank).account()
+        local_rank = order.local_rank
+        signs = self._signs.get(local_rank)
         return HangReport(
             end=living_end(order, self.board.read(local_rank), time_s=time.time()),
-            silent_s=self._silent_s(local_rank),
+            silent_s=time.monotonic() - signs.worked_s if signs else 0.0,
             where=where,
             calls=calls,
             is_waiting=is_waiting,
-            state=state_letter(pid),
-            collectives=self._collectives(local_rank, account),
+            state=state_letter(rank.pid),
+            collectives=collectives,
             stack=digest(frames),
-            spins=self.signs.spins(local_rank) or self._may_use_gpu(order),
+            spins=signs is None
+            or signs.spins
+            or (bool(order.num_gpus) and self.gpu_share() != 0.0),
         )
+
+
+def _most_idle_s(length_s: float) -> float:
+    return _BUSY_CPUS * length_s + _TICKS_S
+
+
+def _use_by_pid(pid: int) -> dict[int, _Use]:
+    """Return what a process and all below it have used, without those that have just ended or are
+    another user's."""
+    found: dict[int, _Use] = {}
+    for one in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            if (use := process_use(one)) is not None:
+                lines = Path(f"/proc/{one}/io").read_text().splitlines()
+                io = dict(line.split(": ") for line in lines)
+                read_bytes = int(io["rchar"]) + int(io["read_bytes"])
+                found[one] = _Use(use.cpu_s, use.cpu_of_ended_s, read_bytes, int(io["wchar"]))
+    return found

@@ -83,22 +83,24 @@ class RunFailedError(HpcdistError):
     def __init__(self, run: str, verdict: Verdict) -> None:
         super().__init__(f"run {run}: {verdict.message}")
         self.verdict = verdict
-        """Why it ended: `rank`, `host`, `exception`, and more."""
+        """Why it ended: `kind`, `message`, `first` (the end of the rank that failed first)."""
 
     @property
     def rank(self) -> int | None:
         """The rank that failed first; None where none is to blame."""
-        return self.verdict.rank
+        first = self.verdict.first
+        return None if first is None else first.rank
 
     @property
     def host(self) -> str | None:
-        """The host of that rank."""
-        return self.verdict.host
+        """The host of that rank, or of the agent that is to blame."""
+        return (self.verdict.first or self.verdict).host
 
     @property
     def remote_traceback(self) -> str | None:
         """The traceback of that rank, as text."""
-        return self.verdict.traceback
+        first = self.verdict.first
+        return None if first is None else first.report.traceback
 
     def __str__(self) -> str:
         traceback = self.remote_traceback

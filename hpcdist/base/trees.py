@@ -29,7 +29,7 @@ class Tree(NamedTuple):
     """Path below the folder, which is `.` itself -> device and inode; without what other users own,
     or other file systems have, and what is in that."""
     num_bytes: int
-    """Bytes of all files, links not followed."""
+    """Bytes of all files, links not followed; of a file with several names, a share for each."""
 
 
 def list_tree(path: Path) -> Tree:
@@ -41,16 +41,15 @@ def list_tree(path: Path) -> Tree:
         entries[_SELF] = _identity(os.fstat(top))
         for place, status in _walk(top, ""):
             entries[place] = _identity(status)
-            num_bytes += 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+            is_folder = stat.S_ISDIR(status.st_mode)
+            num_bytes += 0 if is_folder else status.st_size // max(1, status.st_nlink)
     return Tree(path, entries, num_bytes)
 
 
-def remove_listed(tree: Tree, *, at: Path | None = None) -> str | None:
-    """Empty a folder of what was listed; returns the first thing that was not, and stays.
-
-    `at` is the folder's path now; None: where it was listed. OSError where another is there.
-    """
-    with open_own_folder(at or tree.path) as top:
+def remove_listed(tree: Tree) -> str | None:
+    """Empty a folder of what was listed; returns the first thing that was not, and stays. OSError
+    where another folder is there."""
+    with open_own_folder(tree.path) as top:
         if _identity(os.fstat(top)) != tree.entries[_SELF]:
             raise OSError(errno.ESTALE, "another folder has taken its place", str(tree.path))
         return _empty(top, "", tree)

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 _MOST_PICTURES = 3
 
 # The bounds keep every figure that is computed from damaged files finite.
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=1e12)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
-Count = Annotated[int, Meta(ge=0, le=10**18)]
 PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
 ResultT = TypeVar("ResultT", bound=Struct)

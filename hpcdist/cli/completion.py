@@ -1,31 +1,32 @@
-"""`hpcdist completion`: what a shell offers when TAB is pressed, and the script that has it ask.
+"""`hpcdist completion`: what a shell offers when TAB is pressed, by click's own completion.
 
 Every TAB starts this command, so what is offered is found by looking at names of files alone: no
-scheduler is asked, no run is read, and a mistake of any kind offers nothing.
+scheduler is asked, no run is read, and a mistake of any kind offers nothing. Files are completed by
+the shell itself, which knows how to quote them; other values are offered if no shell acts on them.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, add_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    split_arg_string,
+)
 
 from hpcdist.base import files
-from hpcdist.base.errors import UserError
-from hpcdist.base.ownership import doors
-from hpcdist.base.text import one_line
+from hpcdist.base.errors import HpcdistError
 from hpcdist.cli.options import Choice
 
 VARIABLE = "_HPCDIST_COMPLETE"
@@ -34,173 +35,70 @@ _LIMIT_S = 3.0
 """A file system that does not answer must not keep a shell waiting."""
 _MOST_RUNS = 200
 _MOST_JOB_BYTES = 256_000
-_PART = "part"
-"""Type of what is not whole yet: no space follows it."""
+_SAFE = re.compile(r"[\w@%+=:,./ -]+")
+_NAMED = ("data.name", "model.name")
+_SHORT = ("nodes", "gpus", "cluster")
+_FILES = ("FILE", "DIR", "FOLDER")
+"""Metavars of options whose values the shell completes."""
 
-_Items: TypeAlias = Iterable[CompletionItem[str]]
-_Completer: TypeAlias = Callable[[click.Context, str], _Items]
-
-
-def _whole(value: str, about: str = "") -> CompletionItem[str]:
-    return CompletionItem(value, help=about or None)
-
-
-def _part(value: str, about: str = "") -> CompletionItem[str]:
-    return CompletionItem(value, type=_PART, help=about or None)
+_Item: TypeAlias = CompletionItem[str]
+_Completer: TypeAlias = Callable[[click.Context, str], Iterable["_Item | str"]]
+_FILE: _Item = CompletionItem("", type="file")
 
 
-# What there is.
+def _files(_ctx: click.Context, _typed: str) -> list[_Item]:
+    return [_FILE]
 
 
-def _paths(typed: str, suffixes: tuple[str, ...] = ("",), *, folders: bool = False) -> _Items:
-    """Give files with one of the suffixes, and folders to look into."""
-    folder, _, name = typed.rpartition("/")
-    above = f"{folder}/" if "/" in typed else ""
-    with suppress(OSError), os.scandir(os.path.expanduser(above) or ".") as listed:
-        for entry in sorted(listed, key=lambda entry: entry.name):
-            is_hidden = entry.name.startswith(".") and not name.startswith(".")
-            if is_hidden or not entry.name.startswith(name):
-                continue
-            if entry.is_dir():
-                yield _part(f"{above}{entry.name}/")
-            elif not folders and entry.name.endswith(suffixes):
-                yield _whole(f"{above}{entry.name}")
-
-
-def _files(_ctx: click.Context, typed: str) -> _Items:
-    return _paths(typed)
-
-
-def _folders(_ctx: click.Context, typed: str) -> _Items:
-    return _paths(typed, folders=True)
-
-
-def _jobs(ctx: click.Context, typed: str) -> _Items:
+def _jobs(ctx: click.Context, _typed: str) -> list[_Item]:
     from hpcdist.job.files import named_jobs
 
-    if ctx.params.get("is_module"):
-        return
-    if not ctx.params.get("is_program"):
-        yield from (_whole(name, "a job") for name in named_jobs())
-    is_program = ctx.params.get("is_program")
-    yield from _paths(typed, ("",) if is_program else (".py", ".yaml", ".yml"))
+    is_code = ctx.params.get("is_module") or ctx.params.get("is_program")
+    jobs = [] if is_code else [CompletionItem(name, help="a job") for name in named_jobs()]
+    return [_FILE, *jobs]
 
 
-def _script_args(ctx: click.Context, typed: str) -> _Items:
-    """Offer files to scripts, which may be given any; jobs take no arguments."""
-    from hpcdist.job.files import named_jobs
-
-    return () if ctx.params.get("job_name") in named_jobs() else _paths(typed)
-
-
-def _run_names(ctx: click.Context) -> Iterator[str]:
-    """Give the names of runs and sweeps, the newest first, by their folders alone."""
+def _runs(ctx: click.Context, _typed: str) -> list[str]:
+    """Return the names of runs and sweeps, the newest first, by their folders alone."""
     from hpcdist.runs.run import ID, runs_folder
 
     folder = ctx.params.get("runs") or runs_folder(None)
-    with suppress(OSError):
-        names = [name for name in os.listdir(folder) if ID.fullmatch(name)]
-        yield from sorted(names, key=_time_in, reverse=True)[:_MOST_RUNS]
+    listed = os.listdir(folder) if os.path.isdir(folder) else []
+    names = [name for name in listed if ID.fullmatch(name)]
+
+    def submitted(name: str) -> str:
+        found = re.search(r"-(\d{8}-\d{6})-", name)
+        return found[1] if found else ""
+
+    return ["last", *sorted(names, key=submitted, reverse=True)[:_MOST_RUNS]] if names else []
 
 
-def _time_in(name: str) -> str:
-    found = re.search(r"-(\d{8}-\d{6})-", name)
-    return found[1] if found else ""
-
-
-def _runs(ctx: click.Context, _typed: str) -> _Items:
-    names = list(_run_names(ctx))
-    yield from [_whole("last", "the newest run")] if names else []
-    yield from map(_whole, names)
-
-
-def _runs_or_files(ctx: click.Context, typed: str) -> _Items:
-    yield from _runs(ctx, typed)
-    yield from _paths(typed)
-
-
-def _afters(ctx: click.Context, typed: str) -> _Items:
+def _afters(ctx: click.Context, typed: str) -> list[str]:
     kind, colon, _ = typed.partition(":")
-    before = f"{kind}:" if colon else ""
-    yield from (_whole(f"{before}{run.value}") for run in _runs(ctx, ""))
-    if not colon:
-        yield from (_part(f"{name}:") for name in ("ok", "any", "notok"))
+    runs = _runs(ctx, "")
+    return [f"{kind}:{run}" for run in runs] if colon else [*runs, "ok:", "any:", "notok:"]
 
 
-def _ranks(ctx: click.Context, _typed: str) -> _Items:
-    """Give the ranks that have a log."""
-    from hpcdist.runs.run import Run, runs_folder
-    from hpcdist.runs.sweep import find_runs
-
-    folder = Path(ctx.params.get("runs") or runs_folder(None))
-    name = ctx.params.get("run_name") or "last"
-    run = Run(folder / name) if (folder / name).is_dir() else find_runs(folder, name)[-1]
-    ranks = dict.fromkeys(rank for rank, _, _ in run.log_files())
-    return [_whole(str(rank)) for rank in ranks][:1000]
-
-
-def _clusters(_ctx: click.Context, _typed: str) -> _Items:
+def _of_profiles(key: str | None, _ctx: click.Context, _typed: str) -> Iterable[str]:
+    """Return the names of profiles, or what they have for a key: no scheduler is asked."""
     from hpcdist.cluster.load import all_profiles
 
-    return [_whole(name, str(of.get("scheduler") or "")) for name, of in all_profiles()[1].items()]
+    profiles = all_profiles()[1]
+    values = list(profiles) if key is None else [of.get(key) for of in profiles.values()]
+    return dict.fromkeys(value for value in values if isinstance(value, str))
 
 
-def _of_profiles(key: str) -> _Completer:
-    """Offer what profiles have for a key: the scheduler itself is not asked."""
-
-    def complete(_ctx: click.Context, _typed: str) -> _Items:
-        from hpcdist.cluster.load import all_profiles
-
-        values = [of.get(key) for of in all_profiles()[1].values()]
-        return [_whole(value) for value in dict.fromkeys(values) if isinstance(value, str)]
-
-    return complete
-
-
-def _shipped(_ctx: click.Context, _typed: str) -> _Items:
-    from hpcdist.cluster.load import shipped_names
-
-    return map(_whole, shipped_names())
-
-
-def _hosts(_ctx: click.Context, _typed: str) -> _Items:
+def _hosts(_ctx: click.Context, _typed: str) -> list[str]:
     from hpcdist.runs.remote import known_hosts
 
-    names = known_hosts()
-    with suppress(OSError):
-        for line in Path("~/.ssh/config").expanduser().read_text().splitlines():
-            words = line.split()
-            if words and words[0].lower() == "host":
-                names += [name for name in words[1:] if not set(name) & set("*?!")]
-    return map(_whole, dict.fromkeys(names))
+    return known_hosts()
 
 
-def _data_sets(_ctx: click.Context, _typed: str) -> _Items:
-    return map(_whole, _named_values("data.name"))
+def _data_sets(_ctx: click.Context, _typed: str) -> list[str]:
+    return _named_values("data.name", "train")
 
 
-# Keys of jobs.
-
-
-def _workload(ctx: click.Context) -> str | None:
-    """Return the workload of the job on the line; None where it is not known."""
-    from hpcdist.job.files import find_job
-
-    name = ctx.params.get("job_name")
-    if not name:
-        return None
-    if ctx.params.get("is_module") or ctx.params.get("is_program"):
-        return "module" if ctx.params["is_module"] else "program"
-    file = find_job(name)
-    if file.kind == "script":
-        return "script"
-    # Not by a parser of YAML, whose import takes 30 ms.
-    text = files.read_bytes(file.path, most_bytes=_MOST_JOB_BYTES).decode(errors="replace")
-    found = re.search(r"^workload: *(\w+)", text, re.MULTILINE)
-    return found and found[1]
-
-
-def _named_values(path: str, workload: str = "train") -> list[str]:
+def _named_values(path: str, workload: str) -> list[str]:
     """Return the names that the meaning of a key lists, before anything in brackets."""
     from hpcdist.job.keys import job_keys
 
@@ -210,176 +108,99 @@ def _named_values(path: str, workload: str = "train") -> list[str]:
     return [name for name in names if re.fullmatch(r"\w+", name)]
 
 
-def _settings(ctx: click.Context, typed: str) -> _Items:
-    """Offer sections, the keys of a section, and the values of a key."""
-    from hpcdist.base.errors import HpcdistError
+def _settings(ctx: click.Context, typed: str) -> list[str]:
+    """Return sections, the keys of a section, or the values of a key: always more than one where
+    there are more, so that no shell puts a space behind half of it."""
     from hpcdist.job.keys import job_keys
 
-    workload = None
-    with suppress(HpcdistError):
-        workload = _workload(ctx)
-    keys = job_keys(workload)
-    path, equals, value = typed.partition("=")
-    if equals:
-        found = next(key for key in keys if key.path == path)
-        yield from _values(found.path, found.default, found.workloads[0], value)
-        return
-    section = path.rpartition(".")[0]
-    for key in keys:
-        if key.path.rpartition(".")[0] == section and key.path != "workload":
-            about = key.meaning.partition(". ")[0]
-            yield _part(f"{key.path}{'.' if key.value == 'section' else '='}", about)
+    path, equals, _ = typed.partition("=")
+    keys = {key.path: key for key in reversed(job_keys(_workload(ctx))) if key.path != "workload"}
+    while not equals:
+        section = typed.rpartition(".")[0]
+        inner = [name for name in keys if name.rpartition(".")[0] == section]
+        heads = [f"{name}{'.' if keys[name].value == 'section' else '='}" for name in inner]
+        heads = [head for head in reversed(heads) if head.startswith(typed)]
+        if len(heads) != 1:
+            return heads
+        typed = heads[0]
+        path, equals, _ = typed.partition("=")
+    return [f"{path}={value}" for value in _values(keys[path])]
 
 
-_NAMED = ("data.name", "model.name")
-_FILES = ("data.root", "checkpoint.resume", "container.image")
+def _workload(ctx: click.Context) -> str | None:
+    """Return the workload of the job on the line; None where it is not known."""
+    from hpcdist.job.files import find_job
+
+    if ctx.params.get("is_module") or ctx.params.get("is_program"):
+        return "module" if ctx.params["is_module"] else "program"
+    try:
+        file = find_job(ctx.params.get("job_name") or "")
+    except HpcdistError:
+        return None
+    if file.kind == "script":
+        return "script"
+    # Not by a parser of YAML, whose import takes 30 ms.
+    text = files.read_bytes(file.path, most_bytes=_MOST_JOB_BYTES).decode(errors="replace")
+    found = re.search(r"^workload: *(\w+)", text, re.MULTILINE)
+    return found and found[1]
 
 
-def _values(path: str, default: str, workload: str, typed: str) -> _Items:
+def _values(key: Any) -> list[str]:
+    """Return the values that a key may have, its default the last."""
     from hpcdist.job.check import annotation_at
     from hpcdist.job.keys import values_of
     from hpcdist.job.spec import JOB_TYPES
 
-    annotation = annotation_at(JOB_TYPES[workload], tuple(path.split(".")))
-    values = dict.fromkeys([*values_of(annotation)], "")
-    if path in _NAMED:
-        values |= dict.fromkeys(_named_values(path, workload), "")
-    if default not in ("unset", "none", "required"):
-        values[default] = "the default"
-    if path in _FILES:
-        for item in _paths(typed):
-            yield CompletionItem(f"{path}={item.value}", type=item.type)
-    yield from (_whole(f"{path}={value}", about) for value, about in values.items())
+    workload = key.workloads[0]
+    values = list(values_of(annotation_at(JOB_TYPES[workload], tuple(key.path.split(".")))))
+    values += _named_values(key.path, workload) if key.path in _NAMED else []
+    default = [] if key.default in ("unset", "none", "required") else [key.default]
+    return list(dict.fromkeys([*values, *default])) or [""]
 
 
-_SHORT = ("nodes", "gpus", "cluster")
-
-
-def _sweeps(ctx: click.Context, typed: str) -> _Items:
-    """Offer the last key, or the last value, of `nodes=1,2 train.lr=0.1,`."""
+def _sweeps(ctx: click.Context, typed: str) -> list[str]:
+    """Return the last key, or the last value, of `nodes=1,2 train.lr=0.1,`."""
     before, space, last = typed.rpartition(" ")
     key, equals, values = last.partition("=")
     given, comma, value = values.rpartition(",")
-    again = f"{before}{space}"
     if not equals:
-        yield from (_part(f"{again}{name}=") for name in _SHORT)
-    for item in _settings(ctx, f"{key}={value}" if equals else key):
-        text = item.value
-        if equals:
-            text = f"{key}={given}{comma}{text.partition('=')[2]}"
-        yield _part(f"{again}{text}")
+        keys = [*(f"{name}=" for name in _SHORT), *_settings(ctx, key)]
+        return [f"{before}{space}{one}" for one in keys]
+    found = [one.partition("=")[2] for one in _settings(ctx, f"{key}={value}")]
+    return [f"{before}{space}{key}={given}{comma}{one}" for one in found]
 
 
-def _goals(_ctx: click.Context, _typed: str) -> _Items:
-    return [_part(f"{name}=") for name in ("accuracy", "loss", "train_loss")]
-
-
-def _explained(ctx: click.Context, typed: str) -> _Items:
+def _explained(ctx: click.Context, typed: str) -> list[_Item | str]:
     from hpcdist.cli.explain import known_names
 
-    if not typed.startswith((".", "/", "~")):
-        for kind, names in known_names().items():
-            keys = [name for name in names if kind != "key" or "." in name or "." not in typed]
-            yield from (_whole(name, kind) for name in dict.fromkeys(keys))
-        yield from _runs(ctx, typed)
-    yield from _jobs(ctx, typed)
+    names = [CompletionItem(one, help=kind) for kind, of in known_names().items() for one in of]
+    return [*_jobs(ctx, typed), *names, *_runs(ctx, typed)]
 
 
 _COMPLETERS: dict[str, _Completer] = {
     "job_name": _jobs,
-    "script_args": _script_args,
+    "script_args": _files,
     "run_name": _runs,
     "run_names": _runs,
     "first": _runs,
     "second": _runs,
+    "against": lambda ctx, typed: [_FILE, *_runs(ctx, typed)],
+    "summary run_names": lambda ctx, typed: [_FILE, *_runs(ctx, typed)],
     "after": _afters,
-    "rank": _ranks,
-    "ranks": _ranks,
-    "cluster": _clusters,
-    "partition": _of_profiles("partition"),
-    "account": _of_profiles("account"),
-    "qos": _of_profiles("qos"),
+    "cluster": partial(_of_profiles, None),
+    "cluster show name": partial(_of_profiles, None),
+    "partition": partial(_of_profiles, "partition"),
+    "account": partial(_of_profiles, "account"),
+    "qos": partial(_of_profiles, "qos"),
     "host": _hosts,
     "setup name": _hosts,
-    "cluster show name": _clusters,
-    "cluster copy name": _shipped,
+    "data check name": _data_sets,
+    "data show name": _data_sets,
     "overrides": _settings,
     "sweeps": _sweeps,
-    "goal": _goals,
-    "against": _runs_or_files,
-    "summary run_names": _runs_or_files,
     "explain job_name": _explained,
 }
 """Name of a parameter, with its command where that matters -> what can stand there."""
-
-
-def _completer(command: str, param: click.Parameter) -> _Completer | None:
-    """Return what completes a parameter; None for one that click itself knows, or nobody."""
-    if isinstance(param.type, click.Choice):
-        return None
-    if command.startswith("data ") and param.name == "name":
-        return _data_sets
-    for name in (f"{command} {param.name}", str(param.name)):
-        if name in _COMPLETERS:
-            return _COMPLETERS[name]
-    metavar = str(param.metavar or "")
-    return {"FILE": _files, "DIR": _folders, "FOLDER": _folders}.get(metavar)
-
-
-# The shells.
-
-
-class _Completion(ShellComplete):
-    """Reads the line up to the cursor from COMP_LINE, whatever the shell takes for words."""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        line = _line()
-        words = _words(line)
-        is_new = not words or (line[-1:].isspace() and not _is_quoted(line))
-        return (words[1:], "") if is_new else (words[1:-1], words[-1])
-
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
-        _teach(self.cli, args)
-        option, equals, value = incomplete.partition("=")
-        before = f"{option}=" if equals and option.startswith("--") else ""
-        found = super().get_completions(args, incomplete)
-        typed = value if before else incomplete
-        return [
-            CompletionItem(f"{before}{item.value}", type=item.type, help=item.help)
-            for item in found
-            if str(item.value).startswith(typed) and self._can_insert(str(item.value))
-        ]
-
-    def _can_insert(self, value: str) -> bool:
-        """Return whether a shell may put a value into the line: names of files and values of
-        profiles may be others', and end a line of the answer."""
-        return value.isprintable()
-
-
-def _line() -> str:
-    """Return the line up to the cursor."""
-    return os.environ.get("COMP_LINE", "")
-
-
-def _words(line: str) -> list[str]:
-    """Return the words of a line, of which the last may be open."""
-    lexer = shlex.shlex(line, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
-    try:
-        words.extend(lexer)
-    except ValueError:  # a quote is open
-        words.append(lexer.token)
-    return words
-
-
-def _is_quoted(line: str) -> bool:
-    """Return whether a quote is open at the end of a line."""
-    try:
-        shlex.split(line)
-    except ValueError:
-        return True
-    return False
 
 
 def _teach(command: click.Command, args: list[str]) -> None:
@@ -388,115 +209,81 @@ def _teach(command: click.Command, args: list[str]) -> None:
     path: list[str] = []
     rest = list(args)
     while isinstance(command, click.Group) and rest:
-        word = rest.pop(0)
-        if word.startswith("-"):
-            continue
-        inner = command.get_command(context, word)
-        if inner is None:
-            return
-        command, path = inner, [*path, word]
+        inner = command.get_command(context, word := rest.pop(0))
+        if inner is not None:
+            command, path = inner, [*path, word]
     if rest and rest[-1].startswith("-"):  # click reads no argument beside an option without value
         rest.pop()
     given = command.make_context(command.name, rest, parent=context, resilient_parsing=True)
     for param in command.params:
-        completer = _completer(" ".join(path), param)
-        if completer is not None:
-            offer = functools.partial(_offered, completer, given)
+        name = str(param.name)
+        completer = _COMPLETERS.get(" ".join([*path, name]), _COMPLETERS.get(name))
+        if completer is None and param.metavar in _FILES:
+            completer = _files
+        if completer is not None and not isinstance(param.type, click.Choice):
+            offer = partial(_offered, completer, given)
             param.shell_complete = offer  # type: ignore[method-assign]
 
 
 def _offered(
     completer: _Completer, given: click.Context, _ctx: click.Context, typed: str
-) -> list[CompletionItem[str]]:
-    return [item for item in completer(given, typed) if item.value.startswith(typed)]
+) -> list[_Item]:
+    items = [
+        CompletionItem(one) if isinstance(one, str) else one for one in completer(given, typed)
+    ]
+    return [item for item in items if item is _FILE or item.value.startswith(typed)]
 
 
-_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
+class _Completion(ShellComplete):
+    """Offers what can stand for a whole word, also for the value of `--option=value`."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
+        _teach(self.cli, args)
+        option, equals, _ = incomplete.partition("=")
+        before = f"{option}=" if equals and option.startswith("--") else ""
+        return [
+            CompletionItem(f"{before}{item.value}", type=item.type, help=item.help)
+            for item in super().get_completions(args, incomplete)
+            if item.type == "file" or _SAFE.fullmatch(str(item.value))
+        ]
 
 
-class _Bash(_Completion):
-    name = "bash"
-    # bash itself splits words at = and :, and inserts what stands behind the last of them.
+class _Bash(_Completion, BashComplete):
+    # bash splits words at = and :, so the line itself is given, and what stands behind the last of
+    # these is what it inserts.
     source_template = """\
 %(complete_func)s() {
-    local response item
+    local type value
     COMPREPLY=()
-    response=$(COMP_LINE="${COMP_LINE:0:$COMP_POINT}" COMP_WORDBREAKS="$COMP_WORDBREAKS" \\
-        %(complete_var)s=bash_complete "$1" 2> /dev/null)
-    [ -n "$response" ] || return 0
-    while IFS= read -r item; do
-        COMPREPLY+=("${item#*,}")
-        if [ "${item%%%%,*}" = part ]; then compopt -o nospace 2> /dev/null; fi
-    done <<< "$response"
-    return 0
+    while IFS=, read -r type value; do
+        if [[ $type == file ]]; then compopt -o default; else COMPREPLY+=("$value"); fi
+    done < <(COMP_LINE="${COMP_LINE:0:$COMP_POINT}" %(complete_var)s=bash_complete "$1" 2>/dev/null)
 }
-complete -o nosort -F %(complete_func)s %(prog_name)s 2> /dev/null ||
-    complete -F %(complete_func)s %(prog_name)s
+complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
-    def _can_insert(self, value: str) -> bool:
-        """Bash inserts a value as it is: within quotes, where no escape is right for both kinds of
-        them, what has special signs is not offered."""
-        is_plain = not _SPECIAL.search(value.replace(" ", ""))
-        return super()._can_insert(value) and (is_plain or not _is_quoted(_line()))
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)
+        is_new = line[-1:].isspace() and split_arg_string(f"{line}x")[-1] == "x"
+        return (words[1:], "") if is_new else (words[1:-1], words[-1])
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        line = _line()
-        value = str(item.value)
-        if not _is_quoted(line):
-            breaks = set(os.environ.get("COMP_WORDBREAKS", "")) & set("=:")
-            typed = self.get_completion_args()[1]
-            kept = max((typed.rfind(sign) for sign in breaks), default=-1) + 1
-            value = _SPECIAL.sub(r"\\\g<0>", value[kept:])
+        typed, value = self.get_completion_args()[1], str(item.value)
+        if " " not in typed:  # else it is quoted, and one word to bash
+            value = value[max(typed.rfind("="), typed.rfind(":")) + 1 :]
         return f"{item.type},{value}"
 
 
-class _Zsh(_Completion):
-    name = "zsh"
-    source_template = """\
-#compdef %(prog_name)s
-%(complete_func)s() {
-    local -a response plain parts
-    local kind value about
-    response=("${(@f)$(COMP_LINE="${words[1,CURRENT-1]} $PREFIX" %(complete_var)s=zsh_complete \\
-        ${~words[1]} 2> /dev/null)}")
-    for kind value about in "${response[@]}"; do
-        value="${value//:/\\\\:}"
-        if [[ $kind == part ]]; then parts+=("$value:$about"); else plain+=("$value:$about"); fi
-    done
-    if (( $#plain )); then _describe -V values plain -U; fi
-    if (( $#parts )); then _describe -V parts parts -U -S ''; fi
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-    %(complete_func)s "$@"
-else
-    compdef %(complete_func)s %(prog_name)s
-fi
-"""
-
-    def format_completion(self, item: CompletionItem[Any]) -> str:
-        return f"{item.type}\n{item.value}\n{one_line(item.help or '-')}"
+class _Zsh(_Completion, ZshComplete):
+    pass
 
 
-class _Fish(_Completion):
-    name = "fish"
-    source_template = """\
-function %(complete_func)s
-    set -lx COMP_LINE (commandline -cp)
-    set -lx %(complete_var)s fish_complete
-    set -l words (commandline -opc)
-    command $words[1] 2> /dev/null
-end
-complete --no-files --keep-order --command %(prog_name)s --arguments "(%(complete_func)s)"
-"""
-
-    def format_completion(self, item: CompletionItem[Any]) -> str:
-        return f"{item.value}\t{one_line(item.help)}" if item.help else str(item.value)
+class _Fish(_Completion, FishComplete):
+    pass
 
 
-_SHELLS: dict[str, type[_Completion]] = {one.name: one for one in (_Bash, _Zsh, _Fish)}
-for _shell in _SHELLS.values():
-    add_completion_class(_shell)
+_SHELLS: dict[str, type[ShellComplete]] = {one.name: one for one in (_Bash, _Zsh, _Fish)}
 
 
 def answer(command: click.Command) -> int:
@@ -514,97 +301,19 @@ def answer(command: click.Command) -> int:
     return 0
 
 
-# The verb.
-
-
 @click.command
 @click.argument("shell", type=Choice(list(_SHELLS)), required=False)
-@click.option("--install", is_flag=True, help="Put the script in its place, and name the place.")
-def completion(*, shell: str | None, install: bool) -> None:
-    """Print what makes a shell complete jobs, runs, clusters, keys and their values, files and
-    ranks; without SHELL, for the one that $SHELL names.
+def completion(*, shell: str | None) -> None:
+    """Print what makes a shell complete jobs, runs, clusters, keys and their values, and files;
+    without SHELL, for the one that $SHELL names.
 
     \b
-    hpcdist completion --install
-    source <(hpcdist completion bash)       for this shell alone
-
-    --install writes one file, and for bash and zsh one line in ~/.bashrc or ~/.zshrc that reads it.
-    It may be repeated.
+    hpcdist completion bash >> ~/.bashrc
+    hpcdist completion zsh >> ~/.zshrc      below the line with compinit
+    hpcdist completion fish > ~/.config/fish/completions/hpcdist.fish
     """
     chosen = shell or os.path.basename(os.environ.get("SHELL", ""))
     if chosen not in _SHELLS:
         raise click.UsageError(f"name the shell: {', '.join(_SHELLS)}")
     command = click.get_current_context().find_root().command
-    script = _SHELLS[chosen](command, {}, "hpcdist", VARIABLE).source()
-    if not install:
-        sys.stdout.write(script)
-        return
-    for line in _install(chosen, script):
-        print(line)
-
-
-def _install(shell: str, script: str) -> Iterator[str]:
-    """Write the script, and the line that reads it; say what was done."""
-    home = Path.home()
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
-    if shell == "fish":
-        yield _write(config / "fish/completions/hpcdist.fish", script)
-        return
-    path = data / f"hpcdist/completion.{shell}"
-    yield _write(path, script)
-    file = shlex.quote(str(path))
-    line = f"[ ! -r {file} ] || . {file}"
-    if shell == "zsh":
-        ready = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }"
-        line = f"[ ! -r {file} ] || {{ {ready}; . {file}; }}"
-    zshrc = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
-    yield _add_line(home / ".bashrc" if shell == "bash" else zshrc, line, shell)
-    yield "open a new shell to have it"
-
-
-def _write(path: Path, script: str) -> str:
-    try:
-        if path.is_file() and path.read_text() == script:
-            return f"{path} is as it should be"
-        path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        if others := doors(path.parent):  # a shell reads it each time it starts
-            raise UserError(
-                f"{others[0]}, and could have your shell run anything",
-                hint=f"close it with: chmod go-w {shlex.quote(str(others[0].path))}",
-            )
-        files.write_whole(path, script)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="print it with hpcdist completion SHELL, and put it where your shell reads it",
-        ) from None
-    return f"wrote {path}"
-
-
-def _add_line(rc: Path, line: str, shell: str) -> str:
-    """Add a line to a file that a shell reads at its start, unless it is there, or would break the
-    file."""
-    added = f"\n# hpcdist completion --install\n{line}\n"
-    by_hand = f"{rc} was not changed; add this line yourself: {line}"
-    try:
-        before = rc.read_text() if rc.exists() else ""
-        if line in before.splitlines():
-            return f"{rc} reads it already"
-        if _has_errors(shell, before + added) and not _has_errors(shell, before):
-            return by_hand
-        with rc.open("a") as file:  # not written anew: it may be a link, or have another owner
-            file.write(added if before.endswith("\n") or not before else f"\n{added}")
-    except (OSError, UnicodeDecodeError):
-        return by_hand
-    return f"added a line to {rc}"
-
-
-def _has_errors(shell: str, text: str) -> bool:
-    """Return whether a shell finds errors in a script, without running it."""
-    if (program := shutil.which(shell)) is None:
-        return False
-    done = subprocess.run(
-        [program, "-n"], input=text, capture_output=True, text=True, timeout=10, check=False
-    )
-    return done.returncode != 0
+    sys.stdout.write(_SHELLS[chosen](command, {}, "hpcdist", VARIABLE).source())

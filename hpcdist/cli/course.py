@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -124,7 +125,7 @@ def course(*, exercise: str | None, out: str | None, as_json: bool) -> None:
     if new:
         rows = [(str(folder / name), _what(chosen, name)) for name in new]
         print_columns(("FILE", "USE"), rows)
-    print(f"begin with: cd {folder} && {command}")
+    print(f"begin with: cd {shlex.quote(str(folder))} && {command}")
 
 
 def _list(*, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,23 +113,17 @@ def _kind_of(params: dict[str, Any]) -> str | None:
 # A name that is no job's.
 
 
-def _find(word: str, runs: Path, kinds: Iterable[str]) -> list[Explanation]:
+def _find(word: str, runs: Path, kinds: list[str]) -> list[Explanation]:
     """Return what a name may mean, in the order of the kinds; UserError where it means nothing."""
-    finders: dict[str, Callable[[str], Explanation | None]] = {
-        "run": lambda name: _of_run(name, runs),
-        "key": _of_key,
-        "code": _of_code,
-        "verdict": _of_verdict,
-        "word": _of_word,
-    }
-    kinds = list(kinds)
-    found = [one for kind in kinds if (one := finders[kind](word)) is not None]
-    if not found:
-        raise _unknown(word, kinds)
-    return found
-
-
-def _unknown(word: str, kinds: list[str]) -> UserError:
+    found = []
+    for kind in kinds:
+        if kind == "run":
+            one = _of_run(word, runs)
+        else:
+            one = _of_key(word) if kind == "key" else _of_word(kind, word)
+        found += [] if one is None else [one]
+    if found:
+        return found
     known = known_names()
     names = {name: kind for kind in kinds for name in known.get(kind, ())}
     if len(kinds) > 1:
@@ -140,7 +134,7 @@ def _unknown(word: str, kinds: list[str]) -> UserError:
         "by docs/exit-codes.md, words by hpcdist summary --explain"
     )
     what = KINDS[kinds[0]] if len(kinds) == 1 else "anything that can be explained"
-    return UserError(
+    raise UserError(
         f"{word!r} is not {what}",
         hint=f"did you mean {near}, {KINDS[names[near]]}? {listed}" if near else listed,
     )
@@ -154,47 +148,41 @@ def known_names() -> dict[str, list[str]]:
     from hpcdist.summary.report.words import WORDS, names_of
 
     keys = [key.path for key in _all_keys()]
+    words = [*meanings.TERMS, *(name for word in WORDS for name in names_of(word))]
     return {
         "job": [*named_jobs()],
         "key": [*keys, *(key.rpartition(".")[2] for key in keys)],
         "code": [str(code) for code in EXIT_CODES],
         "verdict": [*meanings.KINDS, *meanings.STATES],
-        "word": [
-            *meanings.TERMS,
-            *(name for word in WORDS for name in names_of(word)),
-            *_figures(),
-        ],
+        "word": [*words, *_figures()],
     }
 
 
-def _of_code(word: str) -> Explanation | None:
-    from hpcdist.runs.meanings import exit_code_in_words
+def _of_word(kind: str, word: str) -> Explanation | None:
+    """Explain an exit code, a verdict or a state, or a word, by the text that its page has, too."""
+    from hpcdist.runs import meanings
+    from hpcdist.summary.report.words import WORDS, names_of
 
-    meaning = exit_code_in_words(int(word)) if word.isdecimal() and len(word) < 4 else None
-    if meaning is None:
-        return None
-    return Explanation(
-        kind="code", name=word, title="an exit code", text=[meaning], see="docs/exit-codes.md"
-    )
-
-
-def _of_verdict(word: str) -> Explanation | None:
-    from hpcdist.runs.meanings import KINDS as VERDICTS
-    from hpcdist.runs.meanings import STATES
-
-    verdict = next((of for name, of in VERDICTS.items() if name == word), None)
-    state = next((of for name, of in STATES.items() if name == word), None)
-    if verdict is None and state is None:
-        return None
-    text = [] if verdict is None else [verdict.meaning]
-    text += [state] if state is not None and state not in text else []
-    return Explanation(
-        kind="verdict",
-        name=word,
-        title="a state of runs" if verdict is None else "a kind of verdict",
-        text=[*text, *_advice([] if verdict is None else verdict.advice)],
-        see="docs/hangs.md" if word == "hang" else "docs/exit-codes.md",
-    )
+    verdicts = {str(name): of for name, of in meanings.KINDS.items()}
+    states = {str(name): of for name, of in meanings.STATES.items()}
+    title, texts, see = "a word of hpcdist", [], "docs/exit-codes.md"
+    if kind == "code" and word.isdecimal() and len(word) < 4:
+        title, texts = "an exit code", [meanings.exit_code_in_words(int(word))]
+    elif kind == "verdict" and word in verdicts:
+        title = "a kind of verdict"
+        texts = [verdicts[word].meaning, states.get(word), *_advice(verdicts[word].advice)]
+        see = "docs/hangs.md" if word == "hang" else see
+    elif kind == "verdict":
+        title, texts = "a state of runs", [states.get(word)]
+    elif kind == "word" and (term := meanings.TERMS.get(word.lower())):
+        word, texts, see = word.lower(), [term], ""
+    elif kind == "word":
+        whole = [one for one in WORDS if word.lower() in map(str.lower, names_of(one))]
+        title = "a word of the summary" if whole else "a figure of hpcdist summary --json"
+        texts = [WORDS[whole[0]] if whole else _figures().get(word)]
+        word, see = whole[0] if whole else word, "docs/figures.md"
+    text = list(dict.fromkeys(filter(None, texts)))
+    return Explanation(kind=kind, name=word, title=title, text=text, see=see) if text else None
 
 
 def _advice(advice: list[str], run: str = "RUN") -> list[str]:
@@ -234,28 +222,6 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
             facts["go on with"] = command
         text = [verdict.message, *_advice(kind.advice, name_to_type(run.path))]
     return Explanation(kind="run", name=run.id, title="a run", text=text, facts=facts)
-
-
-def _of_word(word: str) -> Explanation | None:
-    from hpcdist.runs.meanings import TERMS
-    from hpcdist.summary.report.words import WORDS, names_of
-
-    if term := TERMS.get(word.lower()):
-        return Explanation(kind="word", name=word.lower(), title="a word of hpcdist", text=[term])
-    for name, meaning in WORDS.items():
-        if word.lower() in map(str.lower, names_of(name)):
-            return Explanation(
-                kind="word",
-                name=name,
-                title="a word of the summary",
-                text=[meaning],
-                see="docs/figures.md",
-            )
-    meaning = _figures().get(word, "")
-    if not meaning:
-        return None
-    title = "a figure of hpcdist summary --json"
-    return Explanation(kind="word", name=word, title=title, text=[meaning], see="docs/figures.md")
 
 
 def _figures() -> dict[str, str]:
@@ -323,28 +289,20 @@ def _of_key(word: str) -> Explanation | None:
 
 
 def _of_jobs(path: str, workloads: set[str]) -> dict[str, str]:
-    """Return the jobs that have a key, those that set it, and an example."""
+    """Return the jobs that have a key, and an example."""
     from hpcdist.base.errors import JobError
-    from hpcdist.job.check import annotation_at, show
+    from hpcdist.job.check import annotation_at
     from hpcdist.job.files import compares, named_jobs, read_job_file
 
-    names, values = [], []
+    names = []
     for name, file in named_jobs().items():
         try:
             content = read_job_file(file)
         except JobError:
             continue
-        if compares(content) or content.get("workload") not in workloads:
-            continue
-        names.append(name)
-        inner: Any = content
-        for part in path.split("."):
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        if inner is not None and not isinstance(inner, dict):
-            values.append(f"{name}: {show(inner)}")
+        if not compares(content) and content.get("workload") in workloads:
+            names.append(name)
     facts = {"workloads": ", ".join(sorted(workloads)), "jobs": ", ".join(names) or "none"}
-    if values:
-        facts["set by"] = ", ".join(values)
     from hpcdist.job.keys import example_of
     from hpcdist.job.spec import JOB_TYPES
 

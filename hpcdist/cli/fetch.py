@@ -88,7 +88,8 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
 
 def _fetch_from_host(run: Run, remote: Remote) -> dict[str, Any]:
     """Bring what summaries need of a run at a host, and say how to get the rest."""
-    from hpcdist.remote.bring import Where, refresh
+    from hpcdist.remote.bring import refresh
+    from hpcdist.remote.ssh import Where
 
     Where.of(run, remote)  # refuses a host that was never named
     if not refresh([run], with_events=True, note=note):

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base import served
 from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
 from hpcdist.cli.printing import note, print_json, say
@@ -114,7 +113,7 @@ def follow_run(
     shown: Mapping[str, int] | None = None,
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this.
-    `shown` has, by the names of logs, how many lines of each a laptop has shown before."""
+    `shown` has, by the names of logs, how many lines of each were shown before."""
     from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.monitor.screen import Screen
 
@@ -123,9 +122,7 @@ def follow_run(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
-            verdict = follow(
-                run, screen, check=interrupts.check, shown=shown, tell=None if as_json else _tell
-            )
+            verdict = follow(run, screen, check=interrupts.check, shown=shown)
         except Interrupted as interrupted:
             screen.close()
             if owned:
@@ -149,12 +146,6 @@ def follow_run(
     if as_json:
         print_json(describe_end(run, scheduler, verdict, code))
     return code
-
-
-def _tell(given: Mapping[str, int]) -> None:
-    """Tell a laptop how much of each log it has got: it goes on from here where its connection
-    breaks."""
-    served.tell({"shown": given})
 
 
 def describe_end(

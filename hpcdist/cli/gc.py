@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     help="Keep the newest N runs whole.",
 )
 @click.option("--checkpoints", "only", flag_value="checkpoints", help="Only checkpoints.")
-@click.option("--snapshots", "only", flag_value="snapshot", help="Only snapshots.")
+@click.option("--code", "only", flag_value="code", help="Only copies of code.")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 @host_option
 @runs_option
@@ -55,12 +55,12 @@ def gc(
     runs: Path,
     as_json: bool,
 ) -> int:
-    """Remove snapshots and checkpoints of runs that ended long ago.
+    """Remove checkpoints and copies of code of runs that ended long ago.
 
     The command first shows what it would remove, and what it keeps and why. It removes it when you
     confirm, or with --yes. Runs that have not ended are never touched, nor files that jobs wrote
-    into a snapshot. Logs, events and verdicts stay. The last checkpoint of a run is the model it
-    trained.
+    into a copy of the code. Logs, events and verdicts stay. The last checkpoint of a run is the
+    model it trained.
 
     \b
     hpcdist gc                          what ended 30 days ago or before
@@ -81,7 +81,7 @@ def gc(
     candidates = [
         candidate
         for candidate in garbage.find_garbage(runs, everything, states, rules)
-        if only is None or only in candidate.what
+        if only in {None, candidate.what}
     ]
     free = [candidate for candidate in candidates if candidate.kept_because is None]
     if not as_json:
@@ -125,7 +125,7 @@ def _place(path: Path) -> str:
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     if not candidates:
-        note("there is nothing to remove: no checkpoints and no snapshots")
+        note("there is nothing to remove: no checkpoints and no copies of code")
         return
     sizes = [show_bytes(candidate.num_bytes) for candidate in candidates]
     width = max(map(len, sizes))

@@ -25,8 +25,7 @@ from hpcdist.runs.run import Run, all_runs, runs_folder, slug
 
 if TYPE_CHECKING:
     from hpcdist.cluster.host import Host
-    from hpcdist.remote.bring import Where
-    from hpcdist.remote.wire import Place
+    from hpcdist.remote.ssh import Where
     from hpcdist.runs.snapshot import SnapshotPlan
 
 _ARGS = "hpcdist.args"
@@ -132,17 +131,14 @@ def _parsed(text: str, origin: str = "--host") -> Host:
 def _run_job(ctx: click.Context, host: Host) -> int:
     tree = _work_tree(ctx) if "job_name" in ctx.params else None
     where = _where(host, _runs_text(ctx))
-    from hpcdist.remote.wire import Call
+    from hpcdist.cli.remote_submit import call_at, submit_there
+    from hpcdist.remote.bring import request_to
 
-    request = Call(
-        argv=_argv_of_job(ctx, tree), place=where.place, profiles=_profiles(ctx.params["cluster"])
+    request = request_to(
+        where, argv=_argv_of_job(ctx, tree), profiles=_profiles(ctx.params["cluster"])
     )
     if _verb(ctx) == ["submit"]:
-        from hpcdist.cli.remote_submit import submit_there
-
-        return submit_there(request, where, tree)
-    from hpcdist.cli.reconnecting import call_at
-
+        return submit_there(request, where, tree, wait=ctx.params["wait"])
     return call_at(where, request, tree=tree)
 
 
@@ -200,9 +196,9 @@ def _profiles(cluster: str | None) -> str | None:
 def detect_there(ctx: click.Context) -> str | None:
     """Return the profiles that `cluster detect` makes at a host, with its name in them; None where
     it is to be done here."""
-    from hpcdist.cli.reconnecting import call_at
+    from hpcdist.cli.remote_submit import call_at
+    from hpcdist.remote.bring import request_to
     from hpcdist.remote.call import Output
-    from hpcdist.remote.wire import Call
 
     host = None if served.is_served() else _host_of_job(ctx)
     if host is None:
@@ -216,8 +212,8 @@ def detect_there(ctx: click.Context) -> str | None:
         ),
     ]
     where = _where(host, None)
-    output = Output(captured=bytearray())
-    if code := call_at(where, Call(argv=argv, place=where.place), output):
+    output = Output(captured=True)
+    if code := call_at(where, request_to(where, argv=argv), output):
         ctx.exit(code)
     assert output.captured is not None
     return _with_host(output.captured.decode(errors="replace"), host)
@@ -346,16 +342,14 @@ def _named(runs: Path, names: Sequence[str]) -> list[Run]:
 
 def _run_at(ctx: click.Context, where: Where, argv: list[str]) -> int:
     """Run a verb on runs at a host."""
-    from hpcdist.cli.reconnecting import call_at, follow_log
-    from hpcdist.remote.wire import Call
+    from hpcdist.cli.remote_submit import call_at
+    from hpcdist.remote.bring import request_to
 
     verb = _verb(ctx)
-    request = Call(argv=argv, place=where.place)
     if verb == ["summary"]:
         return _summarize(ctx, where)
-    if verb == ["logs"] and ctx.params["follow"]:
-        return follow_log(where, request)
-    return call_at(where, request, again=verb == ["watch"])
+    goes_on = verb == ["watch"] or (verb == ["logs"] and ctx.params["follow"])
+    return call_at(where, request_to(where, argv=argv), again=goes_on)
 
 
 def _summarize(ctx: click.Context, where: Where) -> int:
@@ -373,17 +367,15 @@ def _summarize(ctx: click.Context, where: Where) -> int:
 
 def _where(host: Host, runs: str | None) -> Where:
     """Return the place at the host of the project of the current directory."""
-    from hpcdist.remote.bring import Where
-    from hpcdist.remote.wire import Place
+    from hpcdist.remote.ssh import Where
     from hpcdist.runs.snapshot import NoWorkTreeError, find_work_tree
 
     here = os.getcwd()
     try:
-        root, _ = find_work_tree(here)
+        root = find_work_tree(here)
     except NoWorkTreeError:
         root = here
-    place: Place = Place(folder=host.folder, project=slug(os.path.basename(root)), runs=runs)
-    return Where(host, place)
+    return Where(host, slug(os.path.basename(root)), runs)
 
 
 def _verb(ctx: click.Context) -> list[str]:

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import click
 
-from hpcdist.base import served
 from hpcdist.base.errors import UserError
 from hpcdist.cli.host import HostCommand
-from hpcdist.cli.options import host_option, run_argument, runs_option, shown_option
+from hpcdist.cli.options import host_option, run_argument, runs_option
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run, find_run
 
 _MOST_RANKS = 100
 """Ranks whose logs are printed unasked."""
-_POLL_OF_MANY_S = 5.0
-"""Between two looks at the logs of thousands of ranks, each of which is opened."""
 
 
 @click.command(cls=HostCommand)
@@ -30,7 +27,6 @@ _POLL_OF_MANY_S = 5.0
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run has ended.")
 @click.option("--raw", is_flag=True, help="Print the raw bytes, one rank after the other.")
-@shown_option
 @host_option
 @runs_option
 def logs(
@@ -40,7 +36,6 @@ def logs(
     shows_all: bool,
     follow: bool,
     raw: bool,
-    shown: dict[str, int],
     runs: Path,
 ) -> None:
     """Print what the ranks of a run printed, each line with its rank if there are several.
@@ -55,9 +50,9 @@ def logs(
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
+    from hpcdist.monitor.logs import whole_bytes, whole_log
     from hpcdist.monitor.screen import Screen
     from hpcdist.monitor.states import bring_home
-    from hpcdist.monitor.tail import whole_bytes, whole_log
 
     if follow and raw:
         raise click.UsageError("--follow and --raw contradict each other")
@@ -68,7 +63,13 @@ def logs(
         bring_home(run, warn=note)
     ranks = None if shows_all else _shown_ranks(run, rank)
     if follow:
-        _follow(run, ranks, shown)
+        from hpcdist.monitor.follow import end_sentence
+        from hpcdist.monitor.follow import follow as follow_run
+
+        followed = range(run.read_outline().resources.num_ranks) if ranks is None else ranks
+        with closing(Screen(prefixed=len(followed) > 1, with_progress=False)) as screen:
+            verdict = follow_run(run, screen, followed)
+            screen.say(end_sentence(run, verdict))
         return
     files = _log_files(run, ranks)
     if not files:
@@ -103,7 +104,7 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     if num_ranks <= _MOST_RANKS:
         return None
     verdict = run.read_verdict()
-    failed = verdict.rank if verdict is not None and verdict.state != "done" else None
+    failed = verdict.first.rank if verdict is not None and verdict.first is not None else None
     of_failed = f", and of rank {failed}, which failed first" if failed else ""
     note(
         f"this is the log of rank 0 of {num_ranks:,}{of_failed}; --rank R prints "
@@ -118,34 +119,3 @@ def _log_files(run: Run, ranks: Sequence[int] | None) -> list[tuple[int, Path]]:
     attempts = sorted({0, *run.attempts()})
     found = [(rank, run.find_log(rank, attempt)) for rank in ranks for attempt in attempts]
     return [(rank, path) for rank, path in found if path is not None]
-
-
-def _follow(run: Run, ranks: Sequence[int] | None, shown: dict[str, int]) -> None:
-    from hpcdist.monitor.ends import EndWatch
-    from hpcdist.monitor.follow import POLL_S, end_sentence, show_lost_agents, show_new
-    from hpcdist.monitor.nodes import Beginning
-    from hpcdist.monitor.screen import Screen
-    from hpcdist.monitor.tail import LogTail
-
-    end = EndWatch([run])
-    tail = LogTail(run, ranks, shown=shown)
-    beginning = Beginning(run)
-    is_one = ranks is not None and len(ranks) == 1
-    with closing(Screen(prefixed=not is_one, with_progress=False)) as screen:
-
-        def show() -> None:
-            before = tail.num_given
-            beginning.show(screen, end.conditions[run.id])
-            show_new(tail, screen)
-            if screen.has_log:
-                screen.draw(tail.open_lines())
-            if screen.has_log or tail.num_given > before:
-                served.tell({"shown": tail.given})  # a laptop goes on from here
-
-        is_large = ranks is None and run.read_outline().resources.num_ranks > _MOST_RANKS
-        verdict = end.wait(check=show, interval_s=_POLL_OF_MANY_S if is_large else POLL_S)[run.id]
-        screen.close()
-        screen.lines(tail.lines(finish=True))
-        if verdict.kind == "agent_lost":
-            show_lost_agents(run, screen)
-        screen.say(end_sentence(run, verdict))

@@ -6,6 +6,7 @@ Only bugs show a traceback. A verb returns the exit code, or None for 0; the cod
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -43,7 +44,7 @@ VERBS = {
     "setup": "Install hpcdist on a host, for --host.",
     "cluster": "Show, detect and copy cluster profiles.",
     "doctor": "Check a cluster step by step, and say how to fix what fails.",
-    "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
+    "gc": "Remove checkpoints and copies of code of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
     "completion": "Have your shell complete jobs, runs, clusters, keys and files.",
     "explain": "Say what a script, key, exit code, verdict or word means.",
@@ -145,6 +146,8 @@ _NUMBERS = (
     ("a valid float", "a number"),
 )
 """click's name of a kind of number -> the same in words."""
+_OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT)
+"""The reader of our output, such as `head`, has seen enough; or where it goes, the disk is full."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -163,25 +166,33 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return EXIT_USER
     except click.UsageError as error:
-        given = sys.argv[1:] if args is None else list(args)
-        command = error.ctx.command_path if error.ctx is not None else _verb_of(given)
-        hint = f"see {command} --help"
-        message = error.format_message()
-        for of_click, plain in _NUMBERS:
-            message = message.replace(of_click, plain)
-        if isinstance(error, click.NoSuchOption):
-            option = _as_given(error.option_name, given)
-            near = _near_option(option, error.possibilities or (), given)
-            message = f"No such option {option!r}"
-            hint = f"did you mean {near}? {hint}" if near else hint
-            hint += f"; options of a script go after --, as in: -- {option}"
-        return _report(message, hint, EXIT_USER)
+        return _report_usage(error, sys.argv[1:] if args is None else list(args))
     except (click.Abort, KeyboardInterrupt):
         return _report("interrupted", "", EXIT_INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+    except OSError as error:
+        if error.errno not in _OF_OUTPUT or error.filename is not None:
+            raise
+        # What is left in the buffer goes nowhere: Python would try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            _report(f"the output cannot be written: {error.strerror}", "", EXIT_FAILED)
         return EXIT_FAILED
     return code if isinstance(code, int) else 0
+
+
+def _report_usage(error: click.UsageError, given: Sequence[str]) -> int:
+    command = error.ctx.command_path if error.ctx is not None else _verb_of(given)
+    hint = f"see {command} --help"
+    message = error.format_message()
+    for of_click, plain in _NUMBERS:
+        message = message.replace(of_click, plain)
+    if isinstance(error, click.NoSuchOption):
+        option = _as_given(error.option_name, given)
+        near = _near_option(option, error.possibilities or (), given)
+        message = f"No such option {option!r}"
+        hint = f"did you mean {near}? {hint}" if near else hint
+        hint += f"; options of a script go after --, as in: -- {option}"
+    return _report(message, hint, EXIT_USER)
 
 
 def _open_closed_streams() -> None:

@@ -86,21 +86,6 @@ runs_option = click.option(
 )
 
 
-def _shown(_context: click.Context, _option: click.Parameter, text: str | None) -> dict[str, int]:
-    """Return what a laptop has shown before its connection broke, by the names of logs."""
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, int])
-    except msgspec.MsgspecError:
-        raise click.BadParameter("it takes a JSON object with numbers") from None
-
-
-shown_option = click.option(
-    "--shown", hidden=True, callback=_shown, help="Lines of each log to leave out."
-)
-
-
 def parse_ranks(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> list[int] | None:

@@ -29,7 +29,7 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
-    from hpcdist.rank.inquiry import StepReport
+    from hpcdist.rank.pipe import StepReport
 
 _RANKS_UNASKED = 8
 _EXTRA_S = 60.0
@@ -37,6 +37,8 @@ _EXTRA_S = 60.0
 _NAME_WIDTH = 46
 _SHOWN_ROWS = 15
 _SHOWN_FILES = 8
+_LEAST_SHARE = 0.0005
+"""Of a step, of a row that is no operation."""
 
 
 @click.command(cls=HostCommand)
@@ -72,7 +74,7 @@ def profile(
 
     \b
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
-    %          of the time of a step: threads and streams together may exceed 100
+    %          of the time of a step; all rows together are the step
     """
     from hpcdist.agent.requests import NodeProfiles, WantProfile
     from hpcdist.monitor.requests import ask
@@ -116,6 +118,13 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
     print_wrapped(f"{run.id}: {steps} of {whose}, {format_time(step_time)} each under the profiler")
     print()
     shown = sorted(times_s.items(), key=lambda each: -each[1])[:_SHOWN_ROWS]
+    operations_s = sum(one.operations_s for one in reports.values())
+    busy_s = sum(one.busy_s for one in reports.values())
+    rest = {
+        "other operations": operations_s - sum(time_s for _, time_s in shown),
+        "outside of operations: Python, waiting": wall_s - busy_s,
+        "several at once, counted above for each": busy_s - operations_s,
+    }
     decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
     rows = [
         [
@@ -125,6 +134,11 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
             format_percent(time_s / wall_s),
         ]
         for name, time_s in shown
+    ]
+    rows += [
+        [name, "", format_number(time_s / num_steps * 1e3, decimals), format_percent(share)]
+        for name, time_s in rest.items()
+        if abs(share := time_s / wall_s) >= _LEAST_SHARE
     ]
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
     timed = [

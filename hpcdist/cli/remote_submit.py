@@ -1,4 +1,4 @@
-"""`hpcdist submit` at a host: once, whatever becomes of the connection, and with a record here."""
+"""Commands at a host, over as many connections as it takes; `hpcdist submit` is made there once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,147 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
+from hpcdist.base.text import show_bytes
 from hpcdist.cli.printing import note, say
-from hpcdist.cli.reconnecting import LASTED_S, WAITS_S, Shown
-from hpcdist.remote import wire
-from hpcdist.remote.bring import Where, bring, remote_of
+from hpcdist.remote.bring import bring, request_to
 from hpcdist.remote.call import Output, call
-from hpcdist.remote.ssh import Connection, ConnectionLostError, connected
-from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.remote import write_remote
-from hpcdist.runs.run import is_run_name, runs_folder
+from hpcdist.remote.request import Request
+from hpcdist.remote.ssh import Connection, ConnectionLostError, Where
+from hpcdist.remote.tree import ignored_paths, send
+from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import SnapshotPlan
 
-_WAITS_S = (1, 2, 5, 10, 30)
+_WAITS_S = (1, 2, 4, 8, 15, *[30] * 15)
+"""Between the attempts to connect again."""
+_LASTED_S = 60.0
+"""After a connection that lasted so long, attempts are counted anew."""
+_LARGE_BYTES = 1_000_000
+"""It may take a while to send so much."""
 _UNCLEAR_S = 86400.0
 """So long the same command is taken for the one whose connection broke."""
+
+
+def call_at(
+    where: Where,
+    request: Request,
+    output: Output | None = None,
+    *,
+    tree: SnapshotPlan | None = None,
+    again: bool = False,
+) -> int:
+    """Run a command at a host; `again` connects and runs it anew where the connection breaks."""
+    output = output or Output()
+    waits = iter(_WAITS_S if again else ())
+    has_begun = False
+    while True:
+        begun_s = time.monotonic()
+        try:
+            with Connection(where.host) as connection:
+                if has_begun:
+                    say(f"connected to {where.host.name} again")
+                has_begun = True
+                return call(connection, with_tree(connection, where, request, tree), output)
+        except SchedulerError as error:
+            if time.monotonic() - begun_s > _LASTED_S:
+                waits = iter(_WAITS_S if again else ())
+            wait_s = next(waits, None)
+            if not has_begun or wait_s is None:
+                raise
+            if isinstance(error, ConnectionLostError):
+                say(f"{error.message}; connecting again")
+            time.sleep(wait_s)
+
+
+def with_tree(
+    connection: Connection, where: Where, request: Request, tree: SnapshotPlan | None
+) -> Request:
+    """Return the request with the work tree, which is copied to the host."""
+    if tree is None:
+        return request
+    num_bytes = sum(entry.size_bytes for entry in tree.entries)
+    if num_bytes > _LARGE_BYTES:
+        size = show_bytes(num_bytes)
+        note(f"the work tree ({size}) goes to {where.host.name}, but for what is there already")
+    return msgspec.structs.replace(
+        request,
+        tree=send(connection, tree, where),
+        within=os.path.relpath(tree.cwd, tree.root),
+        ignored=sorted(ignored_paths(tree)),
+    )
+
+
+@dataclass
+class _Submission:
+    """A submission, as far as it is known here."""
+
+    where: Where
+    name: str
+    is_sent: bool = False
+    """The host may have heard of it."""
+    is_known: bool = False
+    """Its runs are recorded here."""
+
+    def record(self, connection: Connection) -> None:
+        """Make records of the runs that were submitted, by which their names are known here."""
+        request = request_to(self.where, submission=self.name)
+        runs = runs_folder()
+        listed = bring(connection, self.where, request, runs, with_events=False, note=note)
+        self.is_known = self.is_known or bool(listed.runs)
+
+
+def submit_there(request: Request, where: Where, tree: SnapshotPlan | None, *, wait: bool) -> int:
+    """Submit at a host and return the exit code. Where the connection breaks, the host is asked
+    again by the name of the submission, which it makes once."""
+    host, output, argv = where.host.name, Output(), request.argv
+    given = argv.index("--") if "--" in argv else len(argv)
+    at_first = [word for word in argv[:given] if word != "--wait"] + argv[given:]
+    submission = _Submission(where, "")
+    with _name_of(request, host, submission) as submission.name:
+        request = msgspec.structs.replace(request, submission=submission.name)
+        waits = iter(_WAITS_S)
+        while True:
+            begun_s = time.monotonic()
+            try:
+                with Connection(where.host) as connection:
+                    if not submission.is_known:
+                        sent = with_tree(connection, where, request, tree)
+                        sent = msgspec.structs.replace(sent, argv=at_first)
+                        submission.is_sent = True
+                        code = call(connection, sent, Output(captured=True) if wait else output)
+                        submission.record(connection)
+                        if code or not wait:
+                            return code
+                    return call(connection, request, output)
+            except SchedulerError as error:
+                if time.monotonic() - begun_s > _LASTED_S:
+                    waits = iter(_WAITS_S)
+                wait_s = next(waits, None)
+                if not submission.is_sent:
+                    raise
+                if wait_s is None:
+                    raise _given_up(submission, error) from None
+                say(f"{error.message}; asking {host} again")
+                time.sleep(wait_s)
+
+
+def _given_up(submission: _Submission, error: SchedulerError) -> SchedulerError:
+    """Return the error for a connection that does not come again."""
+    if submission.is_known:
+        return SchedulerError(
+            f"{error.message}; what was submitted continues there",
+            hint="follow it again with: hpcdist watch last",
+        )
+    return SchedulerError(
+        f"{error.message}; it is not known whether the job was submitted",
+        hint="run the same command again: it continues from here, and submits nothing twice",
+    )
 
 
 class _Before(msgspec.Struct, frozen=True):
@@ -41,100 +159,8 @@ class _Before(msgspec.Struct, frozen=True):
     begun_s: float
 
 
-@dataclass
-class _Submitted:
-    """The host's answer about a submission."""
-
-    where: Where
-    runs: Path
-    ids: list[str] = field(default_factory=list)
-    sweep: str | None = None
-    is_sent: bool = False
-    """The host may have heard of it."""
-    shown: Shown = field(default_factory=Shown)
-    """Lines of the log of a run that is followed."""
-
-    def take(self, value: dict[str, Any]) -> None:
-        """Make records of the runs that were submitted, which their names are known by here."""
-        self.shown.take(value)
-        told = value.get("submitted")
-        ids = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
-        sweep = value.get("sweep")
-        if not ids or not all(map(is_run_name, ids)) or any("/" in name for name in ids):
-            return
-        self.ids, self.sweep = ids, sweep if isinstance(sweep, str) else None
-        make_runs_folder(self.runs)
-        for name in ids:
-            folder = self.runs / name
-            with suppress(FileExistsError):
-                folder.mkdir(mode=files.PRIVATE_FOLDER)
-                spec = {"id": name, "created_s": time.time(), "job": {}}
-                files.write_json(folder / "spec.json", spec)
-                write_remote(
-                    folder,
-                    remote_of(self.where, wire.SentRun(id=name, runs=str(value.get("runs", "")))),
-                )
-
-    def given_up(self, error: SchedulerError) -> SchedulerError:
-        """Return the error for a connection that does not come again."""
-        if self.ids:
-            name = self.sweep or self.ids[0]
-            return SchedulerError(
-                f"{error.message}; {name} continues there",
-                hint=f"follow it again with: hpcdist watch {name}",
-            )
-        return SchedulerError(
-            f"{error.message}; it is not known whether the job was submitted",
-            hint=("run the same command again: it continues from here, and submits nothing twice"),
-        )
-
-    def bring(self, connection: Connection) -> None:
-        """Bring what there is of the runs so far: size and job, for `hpcdist runs`."""
-        if self.ids:
-            names = [*self.ids, *([self.sweep] if self.sweep else [])]
-            wanted = [wire.WantedRun(id=name) for name in names]
-            request = wire.Bring(place=self.where.place, runs=wanted, files=False)
-            bring(connection, request, self.runs, note=note)
-
-
-def submit_there(request: wire.Call, where: Where, tree: SnapshotPlan | None) -> int:
-    """Submit at a host and return the exit code. Where the connection breaks, the host is asked
-    again by the name of the submission, which it makes once."""
-    host = where.host.name
-    submitted = _Submitted(where, runs_folder())
-    output = Output(told=submitted.take)
-    with _name_of(request, host, submitted) as name:
-        request = msgspec.structs.replace(request, submission=name)
-        waits = iter(_WAITS_S)
-        has_begun = is_known = False
-        while True:
-            begun_s = time.monotonic()
-            try:
-                with connected(where.host, note) as connection:
-                    has_begun = True
-                    submitted.is_sent = True
-                    code = call(connection, submitted.shown.resumed(request), output, tree=tree)
-                    with suppress(SchedulerError):
-                        submitted.bring(connection)
-                    return code
-            except SchedulerError as error:
-                if submitted.ids and (not is_known or time.monotonic() - begun_s > LASTED_S):
-                    waits, is_known = iter(WAITS_S), True
-                wait_s = next(waits, None)
-                is_lost = isinstance(error, ConnectionLostError)
-                if not (has_begun and (is_lost or output.is_begun)) or isinstance(
-                    error, wire.WireError
-                ):
-                    raise
-                if wait_s is None:
-                    raise submitted.given_up(error) from None
-                say(f"{error.message}; asking {host} again")
-                output.forget()
-                time.sleep(wait_s)
-
-
 @contextmanager
-def _name_of(request: wire.Call, host: str, submitted: _Submitted) -> Iterator[str]:
+def _name_of(request: Request, host: str, submission: _Submission) -> Iterator[str]:
     """Give a name for a submission: a new one, or, where the connection of the same command broke
     and nobody knows how it ended, the name that it had."""
     name = secrets.token_hex(8)
@@ -165,7 +191,7 @@ def _name_of(request: wire.Call, host: str, submitted: _Submitted) -> Iterator[s
         try:
             yield name
         except (SchedulerError, KeyboardInterrupt):
-            is_unclear = not submitted.ids and (before is not None or submitted.is_sent)
+            is_unclear = not submission.is_known and (before is not None or submission.is_sent)
             raise
         finally:
             if not is_unclear:

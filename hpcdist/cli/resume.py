@@ -148,9 +148,9 @@ def _start_from(
 
 def _shown_logs(run: Run) -> dict[str, int]:
     """Return how many lines each log has by its name: what was printed before is not shown."""
-    from hpcdist.monitor.tail import LogTail
+    from hpcdist.monitor.logs import LogTail
 
-    logs = LogTail(run, None)
+    logs = LogTail(run, range(run.read_outline().resources.num_ranks))
     for _ in logs.lines(finish=True):
         pass
     return logs.given

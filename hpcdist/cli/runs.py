@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.run import Run, all_runs, runs_folder
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import list_unfinished
 from hpcdist.schedulers.base import Condition
@@ -36,7 +37,8 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     listed = all_runs(runs)
     if num_unfinished := len(list_unfinished(runs, listed)):
         folders = number_of(num_unfinished, "folder")
-        note(f"{folders} of submissions without a run, or without one yet: see hpcdist gc")
+        where = "" if runs == runs_folder() else f" --runs {shlex.quote(str(runs))}"
+        note(f"{folders} of submissions without a run, or without one yet: see hpcdist gc{where}")
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:

@@ -6,10 +6,9 @@ import click
 
 
 @click.command(hidden=True)
-@click.argument("word")
-def serve(*, word: str) -> None:
-    """Run commands for a laptop, which says by stdin what it wants."""
+def serve() -> int:
+    """Run a command for a laptop, which says by stdin what it wants."""
     from hpcdist.cli.main import main
-    from hpcdist.remote.serve import Server
+    from hpcdist.remote.serve import serve as serve_laptop
 
-    Server(word, main).serve()
+    return serve_laptop(main)

@@ -19,9 +19,8 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
-    from hpcdist.agent.requests import GpuUse
+    from hpcdist.agent.stacks import Frame
     from hpcdist.monitor.stacks import RankView, StacksView
-    from hpcdist.rank.stacks import Frame
 
 _LIMIT_S = 4.0
 _SINGLE_ROWS = 16
@@ -137,10 +136,8 @@ def _print_ranks(view: StacksView) -> None:
     """Print a line for each rank; of many, one for those that do the same."""
     rows = _rows(view)
     shown = rows[:_SHOWN_ROWS]
-    has_gpus = any(rank.of.gpu for rank in view.ranks)
-    columns = [*_COLUMNS[:-1], *(_GPU_COLUMNS if has_gpus else []), _COLUMNS[-1]]
-    cells = [[show(row, view) for _, show in columns] for row in shown]
-    print_columns([name for name, _ in columns], cells, right=slice(-1))
+    cells = [[show(row, view) for _, show in _COLUMNS] for row in shown]
+    print_columns([name for name, _ in _COLUMNS], cells, right=slice(-1))
     if left := sum(map(len, rows[_SHOWN_ROWS:])):
         print(f"... and {left} more: --rank R shows others, --json each")
 
@@ -195,11 +192,3 @@ _COLUMNS: list[tuple[str, _Show]] = [
     ("RSS (GB)", lambda row, _: _span((rank.of.rss_bytes for rank in row), 2, _GB)),
     ("NEWEST COLLECTIVE", _newest),
 ]
-_GPU_COLUMNS: list[tuple[str, _Show]] = [
-    ("GPU %", lambda row, _: _span((gpu.utilization for gpu in _gpus(row)), 0, _PERCENT)),
-    ("GPU (GB)", lambda row, _: _span((gpu.memory_bytes for gpu in _gpus(row)), 2, _GB)),
-]
-
-
-def _gpus(row: Sequence[RankView]) -> list[GpuUse]:
-    return [rank.of.gpu for rank in row if rank.of.gpu is not None]

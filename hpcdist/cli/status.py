@@ -46,7 +46,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     import msgspec
 
     from hpcdist.monitor.nodes import seen_nodes
-    from hpcdist.monitor.progress import LiveProgress, at_rest
+    from hpcdist.monitor.progress import RunningRun
 
     announce_waits(note)
     candidates = named_runs(runs, run_names)
@@ -54,12 +54,8 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     listed = candidates
     if not run_names:
         listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
-    progress = {run.id: LiveProgress(run).read() for run in listed}
-    for name, figures in progress.items():
-        if figures is not None and (
-            conditions[name].is_suspended or conditions[name].state == "pending"
-        ):
-            progress[name] = at_rest(figures)
+    seen = {run.id: RunningRun(run, most_ranks=1).look(conditions[run.id]) for run in listed}
+    progress = {name: ranks.progress if ranks else None for name, ranks in seen.items()}
     described = [describe_run(run, conditions[run.id]) for run in listed]
     hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
@@ -166,6 +162,7 @@ def _print_place(run: Run, condition: Condition) -> None:
     """Print why the run waits, or its nodes and the way by which they reach the first one."""
     from hpcdist.monitor.nodes import (
         MOST_SHOWN,
+        awaited_nodes,
         master_sentence,
         node_lines,
         seen_nodes,
@@ -183,6 +180,10 @@ def _print_place(run: Run, condition: Condition) -> None:
     lines = node_lines(nodes, num_nodes=num_nodes)
     for name, line in zip_longest(["nodes"], lines, fillvalue=""):
         _print_line(name, line or None)
+    if condition.state == "running":
+        _print_line(
+            "waits for", awaited_nodes(run, num_nodes=run.read_outline().resources.nodes or 1)
+        )
     reached = master_sentence(nodes)
     _print_line("node 0 at", reached and f"{reached}, where the ranks meet (MASTER_ADDR)")
 

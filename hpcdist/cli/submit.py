@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base import served
 from hpcdist.base.errors import EXIT_INTERRUPTED, SchedulerError
 from hpcdist.base.text import one_line
 from hpcdist.cli.follow import (
@@ -32,7 +30,6 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
-    shown_option,
     snapshot_from_options,
     sweep_points,
 )
@@ -63,7 +60,6 @@ _LISTED_POINTS = 40
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
 @click.option("--debug", is_flag=True, help="Run a single rank in this process, for pdb.")
-@shown_option
 @json_option
 def submit(
     *,
@@ -71,7 +67,6 @@ def submit(
     wait: bool,
     here: bool,
     debug: bool,
-    shown: dict[str, int],
     as_json: bool,
 ) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
@@ -104,7 +99,7 @@ def submit(
     """
     announce_waits(note)
     if (earlier := submitted_before(options.runs)) is not None:
-        return _report_earlier(earlier, options.runs, wait=wait, as_json=as_json, shown=shown)
+        return _report_earlier(earlier, wait=wait, as_json=as_json)
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
     _check_options(options, wait=wait, debug=debug)
@@ -307,22 +302,11 @@ def _submit(
         dependencies=dependencies,
         summary_task=task,
     )
-    _tell(submitted.runs, options.runs)
     note(*submitted.messages)
     return submitted
 
 
-def _tell(submitted: Sequence[Run], runs: Path) -> None:
-    """Tell a laptop what it has submitted."""
-    if served.is_served():
-        place = submitted[0].read_sweep_place()
-        ids, sweep = [run.id for run in submitted], None if place is None else place.id
-        served.tell({"submitted": ids, "sweep": sweep, "runs": str(runs)})
-
-
-def _report_earlier(
-    submitted: Sequence[Run], runs: Path, *, wait: bool, as_json: bool, shown: Mapping[str, int]
-) -> int:
+def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
 
@@ -334,8 +318,6 @@ def _report_earlier(
             ),
             hint=f"check with: hpcdist status {name_to_type(unclear[0].path)}",
         )
-    _tell(submitted, runs)
-    say("it was submitted before the connection broke")
     interrupts = Interrupts()
     place = submitted[0].read_sweep_place()
     name = submitted[0].id if place is None else str(place.id)
@@ -343,9 +325,7 @@ def _report_earlier(
         interrupts.defer()
         scheduler = submitted[0].read_scheduler() or ""
         if place is None and wait:
-            return follow_run(
-                submitted[0], scheduler, interrupts, as_json=as_json, owned=False, shown=shown
-            )
+            return follow_run(submitted[0], scheduler, interrupts, as_json=as_json, owned=False)
         if place is None:
             _report_run(submitted[0], scheduler, as_json=as_json)
             return 0

@@ -15,6 +15,9 @@ from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note
 
+_WIDE = 1000
+"""Columns where no terminal limits them."""
+
 
 @click.command(cls=HostCommand)
 @run_arguments
@@ -41,8 +44,10 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     if not watched and not is_live:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return EXIT_DONE
-    from hpcdist.monitor.board import Board, make_frame, plain
+    from rich.console import Console
+
     from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.monitor.watch import Board, make_frame, watch_live
 
     what = " ".join(run_names) if run_names else str(runs)
 
@@ -53,14 +58,11 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     try:
         with interrupts.handled():
             board = Board(watched, folder=None if run_names else runs)
-            if is_live:
-                from hpcdist.monitor.watch import watch_live
-
-                if not watch_live(board, title):
-                    # Of named runs the exit code would say how they ended, and they have not.
-                    return EXIT_INTERRUPTED if run_names else EXIT_DONE
+            if is_live and not watch_live(board, title):
+                # Of named runs the exit code would say how they ended, and they have not.
+                return EXIT_INTERRUPTED if run_names else EXIT_DONE
             frame = make_frame(board.look(), title=title(), notes=board.unanswered)
-            sys.stdout.write(plain(frame))
+            Console(width=None if sys.stdout.isatty() else _WIDE).print(frame, highlight=False)
     except Interrupted:
         return EXIT_INTERRUPTED
     if not is_live:

@@ -145,24 +145,13 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
     return passed(name, "ran without an error") if evidence.nodes else None
 
 
-_MOST_SKEW_S = 5.0
-
-
 def _container(evidence: Evidence) -> Finding | None:
-    """Judge the image by what an agent inside wrote, and by torch's CUDA beside the driver's."""
+    """Judge the image by what ranks wrote inside, and by torch's CUDA beside the driver's."""
     name, used = "container", evidence.container
     if used is None:
         return skipped(name, "the job is in no image")
-    inside = evidence.clock_skews_s
-    if len(inside) < evidence.num_nodes:
+    if len(evidence.places) < evidence.num_nodes * evidence.ranks_per_node:
         return failed(name, _reason(evidence), "see docs/containers.md for what an image must have")
-    worst = max(inside.values(), key=abs)
-    if abs(worst) > _MOST_SKEW_S:
-        return failed(
-            name,
-            f"the clock on a node is {worst:+.0f} s from that of the files",
-            "ask the administrators: job limits and checkpoints depend on the clock",
-        )
     cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
     torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
     if torch and driver and _major(torch) > _major(driver):
@@ -172,7 +161,7 @@ def _container(evidence: Evidence) -> Finding | None:
             "take an image with an older CUDA, or ask for a newer driver",
         )
     runs_on = f", torch for CUDA {torch}, driver for {driver}" if torch and driver else ""
-    done = f"starts on {_nodes(evidence.num_nodes)}, writes the run directory, has the files' clock"
+    done = f"starts on {_nodes(evidence.num_nodes)}, writes the run directory"
     return passed(name, f"{used.described} by {used.runtime}: {done}{runs_on}")
 
 
@@ -183,8 +172,6 @@ def _major(version: str) -> int:
 def _interpreter(evidence: Evidence) -> Finding | None:
     name = "interpreter"
     agents = {seen.node for seen in evidence.nodes}
-    if evidence.container is not None and not agents:
-        return None  # what the image lacks is said already
     silent = set(_silent_nodes(evidence))
     for node, lines in evidence.logs.items():
         if node not in agents | evidence.ended | silent:
@@ -200,7 +187,8 @@ def _interpreter(evidence: Evidence) -> Finding | None:
         return None
     if not evidence.places:
         # Then torch could not be imported, or something before the ranks went wrong.
-        why, kind = evidence.verdict.message, evidence.verdict.exception
+        why, first = evidence.verdict.message, evidence.verdict.first
+        kind = None if first is None else first.report.exception
         if "import" in why or kind in {"ModuleNotFoundError", "ImportError"}:
             return failed(name, why, "install what is missing, where the job runs")
         return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.agent.outcome.left import EndOfAgent, end_file
-from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
@@ -77,8 +74,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler's words on the job's end."""
     container: UsedContainer | None = None
     """The image that the job ran in."""
-    clock_skews_s: dict[int, float] = {}
-    """By how much the clock in the image is ahead of that of the files, by node."""
 
 
 class NotEndedError(Exception):
@@ -143,19 +138,7 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         ],
         scheduler_says=scheduler_says,
         container=spec.container,
-        clock_skews_s=_clock_skews_s(run, num_nodes),
     )
-
-
-def _clock_skews_s(run: Run, num_nodes: int) -> dict[int, float]:
-    """Return the skews of those nodes whose agents were in an image, and wrote something."""
-    skews = {}
-    for node in range(num_nodes):
-        path = end_file(run, node)
-        with suppress(OSError, msgspec.ValidationError):
-            written = files.convert(files.read_json(path), EndOfAgent)
-            skews[node] = written.time_s - path.stat().st_mtime
-    return skews
 
 
 def _wait(run: Run, request: Request) -> Verdict:

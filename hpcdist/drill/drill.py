@@ -31,12 +31,13 @@ from hpcdist.monitor.ends import EndWatch, wait_until_free
 from hpcdist.monitor.nodes import waiting_sentence
 from hpcdist.monitor.requests import find_rank
 from hpcdist.runs.events import read_events
-from hpcdist.runs.run import Run
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.resume import look_at, plan_resume, resume
 from hpcdist.submission.submit import submit
+from hpcdist.training.checkpoint.files import SUFFIXES, list_saved
 
 NAMES = ("kill-rank", "time-limit", "kill-agent", "full-disk", "damage")
 """All disturbances, in their order: what may end the run for good comes last."""
@@ -58,12 +59,6 @@ _LIMIT_MIN = 15
 _SAME = 1e-6
 """Relative difference of losses that are the same."""
 _MOST_COPIED_BYTES = 1_000_000
-_SUFFIXES = (
-    *(".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".tar", ".h5"),
-    *(".distcp", ".metadata"),
-)
-"""Endings of the names of checkpoints; the last two are of the parts of one."""
-_NO_CHECKPOINTS = frozenset({"submitit", "launch", "results"})
 _SENTENCES = {
     "kill-rank": "the last rank is killed",
     "time-limit": "the ranks are warned of the time limit",
@@ -173,7 +168,7 @@ def conduct(request: Request) -> tuple[list[Cost], list[str], list[Run]]:
     if verdict is not None and verdict.state == "failed":
         raise HpcdistError(
             f"the job fails undisturbed, so there is nothing to disturb: {verdict.message}",
-            hint=f"see hpcdist logs {reference.run.path}",
+            hint=f"see hpcdist logs {name_to_type(reference.run.path)}",
         )
     with _work_folder(request, "disturbed") as folders:
         run = _submit(request, request.plan(_settings(request.job, undisturbed)))
@@ -290,13 +285,7 @@ class _DisturbedRun:
         time at which it was written, in ns."""
         saved: dict[Path, int] = {}
         for folder in (*self._own_folders, *map(Path, self._request.folders)):
-            for place, inner, names in os.walk(folder):
-                inner[:] = [name for name in inner if name not in _NO_CHECKPOINTS]
-                for name in names:
-                    path = Path(place, name)
-                    if name.endswith(_SUFFIXES) and name != "function.pkl":
-                        with suppress(OSError):  # replaced a moment ago
-                            saved[path] = path.lstat().st_mtime_ns
+            saved |= list_saved(folder)
         written = {path: time for path, time in saved.items() if self._former.get(path) != time}
         return dict(sorted(written.items(), key=lambda each: each[1]))
 
@@ -463,12 +452,15 @@ def judge(
         is_lost = False
     is_right: bool | None = None
     if verdict is not None and (name != "time-limit" or verdict.state != "cancelled"):
-        rank, nodes = job.num_ranks - 1, {job.resources.nodes - 1, None}
+        nodes, first = {job.resources.nodes - 1, None}, verdict.first
+        was_killed = (
+            first is not None and first.signal == "SIGKILL" and first.rank == job.num_ranks - 1
+        )
         is_right = {
             "time-limit": verdict.state == "preempted",
             "kill-agent": verdict.kind == "agent_lost" and verdict.node in nodes,
             "full-disk": verdict.kind in {"exception", "exit"} and verdict.state == "failed",
-        }.get(name, verdict.signal == "SIGKILL" and verdict.rank == rank)
+        }.get(name, was_killed)
     return Cost(
         name=name,
         verdict=None if verdict is None else verdict.kind,
@@ -516,10 +508,11 @@ def _remarks(
             "cannot be compared; record.step(samples=..., loss=loss) records both"
         )
     elif any(cost.loss.endswith("off") for cost in costs):
+        names = [name_to_type(run.path) for run in runs]
         yield (
             "the losses differ from those of the undisturbed run: perhaps the program is not "
             "seeded, or its checkpoints lack something (random state, order of the data, "
-            f"optimizer); hpcdist diff {runs[0].path} {runs[1].path} names the first step"
+            f"optimizer); hpcdist diff {' '.join(names)} names the first step"
         )
 
 
@@ -558,7 +551,7 @@ def _work_folder(request: Request, name: str) -> Iterator[list[Path]]:
 
     def copy(source: str, target: str) -> None:
         is_large = os.path.getsize(source) > _MOST_COPIED_BYTES
-        if is_large and not source.endswith(_SUFFIXES):
+        if is_large and not source.endswith(SUFFIXES):
             os.symlink(source, target)
         else:
             shutil.copy2(source, target)

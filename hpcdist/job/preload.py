@@ -22,7 +22,7 @@ _TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
 _NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas", "PIL"))
 PRELOADED_PACKAGES = frozenset(("torch", "torchvision")) | _NUMERIC | _TRAINERS
 """Packages that can be imported before the fork: importing them starts no thread of their own, and
-what they seed or read of a rank's environment meanwhile is renewed in the rank (import_state)."""
+what they seed or read of a rank's environment is renewed in the rank (rank/libraries.py)."""
 _NEEDS_DYNAMO = re.compile(b"DistributedDataParallel|fully_shard|FullyShardedDataParallel|optim")
 """Names whose first use imports torch._dynamo, which takes as long as torch itself."""
 _NOT_READ = (

@@ -186,8 +186,8 @@ class Launch(Section, frozen=True, kw_only=True):
     max_restarts: CountOrZero = 0
     """Number of times that the ranks are started again after a failure."""
     hang_timeout_s: PositiveOrZero | None = None
-    """End the run after this many seconds without a step; 0: never. Unset: 600 for trainers, never
-    for scripts. In scripts, new output also counts as a step."""
+    """End the run when no rank has worked for this many seconds: no step, no output, no file read
+    or written. 0: never. Unset: 600 for trainers, never for scripts."""
     hang_notice_s: PositiveOrZero = 900.0
     """Say that the run seems to hang when no rank has worked for this many seconds: no step, no
     output, no file read or written, and CPUs and GPUs idle or waiting in a collective operation. It
@@ -246,7 +246,7 @@ class Record(Section, frozen=True, kw_only=True):
 
 
 class Container(Section, frozen=True, kw_only=True):
-    """The image that the agents and ranks run in; hpcdist itself need not be in it."""
+    """The image that the ranks run in; hpcdist itself need not be in it."""
 
     image: str | None = None
     """An image file (.sif, .sqsh), a folder with an image's files, or one of a registry, such as
@@ -499,10 +499,11 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
 
 
 class LoadedData(Section, frozen=True, kw_only=True):
-    """The data set, and the ways to load it: every combination of the lists is measured."""
+    """The data set, and the ways to load it: every combination of workers, transform and batch_size
+    is measured."""
 
     name: str = "faces"
-    root: OneOrSeveral[str | None] = None
+    root: str | None = None
     download: bool = False
     train_samples: Count | None = None
     size: Count | None = None
@@ -520,16 +521,16 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
-    reads: OneOrSeveral[Count | None] = None
-    cache: OneOrSeveral[Literal["auto"] | bool] = False
+    decoder: Literal["exact", "fast", "pil"] = "exact"
+    reads: Count | None = None
+    cache: Literal["auto"] | bool = False
     """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit. It is
     off by default, because otherwise that memory would be measured."""
-    handover: OneOrSeveral[Literal["uint8", "float32"]] = "uint8"
-    pin_memory: OneOrSeveral[Literal["auto"] | bool] = "auto"
-    prefetch_factor: OneOrSeveral[Count] = 2
-    persistent_workers: OneOrSeveral[bool] = True
-    multiprocessing_context: OneOrSeveral[Literal["fork", "forkserver", "spawn"]] = "fork"
+    handover: Literal["uint8", "float32"] = "uint8"
+    pin_memory: Literal["auto"] | bool = "auto"
+    prefetch_factor: Count = 2
+    persistent_workers: bool = True
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
 
 
 class TimedModel(Section, frozen=True, kw_only=True):
@@ -558,8 +559,7 @@ class Dataload(Section, frozen=True, kw_only=True):
 
 
 class DataloadJob(JobSpec, frozen=True, kw_only=True):
-    """Time to load batches, by the number of workers and other keys of data (workload:
-    dataload)."""
+    """Time to load batches, by workers, transform and batch size (workload: dataload)."""
 
     workload: Literal["dataload"] = "dataload"
     model: TimedModel = TimedModel()

@@ -1,8 +1,8 @@
 """Container runtimes: how each starts a command in an image, and what it takes for an image.
 
 Everything a rank needs is the host's: network, processes, shared memory, the user's id, and the
-folders that are mounted at their own paths. So only the root file system is the image's. Pure, but
-for `find_runtimes` and `look_at_image`.
+folders that are mounted at their own paths. So only the root file system is the image's. Variables
+do not pass through the runtimes: the command gets them otherwise.
 """
 
 from __future__ import annotations
@@ -10,29 +10,41 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 RUNTIMES = ("apptainer", "pyxis", "charliecloud", "podman")
 NO_IMAGE = "none"
 """In the place of an image: no container, whatever the profile says."""
 
-_PROGRAMS = {"apptainer": ("apptainer", "singularity"), "podman": ("podman",)}
-_PROGRAMS["charliecloud"] = ("ch-run",)
+_PROGRAMS = {
+    "apptainer": ("apptainer", "singularity"),
+    "charliecloud": ("ch-run",),
+    "podman": ("podman",),
+}
 _PROBE_TIMEOUT_S = 10.0
-_REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>.+)")
-_NAME_OF_IMAGE = re.compile(
-    r"(?:[\w.-]+@)?(?:[\w.-]+(?::\d+)?[/#])?[a-z0-9._/-]+(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
-)
-_SIF_MAGIC = (32, b"SIF_MAGIC")
-_SQUASHFS_MAGIC = (0, b"hsqs")
-CUT_OFF = {"apptainer": {"-e", "--cleanenv", "-C", "--containall", "-p", "--pid"}}
-"""Options by which an agent would not see the job's variables, or its node's processes."""
+_REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>\S+)")
 _SIGNS = ":,$"
 """Characters with a meaning in a mount."""
 _FOLDER_SIGNS = ("usr", "bin", "lib")
+_STARTED_BY = {
+    "folder": ("apptainer", "charliecloud", "podman"),
+    "sif": ("apptainer",),
+    "squashfs": ("apptainer", "pyxis", "charliecloud"),
+}
+"""Runtimes that start an image of each kind."""
+_OF_HOST = (
+    *("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONPATH"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX"),
+)
+"""Variables that mean the host's libraries, and would break the image's."""
+_OF_IMAGE = ("PATH", "HOME", "HOSTNAME", "SHELL", "_", "PWD", "OLDPWD", "SHLVL")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Mount(NamedTuple):
@@ -64,11 +76,6 @@ class Mount(NamedTuple):
         return cls(path, path, is_read_only)
 
     def __str__(self) -> str:
-        return self.source if self == Mount(self.source, self.source) else self.whole
-
-    @property
-    def whole(self) -> str:
-        """SRC:DST or SRC:DST:ro, as those want it who know no shorter form."""
         return f"{self.source}:{self.target}{':ro' if self.is_read_only else ''}"
 
     def filled(self, environment: Mapping[str, str]) -> Mount:
@@ -80,35 +87,19 @@ class Mount(NamedTuple):
         return Mount(fill(self.source), fill(self.target), self.is_read_only)
 
 
-class InContainer(NamedTuple):
-    """The start of a job's agents in an image."""
+class InContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """The start of a job's forkservers in an image."""
 
     runtime: str
     image: str
-    mounts: tuple[Mount, ...]
-    """Options of the job and the profile, after hpcdist's own."""
+    mounts: list[Mount]
+    """Those of the job and the profile come after hpcdist's own."""
     python: str
     """Interpreter of the image."""
     python_path: str
     """Folder with the hpcdist that is carried along: `hpcdist.base.carried`."""
-    options: tuple[str, ...] = ()
+    options: list[str] = []
     """Further options for the runtime."""
-
-
-class Surroundings(NamedTuple):
-    """Devices of a node that a runtime must be told of."""
-
-    has_nvidia: bool = False
-    has_amd: bool = False
-    has_infiniband: bool = False
-
-    @classmethod
-    def here(cls) -> Surroundings:
-        return cls(
-            has_nvidia=os.path.exists("/dev/nvidiactl"),
-            has_amd=os.path.exists("/dev/kfd"),
-            has_infiniband=os.path.isdir("/dev/infiniband"),
-        )
 
 
 # How each starts a command.
@@ -120,119 +111,71 @@ def start_command(
     *,
     cwd: str,
     environment: Mapping[str, str],
-    node: Surroundings,
+    has: Callable[[str], bool] = os.path.exists,
 ) -> list[str]:
-    """Return what starts a command in the image; for pyxis, what follows srun's own options."""
-    return _STARTERS[container.runtime](container, command, cwd, environment, node)
+    """Return what starts a command in the image on this node; `has` tells which devices are there,
+    the environment is the job's."""
+    image, options, mounts = container.image, container.options, container.mounts
+    has_nvidia, has_amd = has("/dev/nvidiactl"), has("/dev/kfd")
+    match container.runtime:
+        case "apptainer":
+            gpus = ["--nv"] if has_nvidia else ["--rocm"] if has_amd else []
+            binds = [f"--bind={mount}" for mount in mounts]
+            program = next(filter(shutil.which, _PROGRAMS["apptainer"]), "apptainer")
+            return [program, "exec", *gpus, *binds, f"--pwd={cwd}", *options, image, *command]
+        case "charliecloud":  # /dev is the host's; the image must have the libraries
+            binds = [f"--bind={mount.source}:{mount.target}" for mount in mounts]
+            own = ["--set-env"] if has(os.path.join(image, "ch/environment")) else []
+            return ["ch-run", *own, *binds, f"--cd={cwd}", *options, image, "--", *command]
+        case "podman":
+            devices = ["--device=nvidia.com/gpu=all"] if has_nvidia else []
+            devices += ["--device=/dev/kfd", "--device=/dev/dri"] if has_amd else []
+            devices += ["--device=/dev/infiniband"] if has("/dev/infiniband") else []
+            return [
+                *("podman", "run", "--rm", "--network=host", "--pid=host", "--ipc=host"),
+                *("--uts=host", "--userns=keep-id", "--cgroups=disabled"),
+                *("--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
+                *(*devices, *(f"--volume={mount}" for mount in mounts), f"--workdir={cwd}"),
+                *(*options, *(["--rootfs"] if os.path.isdir(image) else []), image, *command),
+            ]
+        case _:
+            # A step of this node's own, which has all that the agent's step has.
+            node = environment.get("SLURMD_NODENAME", "")
+            cpus = environment.get("SLURM_CPUS_PER_TASK")
+            return [
+                *("srun", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={node}"),
+                *("--ntasks-per-node=1", "--cpu-bind=none", "--unbuffered", "--input=none"),
+                *([f"--cpus-per-task={cpus}"] if cpus else []),
+                f"--container-image={pyxis_image(image)}",
+                f"--container-mounts={','.join(map(str, mounts))}",
+                f"--container-workdir={cwd}",
+                *("--no-container-entrypoint", "--no-container-remap-root"),
+                *(*options, *command),
+            ]
 
 
-def _apptainer(
-    container: InContainer,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],  # noqa: ARG001 - it passes its own on
-    node: Surroundings,
-) -> list[str]:
-    program = next(filter(shutil.which, _PROGRAMS["apptainer"]), "apptainer")
-    binds = [f"--bind={mount}" for mount in container.mounts]
-    gpus = ["--nv"] if node.has_nvidia else ["--rocm"] if node.has_amd else []
-    options = [*gpus, *binds, f"--pwd={cwd}", *container.options]
-    return [program, "exec", *options, container.image, *command]
-
-
-def _charliecloud(
-    container: InContainer,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],
-    node: Surroundings,  # noqa: ARG001 - /dev is the host's; the image must have the libraries
-) -> list[str]:
-    binds = [f"--bind={mount.source}:{mount.target}" for mount in container.mounts]
-    own = []
-    if os.path.exists(os.path.join(container.image, "ch/environment")):
-        own = ["--set-env", f"--set-env=PYTHONPATH={environment.get('PYTHONPATH', '')}"]
-    options = [*own, *binds, f"--cd={cwd}", *container.options]
-    return ["ch-run", *options, container.image, "--", *command]
-
-
-def _podman(
-    container: InContainer,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],
-    node: Surroundings,
-) -> list[str]:
-    """Names alone of variables stand on the command line, which others can read."""
-    shared = [f"--{what}=host" for what in ("network", "pid", "ipc", "uts")]
-    volumes = [f"--volume={mount.whole}" for mount in container.mounts]
-    variables = [f"--env={name}" for name in sorted(environment) if name not in _OF_IMAGE]
-    devices = ["--device=nvidia.com/gpu=all"] if node.has_nvidia else []
-    devices += ["--device=/dev/kfd", "--device=/dev/dri"] if node.has_amd else []
-    devices += ["--device=/dev/infiniband"] if node.has_infiniband else []
-    root = ["--rootfs"] if os.path.isdir(container.image) else []
-    return [
-        *("podman", "run", "--rm", *shared, "--userns=keep-id", "--cgroups=disabled"),
-        *("--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
-        *(*devices, *volumes, *variables, f"--workdir={cwd}", *container.options),
-        *(*root, container.image, *command),
-    ]
-
-
-def _pyxis(
-    container: InContainer,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],  # noqa: ARG001 - srun passes it on
-    node: Surroundings,  # noqa: ARG001 - enroot's hooks see to devices
-) -> list[str]:
-    return [
-        f"--container-image={pyxis_image(container.image)}",
-        f"--container-mounts={','.join(one.whole for one in container.mounts)}",
-        f"--container-workdir={cwd}",
-        *("--no-container-entrypoint", "--no-container-remap-root"),
-        "--container-env=PYTHONPATH,PYTHONNOUSERSITE",
-        *container.options,
-        *command,
-    ]
-
-
-_STARTERS: dict[str, Callable[..., list[str]]] = {
-    "apptainer": _apptainer,
-    "charliecloud": _charliecloud,
-    "podman": _podman,
-    "pyxis": _pyxis,
-}
-
-_OF_IMAGE = frozenset({"PATH", "HOME", "HOSTNAME", "SHELL", "_", "PWD", "OLDPWD", "SHLVL"})
-_OF_HOST = frozenset(
-    ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
-)
-"""Variables that mean the host's libraries, and would break the image's."""
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+def environment_of_runtime(runtime: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a runtime is started with, which may reach the command, or not:
+    the job's, without what means the host's libraries."""
+    kept = {name: value for name, value in environment.items() if name not in _OF_HOST}
+    if runtime == "charliecloud":
+        kept["PATH"] = _PATH
+        kept.setdefault("USER", str(os.geteuid()))
+    return kept
 
 
 def environment_inside(container: InContainer, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for the runtime: the job's, without what means the host's libraries.
+    """Return the variables of the job's environment that hold in the image, too.
 
     hpcdist stands first on PYTHONPATH; packages of the host's, or in the user's home, are those of
     another Python.
     """
-    kept = {name: value for name, value in environment.items() if name not in _OF_HOST}
-    entries = [
-        entry
-        for entry in environment.get("PYTHONPATH", "").split(os.pathsep)
-        if entry and not re.search(r"(site|dist)-packages", entry)
-    ]
-    kept["PYTHONPATH"] = os.pathsep.join([container.python_path, *entries])
-    kept.setdefault("PYTHONNOUSERSITE", "1")
-    if container.runtime == "apptainer":  # also where the image sets one
-        for prefix in ("APPTAINERENV", "SINGULARITYENV"):
-            kept[f"{prefix}_PYTHONPATH"] = kept["PYTHONPATH"]
-    if container.runtime == "charliecloud":
-        kept["PATH"] = _PATH
-        kept.pop("TMPDIR", None)  # it is mounted at /tmp
-        kept.setdefault("USER", str(os.geteuid()))
-    return kept
+    foreign = {*_OF_HOST, *_OF_IMAGE}
+    kept = {name: value for name, value in environment.items() if name not in foreign}
+    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
+    own = [entry for entry in entries if entry and not re.search(r"(site|dist)-packages", entry)]
+    kept["PYTHONPATH"] = os.pathsep.join([container.python_path, *own])
+    return {"PYTHONNOUSERSITE": "1", **kept}
 
 
 # Images.
@@ -252,55 +195,40 @@ def is_reference(image: str, runtime: str) -> bool:
 
 def look_at_image(image: str, runtime: str) -> str | None:
     """Return what tells an image from a changed one, as far as that is cheap; None for one in a
-    registry, of which only the form is looked at. Raises NoImageError."""
+    registry. Raises NoImageError."""
     if is_reference(image, runtime):
-        _check_reference(image, runtime)
+        scheme = image.partition("://")[0] if "://" in image else "docker"
+        if runtime == "charliecloud":
+            raise NoImageError(
+                "names a registry, and charliecloud starts folders: ch-convert and ch-image make "
+                "one"
+            )
+        if runtime != "apptainer" and scheme != "docker":
+            raise NoImageError(f"begins with {scheme}://, which {runtime} does not know")
         return None
     try:
-        status = os.stat(image)
-        if os.path.isdir(image):
-            _check_folder(image, runtime)
-            return f"folder:{status.st_mtime_ns:x}"
-        with open(image, "rb") as file:
-            head = file.read(128)
+        status, head = os.stat(image), b""
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_folder:
+            with open(image, "rb") as file:
+                head = file.read(128)
     except OSError as error:
         raise NoImageError(f"cannot be read: {error.strerror}") from None
-    for kind, (offset, magic), runtimes in (
-        ("sif", _SIF_MAGIC, ("apptainer",)),
-        ("squashfs", _SQUASHFS_MAGIC, ("apptainer", "pyxis", "charliecloud")),
-    ):
-        if head[offset : offset + len(magic)] == magic:
-            if runtime not in runtimes:
-                raise NoImageError(f"is a {kind} file, which {runtime} does not start")
-            # Bytes 48 to 64 of a SIF are its own id.
-            return f"sif:{head[48:64].hex()}" if kind == "sif" else _of_file(status)
-    if runtime == "pyxis" and image.endswith(".sqsh"):
-        return _of_file(status)
-    raise NoImageError("is neither an image file (.sif, .sqsh) nor a folder with a root in it")
-
-
-def _of_file(status: os.stat_result) -> str:
-    return f"file:{status.st_size:x}-{status.st_mtime_ns:x}"
-
-
-def _check_folder(image: str, runtime: str) -> None:
-    if runtime == "pyxis":
-        raise NoImageError("is a folder, which pyxis does not start")
-    if not any(os.path.isdir(os.path.join(image, sign)) for sign in _FOLDER_SIGNS):
+    if is_folder and not any(os.path.isdir(os.path.join(image, one)) for one in _FOLDER_SIGNS):
         raise NoImageError("is a folder, but has none of usr/, bin/ and lib/: it is no image")
-
-
-def _check_reference(image: str, runtime: str) -> None:
-    match = _REFERENCE.fullmatch(image)
-    name = match["rest"] if match else image
-    if runtime == "charliecloud":
-        raise NoImageError(
-            "names a registry, and charliecloud starts folders: ch-convert and ch-image make one"
-        )
-    if runtime != "apptainer" and match and match["scheme"] not in {"docker", "oci"}:
-        raise NoImageError(f"begins with {match['scheme']}://, which {runtime} does not know")
-    if not _NAME_OF_IMAGE.fullmatch(name):
-        raise NoImageError("is no reference such as docker://pytorch/pytorch:2.6.0")
+    is_squashfs = head[:4] == b"hsqs" or (runtime == "pyxis" and image.endswith(".sqsh"))
+    kinds = {"folder": is_folder, "sif": head[32:41] == b"SIF_MAGIC", "squashfs": is_squashfs}
+    kind = next((name for name, is_it in kinds.items() if is_it), None)
+    if kind is None:
+        raise NoImageError("is neither an image file (.sif, .sqsh) nor a folder with a root in it")
+    if runtime not in _STARTED_BY[kind]:
+        raise NoImageError(f"is a {kind}, which {runtime} does not start")
+    changed = f"{status.st_mtime_ns:x}"
+    return {
+        "folder": f"folder:{changed}",
+        "sif": f"sif:{head[48:64].hex()}",  # its own id
+        "squashfs": f"file:{status.st_size:x}-{changed}",
+    }[kind]
 
 
 def missing_targets(image: str, mounts: Sequence[Mount]) -> list[str]:
@@ -329,19 +257,12 @@ def pyxis_image(image: str) -> str:
 
 def find_runtimes(*, with_pyxis: bool = True) -> list[str]:
     """Return the runtimes of this machine; pyxis is a plugin of srun's."""
-    return [
-        name
-        for name in RUNTIMES
-        if (with_pyxis and has_pyxis() if name == "pyxis" else program_of(name) is not None)
-    ]
+    return [name for name in RUNTIMES if (name != "pyxis" or with_pyxis) and has_runtime(name)]
 
 
-def program_of(runtime: str) -> str | None:
-    """Return the path of a runtime's program; None where it is not there."""
-    return next(filter(None, map(shutil.which, _PROGRAMS[runtime])), None)
-
-
-def has_pyxis() -> bool:
+def has_runtime(name: str) -> bool:
+    if name != "pyxis":
+        return any(map(shutil.which, _PROGRAMS[name]))
     try:
         done = subprocess.run(
             ["srun", "--help"], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False

@@ -1,7 +1,12 @@
 """The GPUs of this machine and who uses them, through NVML, or as the kernel shows AMD's: CUDA
 itself is never touched.
 
-Even asking torch whether CUDA is available can spoil it for processes forked later.
+Even asking torch whether CUDA is available can spoil it for processes forked later. AMD's take no
+command and no library of ROCm: KFD, the driver for computing, lists them in the order in which HIP
+numbers them (`topology/nodes`, those with SIMD units), and amdgpu tells the memory of each
+(https://docs.kernel.org/gpu/amdgpu/driver-misc.html). ROCR_VISIBLE_DEVICES hides GPUs from all of
+ROCm, HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES some of the rest from HIP
+(https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
 """
 
 from __future__ import annotations
@@ -9,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +25,12 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.machine.amd import AmdGpu, amd_variables, list_amd_gpus
 
+KFD = Path("/sys/class/kfd/kfd")
+DRM = Path("/sys/class/drm")
+DEVICE = Path("/dev/kfd")
+_OF_AMD = re.compile(r"GPU-[0-9a-f]{16}|AMD-\d+")
+"""UUIDs as ROCm has them, which NVIDIA's are longer than; or the place of a GPU without one."""
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """The lock by which a run holds a GPU, as fcntl(2) takes it."""
 
@@ -44,19 +55,29 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return not self.holders and self.used_bytes < _IDLE_MEMORY_BYTES
 
 
-def list_gpus() -> list[Gpu]:
-    """Return all GPUs that this process may use, by CUDA_VISIBLE_DEVICES, or by ROCm's variables
-    where there are AMD's alone; none without a driver."""
+@contextlib.contextmanager
+def nvml() -> Iterator[Any]:
+    """Give the module of NVML, with its library open; None without a driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return list(map(_amd_gpu, list_amd_gpus(os.environ)))
+        yield None
+        return
     try:
-        found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
+
+
+def list_gpus() -> list[Gpu]:
+    """Return all GPUs that this process may use, by CUDA_VISIBLE_DEVICES, or by ROCm's variables
+    where there are AMD's alone; none without a driver."""
+    with nvml() as library:
+        if library is None:
+            return list_amd_gpus(os.environ)
+        found = [_nvidia_gpu(library, index) for index in range(library.nvmlDeviceGetCount())]
     gpus = [gpu for gpu in found if gpu is not None]
     return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
@@ -76,10 +97,9 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
                 hint="run on the CPUs: --set launch.device=cpu, or name whole GPUs in "
                 "CUDA_VISIBLE_DEVICES",
             )
+        is_uuid = name.startswith("GPU-")
         matches = [
-            gpu
-            for gpu in gpus
-            if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+            gpu for gpu in gpus if name == str(gpu.index) or (is_uuid and gpu.uuid.startswith(name))
         ]
         if len(matches) != 1:
             break
@@ -121,80 +141,51 @@ def _claim_file(uuid: str) -> Path:
     return files.user_cache() / "gpus" / uuid
 
 
-def _gpu(nvml: Any, index: int) -> Gpu | None:
+def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
     """Return None for a GPU that does not answer: it is lost, or closed to this user."""
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        try:
-            # In version 1 `used` holds what the driver reserves for itself too, which on recent
-            # GPUs is more than some processes use.
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-        except nvml.NVMLError:  # a driver before 510
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-        name = _text(nvml.nvmlDeviceGetName(handle))
-    except nvml.NVMLError:
-        return None
-    try:
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:  # not permitted in some containers
-        processes = []
-    holders = [_describe(process.pid) for process in processes]
-    if is_claimed(uuid):
-        holders.append("another hpcdist run")
-    return Gpu(
-        index=index,
-        uuid=uuid,
-        name=name,
-        used_bytes=int(memory.used),
-        total_bytes=int(memory.total),
-        holders=holders,
-    )
-
-
-def _amd_gpu(gpu: AmdGpu) -> Gpu:
-    return Gpu(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        name=gpu.name,
-        used_bytes=gpu.used_bytes,
-        total_bytes=gpu.total_bytes,
-        holders=["another hpcdist run"] if is_claimed(gpu.uuid) else [],
-    )
-
-
-def show_only(uuids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that show a process these GPUs and no others."""
-    return amd_variables(uuids) or {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-
-
-def _describe(pid: int) -> str:
     import psutil
 
     try:
-        process = psutil.Process(pid)
-        return f"{process.name()} (pid {pid}, user {process.username()})"
-    except (psutil.Error, KeyError):
-        return f"pid {pid}"
+        handle = library.nvmlDeviceGetHandleByIndex(index)
+        memory = memory_of(library, handle)
+        uuid = as_text(library.nvmlDeviceGetUUID(handle))
+        name = as_text(library.nvmlDeviceGetName(handle))
+    except library.NVMLError:
+        return None
+    processes = []
+    with contextlib.suppress(library.NVMLError):  # not permitted in some containers
+        processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
+    holders = ["another hpcdist run"] if is_claimed(uuid) else []
+    for pid in (process.pid for process in processes):
+        try:
+            process = psutil.Process(pid)
+            holders.append(f"{process.name()} (pid {pid}, user {process.username()})")
+        except (psutil.Error, KeyError):
+            holders.append(f"pid {pid}")
+    used, total = int(memory.used), int(memory.total)
+    return Gpu(
+        index=index, uuid=uuid, name=name, used_bytes=used, total_bytes=total, holders=holders
+    )
 
 
-def _text(value: str | bytes) -> str:
+def memory_of(library: Any, handle: Any) -> Any:
+    """Return what NVML tells of a GPU's memory. In version 1 of the answer `used` holds what the
+    driver reserves for itself, too, which on recent GPUs is more than some processes use."""
+    try:
+        return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
+    except library.NVMLError:  # a driver before 510
+        return library.nvmlDeviceGetMemoryInfo(handle)
+
+
+def as_text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
 def driver_cuda_version() -> str | None:
     """Return the newest CUDA that this host's driver knows, such as 12.4; None without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        try:
-            version = int(pynvml.nvmlSystemGetCudaDriverVersion())
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return f"{version // 1000}.{version % 1000 // 10}"
+    with nvml() as library:
+        version = int(library.nvmlSystemGetCudaDriverVersion()) if library else 0
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
 
 def visible_uuids() -> list[str]:
@@ -203,3 +194,88 @@ def visible_uuids() -> list[str]:
     if all(word.startswith("MIG-") for word in words):
         return words
     return [gpu.uuid for gpu in list_gpus()]
+
+
+def show_only(uuids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that show a process these GPUs and no others."""
+    if not uuids or not all(map(_OF_AMD.fullmatch, uuids)):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    numbers = ",".join(str(number) for number in range(len(uuids)))
+    return {
+        "ROCR_VISIBLE_DEVICES": ",".join(uuid.removeprefix("AMD-") for uuid in uuids),
+        "HIP_VISIBLE_DEVICES": numbers,
+        "CUDA_VISIBLE_DEVICES": numbers,
+    }
+
+
+# AMD's.
+
+
+def list_amd_gpus(environment: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that HIP would show torch with these variables, in its order."""
+    gpus = [] if why_not_used() else _all_amd_gpus()
+    for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
+        variable = next((environment[name] for name in names if name in environment), None)
+        shown = visible(gpus, variable)
+        gpus = [msgspec.structs.replace(gpu, index=place) for place, gpu in enumerate(shown)]
+    return gpus
+
+
+def why_not_used() -> str | None:
+    """Return why torch cannot use AMD GPUs that are here; None where it can, or there is none.
+
+    KFD lists the graphics of processors, too, which another torch than one for ROCm cannot use.
+    """
+    if not DEVICE.exists() or not _all_amd_gpus():
+        return None
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return f"an AMD GPU is here, but {DEVICE} is closed to you: join its group, often render"
+    if not torch_has_rocm():
+        return "an AMD GPU is here, but torch is built without ROCm"
+    return None
+
+
+def torch_has_rocm() -> bool:
+    """Return whether the torch of this interpreter is one for ROCm; it is not imported. Where there
+    is none, it is in an image, and taken for one."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return True
+    return Path(spec.origin).with_name("lib").joinpath("libtorch_hip.so").exists()
+
+
+def _all_amd_gpus() -> list[Gpu]:
+    try:
+        nodes = sorted(os.listdir(KFD / "topology" / "nodes"), key=int)
+    except (OSError, ValueError):
+        return []
+    gpus: list[Gpu] = []
+    for node in nodes:
+        lines = _read(KFD / "topology" / "nodes" / node / "properties").splitlines()
+        facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        if facts.get("simd_count", "0") == "0":
+            continue  # CPUs, or a GPU that is closed to this process
+        unique_id = int(facts.get("unique_id", "0"))
+        uuid = f"GPU-{unique_id:016x}" if unique_id else f"AMD-{len(gpus)}"
+        device = DRM / f"renderD{facts.get('drm_render_minor', '')}" / "device"
+        name = _read(device / "product_name") or f"AMD {_read(device / 'device')}"
+        used, total = (_read(device / f"mem_info_vram_{kind}") for kind in ("used", "total"))
+        gpus.append(
+            Gpu(
+                index=len(gpus),
+                uuid=uuid,
+                name=name,
+                used_bytes=int(used or 0),
+                total_bytes=int(total or 0),
+                holders=["another hpcdist run"] if is_claimed(uuid) else [],
+            )
+        )
+    return gpus
+
+
+def _read(path: Path) -> str:
+    """Return the content of a small file of the kernel's; nothing where it is not there."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -7,25 +7,29 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hpcdist.agent.outcome.failure import is_own_error
+from hpcdist.base.errors import HpcdistError
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import number_of
 from hpcdist.monitor.ends import EndWatch, wait_until_gone
-from hpcdist.monitor.nodes import Beginning
-from hpcdist.monitor.progress import LiveProgress, Progress, at_rest
+from hpcdist.monitor.logs import LogTail
+from hpcdist.monitor.nodes import NodeSeen, master_sentence, node_lines, read_node, waiting_sentence
+from hpcdist.monitor.progress import RunningRun
 from hpcdist.monitor.screen import Screen
-from hpcdist.monitor.states import continuation
-from hpcdist.monitor.tail import LogTail
+from hpcdist.monitor.states import continuation, setup_problem
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, RunSpec
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers import runs_here
+from hpcdist.schedulers.base import Condition
 
-POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
-
+_POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
+_POLL_OF_MANY_S = 5.0
+"""Between two looks at the logs of many ranks, each of which is opened."""
+_MANY_RANKS = 100
 _LOOK_FOR_HANG_S = 5.0
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
@@ -33,93 +37,119 @@ _MOST_AGENTS = 8
 _CRASHED_THREAD = "Current thread "
 _CRASH_LINES = 10
 _ENDED = {"preempted": "ended early"}
+_OWN_ERRORS = f"{HpcdistError.__module__}."
+"""Errors whose words say enough without a traceback."""
 
 
 def follow(
     run: Run,
     screen: Screen,
+    ranks: Collection[int] | None = None,
     *,
     check: Callable[[], None] = lambda: None,
     shown: Mapping[str, int] | None = None,
-    tell: Callable[[Mapping[str, int]], None] | None = None,
 ) -> Verdict:
-    """Show what the run's ranks print until it has ended; the verdict is not shown.
+    """Show what these ranks print, or those that are shown unasked, until the run has ended; the
+    verdict is not shown.
 
     `check` is called between looks, and may raise to end the following. `shown` has, by the names
-    of logs, how many lines of each were shown before, and `tell` takes it as it grows.
+    of logs, how many lines of each were shown before.
     """
-    end = EndWatch([run])
-    world_size = run.read_outline().resources.num_ranks
-    ranks = range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
-    logs = LogTail(run, ranks, shown=shown)
-    progress = LiveProgress(run) if screen.is_live else None
-    beginning = Beginning(run)
-    most_restarts = run.read_outline().launch.max_restarts
-    num_ended = 0
-
-    def show_restarts() -> None:
-        nonlocal num_ended
-        while (ended := run.read_attempt_verdict(num_ended)) is not None:
-            num_ended += 1
-            screen.say(again_sentence(ended, most_restarts=most_restarts))
-
-    hangs = _HangSeen(run)
-
-    def pace() -> Progress | None:
-        now = progress.read() if progress is not None else None
-        waits = now is not None and end.conditions[run.id].state == "pending"
-        return at_rest(now) if now is not None and waits else now
+    num_ranks = run.read_outline().resources.num_ranks
+    if ranks is None:
+        ranks = range(num_ranks if num_ranks <= _ALL_RANKS_UP_TO else 1)
+    end, news, logs = EndWatch([run]), News(run), LogTail(run, ranks, shown=shown)
+    running = RunningRun(run, most_ranks=1) if screen.draws_progress else None
 
     def show() -> None:
         check()
-        before = logs.num_given
-        beginning.show(screen, end.conditions[run.id])
-        show_new(logs, screen)
-        show_restarts()
-        hangs.show(screen)
-        if progress is not None:
-            screen.draw(logs.open_lines() if screen.has_log else [], pace())
-        if tell is not None and (screen.has_log or logs.num_given > before):
-            tell(logs.given)
+        condition = end.conditions[run.id]
+        for sentence in news.new(condition):
+            screen.say(sentence)
+        screen.lines(logs.lines())
+        if screen.has_log:
+            open_lines = logs.open_lines()
+        else:  # a bar is a line now and then where it cannot be drawn
+            open_lines = []
+            screen.lines(logs.overdue_lines())
+        seen = running.look(condition) if running is not None else None
+        screen.draw(open_lines, seen.progress if seen else None)
 
-    if tell is not None:
-        tell(logs.given)
-    verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
+    interval_s = _POLL_S if len(ranks) <= _MANY_RANKS else _POLL_OF_MANY_S
+    verdict = end.wait(check=show, interval_s=interval_s)[run.id]
     wait_until_gone(run)
     screen.close()  # what was drawn as unfinished becomes a part of the log
-    beginning.show(screen, end.conditions[run.id])
+    for sentence in news.new(end.conditions[run.id]):
+        screen.say(sentence)
     screen.lines(logs.lines(finish=True))
-    show_restarts()
     _show_unseen(run, verdict, ranks, screen)
     return verdict
 
 
-class _HangSeen:
-    """Says once that a run seems to hang, and once that it works again."""
+class News:
+    """What is to be said of a run as it goes on: of each life why it waits and where it is, how its
+    attempts ended, and that it seems to hang."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._look_at_s = 0.0
-        self._is_told = False
+        outline = run.read_outline()
+        self._num_nodes = outline.resources.nodes or 1
+        self._most_restarts = outline.launch.max_restarts
+        self._is_here = runs_here(run.read_scheduler())  # its nodes are this machine
+        self._attempt, self._life, self._num_ended = -1, 0, 0
+        self._reached: dict[Path, NodeSeen] = {}
+        """The nodes of this life that have reached node 0."""
+        self._has_begun = False
+        self._last_reason: str | None = None
+        self._look_for_hang_s = 0.0
+        self._is_hanging = False
 
-    def show(self, screen: Screen) -> None:
-        if time.monotonic() < self._look_at_s:
-            return
-        self._look_at_s = time.monotonic() + _LOOK_FOR_HANG_S
-        hang = None
-        with suppress(OSError):  # the next look may tell
-            hang = self._run.read_hang(self._run.newest_attempt())
-        if (hang is not None) != self._is_told:
-            self._is_told = hang is not None
-            screen.say(hang.message if hang else "a rank works again: the run does not hang")
+    def new(self, condition: Condition) -> Iterator[str]:
+        """Give what has become known since the last call, a sentence each."""
+        if not self._is_here:
+            yield from self._of_place(condition)
+        while (ended := self._run.read_attempt_verdict(self._num_ended)) is not None:
+            self._num_ended += 1
+            yield again_sentence(ended, most_restarts=self._most_restarts)
+        if time.monotonic() >= self._look_for_hang_s:
+            self._look_for_hang_s = time.monotonic() + _LOOK_FOR_HANG_S
+            with suppress(OSError):  # the next look may tell
+                hang = self._run.read_hang(self._run.newest_attempt())
+                if (hang is not None) != self._is_hanging:
+                    self._is_hanging = hang is not None
+                    yield hang.message if hang else "a rank works again: the run does not hang"
 
+    def _of_place(self, condition: Condition) -> Iterator[str]:
+        """Give each reason to wait once, and once in each life the nodes."""
+        attempt = self._run.newest_attempt()
+        if attempt != self._attempt and (begun := self._run.read_beginning(attempt)) is not None:
+            self._attempt = attempt
+            if begun.life != self._life:
+                self._life, self._has_begun, self._reached = begun.life, False, {}
+        if not self._has_begun and self._have_all_reached():
+            self._has_begun, self._last_reason = True, None
+            nodes = sorted(self._reached.values(), key=lambda seen: seen.node)
+            listed = "; ".join(node_lines(nodes, num_nodes=len(nodes)))
+            yield f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}"
+            if problem := setup_problem(self._run):
+                yield f"a line of the profile's setup failed: {problem}"
+        elif (waiting := waiting_sentence(condition)) not in {None, self._last_reason}:
+            self._last_reason = waiting
+            yield f"pending: {waiting}"
 
-def show_new(logs: LogTail, screen: Screen) -> None:
-    """Show what the ranks have printed since the last call; lines that are not finished only where
-    they cannot be drawn, and only now and then."""
-    screen.lines(logs.lines())
-    if not screen.has_log:
-        screen.lines(logs.overdue_lines())
+    def _have_all_reached(self) -> bool:
+        """Read what agents have written that were not there yet, up to the first that still is not:
+        a thousand files are not read at each look."""
+        paths = self._run.agent_files()
+        if len(paths) < self._num_nodes:
+            return False
+        for path in paths:
+            if path not in self._reached:
+                seen = read_node(path)
+                if seen is None or seen.master_addr is None:
+                    return False
+                self._reached[path] = seen
+        return True
 
 
 def end_sentence(run: Run, verdict: Verdict) -> str:
@@ -160,7 +190,7 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     return f"{why}; starting again when the scheduler restarts the job"
 
 
-def show_lost_agents(run: Run, screen: Screen) -> None:
+def _show_lost_agents(run: Run, screen: Screen) -> None:
     """Show the last words of the agents, of many those of the first nodes, and of the job around
     them: no rank could say why it ended."""
     logs = run.agent_logs()
@@ -170,19 +200,21 @@ def show_lost_agents(run: Run, screen: Screen) -> None:
         screen.say(f"the logs of all {len(logs):,} agents are in {run.logs_folder}")
 
 
-def _show_unseen(run: Run, verdict: Verdict, ranks: range, screen: Screen) -> None:
+def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Screen) -> None:
     """Show what explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
-        show_lost_agents(run, screen)
-    elif verdict.rank is not None:
-        log = run.named_log(verdict.log) or run.log_file(verdict.rank)
-        if verdict.rank not in ranks:
+        _show_lost_agents(run, screen)
+    elif verdict.first is not None:
+        rank, report = verdict.first.rank, verdict.first.report
+        log = run.named_log(verdict.log) or run.log_file(rank)
+        is_own = (report.exception or "").startswith(_OWN_ERRORS)
+        if rank not in ranks:
             _show_tail(run, log, screen)
-        elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):
-            screen.say(f"rank {verdict.rank} failed first:")
-            for line in _telling_lines(verdict.traceback):
+        elif report.traceback and verdict.victims and not is_own:
+            screen.say(f"rank {rank} failed first:")
+            for line in _telling_lines(report.traceback):
                 screen.say(f"  {line}")
-        screen.say(f"log of rank {verdict.rank}: {log}")
+        screen.say(f"log of rank {rank}: {log}")
 
 
 def _telling_lines(trace: str) -> list[str]:

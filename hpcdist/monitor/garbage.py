@@ -1,7 +1,7 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, snapshots that no other run needs, what submissions that were killed left
-before there was a run, and copies of hpcdist for images that no job has used for long. Everything
+Freed are checkpoints, copies of the code that no other run needs, what submissions that were killed
+left before there was a run, and copies of hpcdist for images that no job has used for long. All
 else of a run stays: its verdict, logs and events are small, and are what there is to know about it.
 """
 
@@ -20,17 +20,14 @@ from hpcdist.base.carried import unused
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
-from hpcdist.base.trees import Tree, list_tree, remove_listed
+from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
-from hpcdist.runs import snapshot_store as stored
+from hpcdist.runs.code import find_code, find_written
 from hpcdist.runs.run import Run, created_ns, is_of_unfinished
-from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import list_unfinished
 from hpcdist.runs.verdict import State
 
-What = Literal[
-    "checkpoints", "snapshot", "unfinished snapshot", "unfinished run", "hpcdist for images"
-]
+What = Literal["checkpoints", "code", "unfinished run", "hpcdist for images"]
 
 DAY_S = 86400.0
 _SUBMITTING_S = 3600.0
@@ -43,7 +40,7 @@ class Candidate:
 
     what: What
     name: str
-    """Name of the run that has the checkpoints, or of the snapshot."""
+    """Name of the run that has the checkpoints, or of the run or sweep that has the code."""
     tree: Tree
     """The part of it that is removed; nothing that comes there later is."""
     kept_because: str | None = None
@@ -76,7 +73,7 @@ def find_garbage(
     states: Mapping[str, State],
     rules: Rules,
 ) -> list[Candidate]:
-    """Return all checkpoints and snapshots in the folder, each with the reason where it is kept.
+    """Return all checkpoints and copies of code, each with the reason where it is kept.
 
     `states` has the state of every run.
     """
@@ -92,16 +89,13 @@ def find_garbage(
         for run in track(all_of_them, "looking through runs")
         if (candidate := _checkpoints(run, kept, all_of_them)) is not None
     ]
-    users: dict[str | None, list[Run]] = defaultdict(list)
+    users: dict[Path, list[Run]] = defaultdict(list)
     for run in all_of_them:
-        if (snapshot := (run.read_spec() or RunSpec()).snapshot) is not None:
-            users[snapshot.id].append(run)
-    for folder in stored.list_stored(runs):
-        why = _why_snapshot_kept(folder, users[folder.name], kept, rules)
-        found.append(_candidate("snapshot", folder.name, folder, kept_because=why))
-    # Copies that submissions left unfinished when they were killed.
-    unfinished = stored.list_unfinished(runs)
-    found += [_candidate("unfinished snapshot", path.name, path) for path in unfinished]
+        if (copy := find_code(run, run.read_spec())) is not None:
+            users[copy].append(run)
+    for copy, runs_of_copy in users.items():
+        why = _why_code_kept(copy, runs_of_copy, kept)
+        found.append(_candidate("code", copy.parent.name, copy, kept_because=why))
     if rules.named is None:
         found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
     return found + [_unfinished_run(path) for path in list_unfinished(runs, all_of_them)]
@@ -156,11 +150,10 @@ def _candidate(
 def remove(candidate: Candidate) -> str | None:
     """Remove it; returns why it could not be, or was kept at the last moment."""
     try:
-        if candidate.what == "snapshot":
-            return stored.remove(candidate.tree)
-        if candidate.what in {"unfinished snapshot", "unfinished run", "hpcdist for images"}:
-            return stored.remove_unfinished(candidate.tree)
         left = remove_listed(candidate.tree)
+        if left is None and candidate.what != "checkpoints":
+            with open_own_folder(candidate.path.parent) as parent:
+                os.rmdir(candidate.path.name, dir_fd=parent)
     except OSError as error:
         return f"{error.filename or candidate.path}: {error.strerror}"
     return left and f"{left} has come there since it was listed, or is another user's"
@@ -196,14 +189,10 @@ def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run
     return None
 
 
-def _why_snapshot_kept(
-    folder: Path, users: Sequence[Run], kept: Mapping[Path, str], rules: Rules
-) -> str | None:
+def _why_code_kept(copy: Path, users: Sequence[Run], kept: Mapping[Path, str]) -> str | None:
     for run in users:
         if run.path in kept:
             return f"run {run.id} {kept[run.path]}"
-    if not users and rules.named is not None:
-        return "no run that was named uses it"
-    if not users and stored.age_s(folder) < rules.older_than_s:
-        return f"it was used only {show_age(stored.age_s(folder))} ago"
-    return stored.why_not_removable(folder)
+    if (written := find_written(copy)) is not None:
+        return f"jobs wrote into it: {written} (move it away, or remove it)"
+    return None

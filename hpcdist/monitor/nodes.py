@@ -9,10 +9,8 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.monitor.screen import Screen
-from hpcdist.monitor.states import setup_problem
+from hpcdist.base.text import listed
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import runs_here
 from hpcdist.schedulers.base import Condition
 
 MOST_SHOWN = 8
@@ -42,11 +40,11 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 def seen_nodes(run: Run, *, most: int | None = None) -> list[NodeSeen]:
     """Return the nodes whose agents have started, in their order; of more than `most`, the first
     ones."""
-    nodes = filter(None, map(_read_node, run.agent_files()[:most]))
+    nodes = filter(None, map(read_node, run.agent_files()[:most]))
     return sorted(nodes, key=lambda seen: seen.node)
 
 
-def _read_node(path: Path) -> NodeSeen | None:
+def read_node(path: Path) -> NodeSeen | None:
     try:
         return files.convert(files.read_json(path), NodeSeen)
     except msgspec.ValidationError:  # torn, or gone
@@ -63,6 +61,16 @@ def node_lines(nodes: Sequence[NodeSeen], *, num_nodes: int) -> list[str]:
     return [*lines, f"and {more:,} more"] if lines and more > 0 else lines
 
 
+def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
+    """Name the nodes that the others wait for: no agent has been there yet; None where all have."""
+    there = set(run.agent_files())
+    missing = [node for node in range(num_nodes) if run.agent_file(node) not in there]
+    if not missing or len(missing) == num_nodes:
+        return None
+    who = "the agent of" if len(missing) == 1 else "the agents of"
+    return f"{who} {listed(missing, 'node')} to join"
+
+
 def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:
     """MASTER_ADDR and how it is reached; None before any node has reached it."""
     ways = dict.fromkeys(
@@ -71,60 +79,6 @@ def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:
         if seen.master_addr is not None
     )
     return " and ".join(ways) or None
-
-
-class Beginning:
-    """Says of each life of a run each reason to wait once, and then once where the run is."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._num_nodes = run.read_outline().resources.nodes or 1
-        self._last_reason: str | None = None
-        self._reached: dict[Path, NodeSeen] = {}
-        """The nodes that have reached node 0."""
-        self._is_here = runs_here(run.read_scheduler())  # its nodes are this machine
-        self._attempt = -1
-        self._life = 0
-        self._is_over = False
-
-    def show(self, screen: Screen, condition: Condition) -> None:
-        """Say what has become known since the last call."""
-        if self._is_here:
-            return
-        self._look_for_life()
-        if not self._is_over and self._have_all_reached():
-            self._is_over, self._last_reason = True, None
-            nodes = sorted(self._reached.values(), key=lambda seen: seen.node)
-            listed = "; ".join(node_lines(nodes, num_nodes=len(nodes)))
-            screen.say(f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}")
-            if problem := setup_problem(self._run):
-                screen.say(f"a line of the profile's setup failed: {problem}")
-        elif (waiting := waiting_sentence(condition)) not in {None, self._last_reason}:
-            self._last_reason = waiting
-            screen.say(f"pending: {waiting}")
-
-    def _look_for_life(self) -> None:
-        """Begin anew with another life of the run: it may be on other nodes."""
-        attempt = self._run.newest_attempt()
-        if attempt == self._attempt or (begun := self._run.read_beginning(attempt)) is None:
-            return
-        self._attempt = attempt
-        if begun.life != self._life:
-            self._life, self._is_over, self._reached = begun.life, False, {}
-
-    def _have_all_reached(self) -> bool:
-        """Read what agents have written that were not there yet, up to the first that still is not:
-        a thousand files are not read at each look."""
-        paths = self._run.agent_files()
-        if len(paths) < self._num_nodes:
-            return False
-        for path in paths:
-            if path not in self._reached:
-                seen = _read_node(path)
-                if seen is None or seen.master_addr is None:
-                    return False
-                self._reached[path] = seen
-        return True
 
 
 def waiting_sentence(condition: Condition) -> str | None:

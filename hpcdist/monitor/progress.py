@@ -1,38 +1,38 @@
-"""Progress of a run, its speed and the state of its ranks, from the events that they record."""
+"""What a run's ranks record as they go: how far they are, their speed, and who is in trouble."""
 
 from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from hpcdist.base.files import open_regular
 from hpcdist.base.text import show_age
-from hpcdist.machine.process import state_letter
-from hpcdist.monitor.tail import EventTail
+from hpcdist.runs.events import LONGEST_LINE_BYTES, decode_event
 from hpcdist.runs.run import Run
+from hpcdist.schedulers.base import Condition
 
-_WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to show a change
+_NUM_WINDOWS = 5
+"""Windows of steps over which the pace is taken: steady, yet quick to show a change."""
+_PACE_S = 15.0
+"""Time without an event after which the pace is no longer that of now."""
+_WORK_S = 20.0
+"""Ranks that have recorded something within this time are at work, whatever the scheduler says."""
 _QUIET_S = 60.0
 _QUIET_WINDOWS = 3
-_PACE_S = 15.0
-"""Time without an event after which the pace is not that of now any more."""
 _SLOW = 1.5
 _SHOWN_RANKS = 3
 _MOST_RANKS = 512
-"""Ranks of a run that are looked at."""
 _MOST = 1e15
 """Largest number of seconds, steps or samples that counts."""
-_STOPPED = ("T", "t")
-"""As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,14 +45,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int | None = None
     loss: float | None = None
     samples_per_s: float | None = None
-    """Over all ranks; from rank 0 alone, its own rate times the world size."""
+    """Over all ranks. None, as the time below, where the ranks do nothing now."""
     remaining_s: float | None = None
-
-
-def at_rest(progress: Progress) -> Progress:
-    """Return the progress of a run whose ranks do nothing now: it has no speed, and no end in
-    sight."""
-    return msgspec.structs.replace(progress, samples_per_s=None, remaining_s=None)
 
 
 class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,20 +58,82 @@ class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
     num_looked_at: int | None = None
     """Ranks of thousands that were looked at; None for all."""
     world_size: int
-    quiet_s: float
-    """Since one of them recorded something."""
+    is_at_work: bool
+    """One of them recorded something a moment ago, and their attempt has not ended."""
     troubles: list[str]
     """Sentences for the user, one per fact."""
 
 
-class _Window(NamedTuple):
-    """A window of steps of one rank."""
+class RunningRun:
+    """Reads what a run's ranks record, each time only what is new; a restart begins anew.
 
-    wall_s: float
-    steps: int
-    samples: int
-    own_s: float
-    """Without the wait for other ranks."""
+    Of thousands of ranks some are looked at, evenly: others need the file system, too.
+    """
+
+    def __init__(self, run: Run, *, most_ranks: int = _MOST_RANKS) -> None:
+        self._run = run
+        self._attempt = 0
+        self._ranks: dict[int, _Rank] = {}
+        num_ranks = run.read_outline().resources.num_ranks or 1
+        self._looked_at = range(0, num_ranks, -(-num_ranks // most_ranks))
+
+    def look(self, condition: Condition) -> RanksSeen | None:
+        """Return the newest figures; None before a rank wrote its first event. A run that waits or
+        is suspended has no pace, nor one whose ranks have fallen silent."""
+        with suppress(OSError):
+            self._read()
+        begun = {number: rank for number, rank in sorted(self._ranks.items()) if rank.world_size}
+        if not begun:
+            return None
+        alive = {number: rank for number, rank in begun.items() if rank.end_status is None}
+        lowest = next(iter(begun.values()))
+        world_size = lowest.world_size or 1
+        quiet_s = time.monotonic() - max(rank.heard_s for rank in begun.values())
+        is_at_work = bool(alive) and quiet_s < _WORK_S and not self._has_ended()
+        is_silent = bool(alive) and quiet_s > max(_PACE_S, _QUIET_WINDOWS * lowest.window_s())
+        waits = condition.state == "pending" and not is_at_work
+        # Ranks that have no window yet are taken to be as fast as the others.
+        rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
+        rate = sum(rates) / len(rates) * world_size if rates else None
+        has_pace = not (is_silent or waits or condition.is_suspended)
+        hang = self._run.read_hang(self._attempt) if condition.state == "running" else None
+        return RanksSeen(
+            progress=Progress(
+                attempt=self._attempt,
+                **lowest.place,
+                total_steps=lowest.total_steps,
+                samples_per_s=rate if has_pace else None,
+                remaining_s=lowest.remaining_s() if has_pace else None,
+            ),
+            num_alive=len(alive),
+            num_looked_at=len(self._looked_at) if self._looked_at.step > 1 else None,
+            world_size=world_size,
+            is_at_work=is_at_work,
+            troubles=[
+                *([] if hang is None else [hang.message]),
+                *_failed(begun),
+                *_quiet(alive, quiet_s),
+                *_slow(begun),
+            ],
+        )
+
+    def _read(self) -> None:
+        attempt = max(0, self._run.newest_attempt())
+        if attempt != self._attempt:
+            self._attempt, self._ranks = attempt, {}
+        for number in self._looked_at:
+            path = self._run.event_file(number, attempt)
+            with suppress(OSError):
+                stat = path.stat()
+                if number not in self._ranks:
+                    self._ranks[number] = _Rank(path)
+                self._ranks[number].read(stat)
+
+    def _has_ended(self) -> bool:
+        """Return whether the newest attempt has a verdict: its ranks were ended, and wrote none."""
+        with suppress(OSError):
+            return self._run.read_attempt_verdict(self._attempt) is not None
+        return False
 
 
 class _Rank:
@@ -85,16 +141,14 @@ class _Rank:
 
     def __init__(self, path: Path) -> None:
         self._tail = EventTail(path)
-        self._last: dict[str, int | None] = {}
-        self._loss: float | None = None
-        self._total_steps: int | None = None
-        self._windows: deque[_Window] = deque(maxlen=_WINDOWS)
+        self._windows: deque[Mapping[str, Any]] = deque(maxlen=_NUM_WINDOWS)
+        self.place: dict[str, Any] = {}
+        """Epoch, step and loss, as Progress has them."""
+        self.total_steps: int | None = None
         self.world_size: int | None = None
         """None before its first event."""
         self.end_status: str | None = None
         """Status in its closing event: done, stopped, failed or killed."""
-        self.host: str | None = None
-        self.pid: int | None = None
         self.heard_s = -math.inf
         """When it last recorded something, by the monotonic clock."""
 
@@ -114,41 +168,26 @@ class _Rank:
         match event["event"]:
             case "start":
                 self.world_size = round(_number(event, "world_size")) or 1
-                self.host, self.pid = _text(event, "host"), round(_number(event, "pid")) or None
             case "setup":
-                self._total_steps = round(_number(event, "total_steps")) or None
+                self.total_steps = round(_number(event, "total_steps")) or None
             case "resume":
-                self._last = {key: _whole(event, key) for key in ("epoch", "step")}
-                self._loss = None
-            case "steps" if _whole(event, "step") is not None:
-                self._last = {key: _whole(event, key) for key in ("epoch", "step")}
+                self.place = {"epoch": _whole(event, "epoch"), "step": _whole(event, "step")}
+            case "steps" if (step := _whole(event, "step")) is not None:
                 loss = event.get("loss")  # null where it is no number any more
-                self._loss = loss if isinstance(loss, int | float) else None
-                window = _Window(
-                    wall_s=_number(event, "wall_s"),
-                    steps=round(_number(event, "steps")),
-                    samples=round(_number(event, "samples")),
-                    own_s=_number(event, "step_time_s", "sum")
-                    - _number(event, "phases_s", "exposed_communication"),
-                )
-                self._windows.append(window)
+                loss = loss if isinstance(loss, int | float) else None
+                self.place = {"epoch": _whole(event, "epoch"), "step": step, "loss": loss}
+                self._windows.append(event)
             case "end":
-                self.end_status = _text(event, "status") or "done"
+                status = event.get("status")
+                self.end_status = status if isinstance(status, str) else "done"
 
-    def progress(self, attempt: int, *, samples_per_s: float | None) -> Progress:
-        """Return the progress of the run, going by this rank."""
-        step, remaining_s = self._last.get("step"), None
-        if (steps := self._sum("steps")) and step is not None and self._total_steps is not None:
-            remaining_s = max(0, self._total_steps - step) * self._sum("wall_s") / steps
-        return Progress(
-            attempt=attempt,
-            epoch=self._last.get("epoch"),
-            step=step,
-            total_steps=self._total_steps,
-            loss=self._loss,
-            samples_per_s=samples_per_s,
-            remaining_s=remaining_s,
-        )
+    def remaining_s(self) -> float | None:
+        """Return the time to its last step, at the pace of its newest windows."""
+        step: int | None = self.place.get("step")
+        steps = self._sum("steps")
+        if not steps or step is None or self.total_steps is None:
+            return None
+        return max(0, self.total_steps - step) * self._sum("wall_s") / steps
 
     def samples_per_s(self) -> float | None:
         """Return the speed of this rank alone, over its newest windows."""
@@ -158,14 +197,15 @@ class _Rank:
     def own_time_s(self) -> float | None:
         """Return the seconds per step without the wait for other ranks, over the newest windows."""
         steps = self._sum("steps")
-        return self._sum("own_s") / steps if steps else None
+        waited_s = self._sum("phases_s", "exposed_communication")
+        return (self._sum("step_time_s", "sum") - waited_s) / steps if steps else None
 
     def window_s(self) -> float:
         """Return the length of the newest window: the next event is due after as long."""
-        return self._windows[-1].wall_s if self._windows else 0.0
+        return _number(self._windows[-1], "wall_s") if self._windows else 0.0
 
-    def _sum(self, figure: str) -> float:
-        return sum((getattr(window, figure) for window in self._windows), start=0.0)
+    def _sum(self, *keys: str) -> float:
+        return sum((_number(window, *keys) for window in self._windows), start=0.0)
 
 
 def _number(event: Any, *keys: str) -> float:
@@ -181,114 +221,19 @@ def _whole(event: Mapping[str, Any], key: str) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= _MOST else None
 
 
-def _text(event: Mapping[str, Any], key: str) -> str | None:
-    value = event.get(key)
-    return value if isinstance(value, str) else None
-
-
-class LiveProgress:
-    """Reads rank 0's events as they come; a restart begins with the new attempt's file."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._path: Path | None = None
-
-    def read(self) -> Progress | None:
-        """Return the newest figures; None before rank 0 wrote its first event."""
-        with suppress(OSError):
-            attempt = max(0, self._run.newest_attempt())
-            path = self._run.event_file(0, attempt)
-            stat = path.stat()
-            if path != self._path:
-                self._path, self._attempt, self._rank = path, attempt, _Rank(path)
-            self._rank.read(stat)
-        if self._path is None:
-            return None
-        own = self._rank.samples_per_s()
-        whole = None if own is None else own * (self._rank.world_size or 1)
-        progress = self._rank.progress(self._attempt, samples_per_s=whole)
-        quiet_s = time.monotonic() - self._rank.heard_s
-        is_quiet = quiet_s > max(_PACE_S, _QUIET_WINDOWS * self._rank.window_s())
-        return at_rest(progress) if is_quiet and self._rank.end_status is None else progress
-
-
-class RunningRun:
-    """Reads what a run's ranks record, each time only what is new; a restart begins anew.
-
-    Of thousands of ranks some are looked at, evenly: others need the file system, too.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._attempt = 0
-        self._ranks: dict[int, _Rank] = {}
-        num_ranks = run.read_outline().resources.num_ranks
-        step = -(-num_ranks // _MOST_RANKS)
-        self._looked_at = range(0, num_ranks, step) if step > 1 else None
-
-    def look(self) -> RanksSeen | None:
-        """Return the newest figures; None before a rank wrote its first event."""
-        with suppress(OSError):
-            self._read()
-        begun = {number: rank for number, rank in sorted(self._ranks.items()) if rank.world_size}
-        if not begun:
-            return None
-        lowest = next(iter(begun.values()))
-        world_size = lowest.world_size or 1
-        # Those that have no window yet are taken to be as fast as the others.
-        rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
-        rate = sum(rates) / len(rates) * world_size if rates else None
-        alive = {number: rank for number, rank in begun.items() if rank.end_status is None}
-        quiet_s = time.monotonic() - max(rank.heard_s for rank in self._ranks.values())
-        return RanksSeen(
-            progress=lowest.progress(self._attempt, samples_per_s=rate),
-            num_alive=len(alive),
-            num_looked_at=None if self._looked_at is None else len(self._looked_at),
-            world_size=world_size,
-            quiet_s=quiet_s,
-            troubles=[
-                *self._hang(),
-                *_failed(begun),
-                *_stopped(alive),
-                *_quiet(begun, quiet_s),
-                *_slow(begun),
-            ],
-        )
-
-    def _hang(self) -> list[str]:
-        hang = self._run.read_hang(self._attempt)
-        return [] if hang is None else [hang.message]
-
-    def _read(self) -> None:
-        attempt = max(0, self._run.newest_attempt())
-        if attempt != self._attempt:
-            self._attempt, self._ranks = attempt, {}
-        for number, path in self._event_files(attempt):
-            with suppress(OSError):
-                stat = path.stat()
-                if number not in self._ranks:
-                    self._ranks[number] = _Rank(path)
-                self._ranks[number].read(stat)
-
-    def _event_files(self, attempt: int) -> list[tuple[int, Path]]:
-        if self._looked_at is not None:
-            return [(rank, self._run.event_file(rank, attempt)) for rank in self._looked_at]
-        files = self._run.event_files()
-        return [(rank, path) for rank, of_attempt, path in files if of_attempt == attempt]
-
-
 _Ranks = Mapping[int, _Rank]
 
 
-def _quiet(ranks: _Ranks, quiet_s: float) -> list[str]:
-    """Tell of ranks that have recorded nothing for long, for each by its number."""
-    alive = [number for number, rank in ranks.items() if rank.end_status is None]
-    limit_s = max(_QUIET_S, _QUIET_WINDOWS * max(rank.window_s() for rank in ranks.values()))
-    if alive and quiet_s >= limit_s:
+def _quiet(alive: _Ranks, quiet_s: float) -> list[str]:
+    """Name ranks that have recorded nothing for long."""
+    if not alive:
+        return []
+    limit_s = max(_QUIET_S, _QUIET_WINDOWS * max(rank.window_s() for rank in alive.values()))
+    if quiet_s >= limit_s:
         return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
     now_s = time.monotonic()
-    since_s = {number: now_s - ranks[number].heard_s for number in alive}
-    quiet = {number: age_s for number, age_s in since_s.items() if age_s >= limit_s}
+    ages_s = {number: now_s - rank.heard_s for number, rank in alive.items()}
+    quiet = {number: age_s for number, age_s in ages_s.items() if age_s >= limit_s}
     if not quiet:
         return []
     verb, age = "has" if len(quiet) == 1 else "have", show_age(min(quiet.values()))
@@ -299,18 +244,6 @@ def _failed(ranks: _Ranks) -> list[str]:
     ended = [(number, rank.end_status) for number, rank in ranks.items()]
     failed = [f"{number} ({status})" for number, status in ended if status in {"failed", "killed"}]
     return [f"ended before the others: {_named(failed)}"] if failed else []
-
-
-def _stopped(alive: _Ranks) -> list[str]:
-    """Tell of ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
-    here = socket.gethostname()
-    pids = {number: rank.pid for number, rank in alive.items() if rank.pid and rank.host == here}
-    stopped = {number: pid for number, pid in pids.items() if state_letter(pid) in _STOPPED}
-    if not stopped:
-        return []
-    verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
-    some = " ".join(map(str, islice(stopped.values(), _SHOWN_RANKS)))
-    return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} continue"]
 
 
 def _slow(ranks: _Ranks) -> list[str]:
@@ -330,3 +263,55 @@ def _named(ranks: Collection[object]) -> str:
     listed = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+
+
+_HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
+_TAIL_BYTES = 1 << 13  # some five windows of steps
+_CHUNK_BYTES = 1 << 20
+
+
+class EventTail:
+    """Reads what is new in one growing file; of what was there at first, the beginning and the end.
+
+    A line that is not finished yet waits for its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def events(self, size: int) -> Iterator[dict[str, Any]]:
+        """Give the events since the last call, from a file that is `size` bytes long now.
+
+        A file that is no longer is not opened: that costs more than all else, on a shared file
+        system above all.
+        """
+        if size == self._offset:
+            return
+        if size < self._offset:  # replaced by another
+            self._offset, self._rest = 0, b""
+        is_first = self._offset == 0
+        yield from self._read(_HEAD_BYTES if is_first else _CHUNK_BYTES)
+        if is_first and size - _TAIL_BYTES > self._offset:
+            # The line that is cut there is no event, and is left out like any torn one.
+            self._offset, self._rest = size - _TAIL_BYTES, b""
+        while self._offset < size:
+            before = self._offset
+            yield from self._read(_CHUNK_BYTES)
+            if self._offset == before:  # gone, or not ours to read
+                return
+
+    def _read(self, most_bytes: int) -> Iterator[dict[str, Any]]:
+        try:
+            with open_regular(self._path, most_bytes=math.inf) as file:
+                file.seek(self._offset)
+                chunk = file.read(most_bytes) or b""
+        except OSError:
+            return
+        self._offset += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._rest = self._rest[-LONGEST_LINE_BYTES:]
+        for line in lines:
+            if (event := decode_event(line)) is not None:
+                yield event

@@ -37,11 +37,10 @@ class Screen:
         `with_progress` draws how far the run is."""
         self._log = sys.stdout if log is None else log
         self._prefixed = prefixed
-        self._with_progress = with_progress
         self._started_s = time.monotonic()
-        self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        """Progress can be drawn."""
-        self.has_log = self.is_live and self._log.isatty()
+        self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.draws_progress = self._is_live and with_progress
+        self.has_log = self._is_live and self._log.isatty()
         """The log is on the same terminal, so that its unfinished lines can be drawn."""
         self._console: Console | None = None
         self._live: Live | None = None
@@ -68,7 +67,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Show a line that is not of a rank; nothing in it acts on the terminal."""
         text = one_line(text.expandtabs())
-        if self.is_live:
+        if self._is_live:
             self._terminal().print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
@@ -77,9 +76,9 @@ class Screen:
         """Draw beneath the log the lines that the ranks have not finished, and how far the run
         is."""
         now = time.monotonic()
-        if not self.is_live or (now - self._drawn_s < _REFRESH_S and not self._is_stale):
+        if not self._is_live or (now - self._drawn_s < _REFRESH_S and not self._is_stale):
             return
-        if self._live is None and not unfinished and not self._with_progress:
+        if self._live is None and not unfinished and not self.draws_progress:
             return
         from rich.console import Group
         from rich.live import Live
@@ -94,7 +93,7 @@ class Screen:
             row = Text.from_ansi(self._coloured(rank, line) if self._prefixed else line)
             row.no_wrap, row.overflow = True, "ellipsis"
             rows.append(row)
-        if self._with_progress:
+        if self.draws_progress:
             rows.append(_drawing(progress, elapsed_s=now - self._started_s))
         self._live.update(Group(*rows), refresh=True)
 

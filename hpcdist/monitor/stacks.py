@@ -14,9 +14,8 @@ from hpcdist.agent.outcome.collectives import (
     to_blame,
 )
 from hpcdist.agent.requests import Answer, NodeStacks, RankStacks
-from hpcdist.agent.stacks import own_frames, place_of
+from hpcdist.agent.stacks import Frame, own_frames, place_of
 from hpcdist.rank.collectives import Collectives, Operation
-from hpcdist.rank.stacks import Frame
 
 _LEAST_WAIT_S = 3.0
 """Younger operations say nothing: ranks that step reach them one after the other."""
@@ -92,7 +91,7 @@ def view_stacks(answer: Answer, wanted: Iterable[int] | None = None) -> StacksVi
 def _views(answer: Answer) -> Iterable[RankView]:
     for node, report in answer.reports.items():
         if isinstance(report, NodeStacks):
-            for rank in report.whole_ranks():
+            for rank in report.ranks:
                 newest = _newest(rank.collectives)
                 group, operation = newest if newest is not None else ("0", None)
                 yield RankView(node=node, host=report.host, of=rank, newest=operation, group=group)

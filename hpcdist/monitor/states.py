@@ -16,10 +16,10 @@ from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Sch
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.remote import Remote, is_remote, read_remote
 from hpcdist.runs.run import Run, name_to_type
-from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.spec import Accounting, RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.jobs import is_between_lives
 from hpcdist.training.checkpoint.files import list_checkpoints
 

@@ -15,23 +15,30 @@ what other ranks have computed.
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from hpcdist.rank.inquiry import DESK_BYTES, Desk
+from hpcdist.rank.pipe import RankPipe
 
 _SLOT_WORDS = 8
 """Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
 different cores do not slow each other."""
-_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
-"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
+_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY, _LEAVES, _WISH = range(6)
+"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries, the exit
+code that the rank leaves with + 1, and the agent's wish for a profile."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
+_HANDLES_SIGTERM = 4
 
 _GO_ON = 0  # the order on the board; a positive one is the boundary to stop at
 _PAUSE = -1
 _PAUSE_POLL_S = 0.0005
+_STEPS = 1 << 16
+"""A wish is a number times this, and the steps that are wished for."""
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,37 +52,70 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The workload returned by itself."""
     ignores_sigterm: bool
     """SIGTERM would not end it."""
+    handles_sigterm: bool
+    """Its program had a handler of its own for SIGTERM in the end."""
     boundary: int
     """Boundaries between steps that it has reached; 0 for a workload that counts none."""
+    leaves_with: int | None
+    """The exit code of its workload, which is over; None where it is not."""
+
+
+def make_memory(name: str) -> int:
+    """Return a file without a place: Python that was built for old systems has no memfd_create."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 class ProgressBoard:
-    """Shared, anonymous memory with a slot per local rank; inherited by fork."""
+    """Memory with a slot per local rank; inherited by fork, or by its descriptor."""
 
-    def __init__(self, num_ranks: int) -> None:
-        memory = mmap.mmap(-1, (num_ranks + 1) * _SLOT_WORDS * 8)
-        self._words = memoryview(memory).cast("q")
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        num_bytes = (num_ranks + 1) * _SLOT_WORDS * 8
+        self._memory, *shared = descriptors or [make_memory("hpcdist-board")]
+        os.ftruncate(self._memory, num_bytes)
+        self._words = memoryview(mmap.mmap(self._memory, num_bytes)).cast("q")
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
-        desks = memoryview(mmap.mmap(-1, num_ranks * DESK_BYTES))
-        ends = range(DESK_BYTES, (num_ranks + 1) * DESK_BYTES, DESK_BYTES)
-        self._desks = [Desk(desks[end - DESK_BYTES : end]) for end in ends]
+        ends = [shared[2 * rank : 2 * rank + 2] for rank in range(num_ranks)]
+        self._pipes = [RankPipe(pair) for pair in ends]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All that another process needs for a board with the same ranks."""
+        return [self._memory, *(one for pipe in self._pipes for one in pipe.descriptors)]
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""
         for index in range(len(self._words)):
             self._words[index] = 0
-        for desk in self._desks:
-            desk.clear()
+        for pipe in self._pipes:
+            pipe.clear()
 
     def slot(self, local_rank: int) -> ProgressSlot:
         """Return the writing end of one rank."""
-        return ProgressSlot(self._slots[local_rank], self._order, self.desk(local_rank))
+        return ProgressSlot(self._slots[local_rank], self._order, self._pipes[local_rank])
 
-    def desk(self, local_rank: int) -> Desk:
-        """Return the place where one rank is asked, whatever its main thread does."""
-        return self._desks[local_rank]
+    def only(self, local_rank: int) -> ProgressSlot:
+        """Return the writing end of one rank in its own process, which has no other pipe."""
+        for pipe in self._pipes[:local_rank] + self._pipes[local_rank + 1 :]:
+            pipe.close()
+        return self.slot(local_rank)
+
+    def pipe(self, local_rank: int) -> RankPipe:
+        """Return the pipe by which a rank is asked, whatever its main thread does."""
+        return self._pipes[local_rank]
+
+    def wish_for(self, local_rank: int, steps: int) -> int:
+        """Wish for a profile of a rank's next steps, or, with 0, for none any more; return the
+        number of the wish."""
+        slot = self._slots[local_rank]
+        number = slot[_WISH] // _STEPS + 1
+        slot[_WISH] = number * _STEPS + steps
+        return number
 
     def pause(self) -> None:
         """Have every rank wait at its next boundary for the one at which all stop."""
@@ -97,15 +137,21 @@ class ProgressBoard:
             step=slot[_STEP] - 1 if slot[_STEP] else None,
             finished=bool(slot[_FLAGS] & _FINISHED),
             ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
+            handles_sigterm=bool(slot[_FLAGS] & _HANDLES_SIGTERM),
             boundary=slot[_BOUNDARY],
+            leaves_with=slot[_LEAVES] - 1 if slot[_LEAVES] else None,
         )
 
 
 class ProgressSlot:
     """The part of the board where one rank stores its progress, and learns that it is to stop."""
 
-    def __init__(self, words: memoryview[int], order: memoryview[int], desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, words: memoryview[int], order: memoryview[int], pipe: RankPipe) -> None:
+        self.pipe = pipe
+        self.wish_word = words[_WISH:]
+        """Other than before where the agent's wish is new: the rank looks at it after each step."""
+        self.granted = 0
+        """Number of the last wish that the rank has reported on."""
         self._words = words
         self._order = order
         self._boundary = 0
@@ -114,6 +160,11 @@ class ProgressSlot:
     def last_step(self) -> int | None:
         """Number of finished steps; None where none was stored."""
         return self._words[_STEP] - 1 if self._words[_STEP] else None
+
+    @property
+    def wish(self) -> tuple[int, int]:
+        """The number of the agent's wish, 0 before the first, and the steps that it is for."""
+        return divmod(self._words[_WISH], _STEPS)
 
     def alive(self) -> None:
         """Store that the rank is alive, at its start and outside of steps, such as in an
@@ -130,10 +181,18 @@ class ProgressSlot:
         self._words[_FLAGS] |= _FINISHED
         self.alive()
 
+    def leave(self, code: int) -> None:
+        """Store that the workload is over, whose exit code is `code`."""
+        self._words[_LEAVES] = code + 1
+
     def ignore_sigterm(self) -> None:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._words[_FLAGS] |= _IGNORES_SIGTERM
         self.alive()
+
+    def handle_sigterm(self) -> None:
+        """Store that the program has a handler for SIGTERM: it may have ended by that."""
+        self._words[_FLAGS] |= _HANDLES_SIGTERM
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

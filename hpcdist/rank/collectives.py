@@ -64,7 +64,7 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """False: no recorder runs, or this torch has none for its backend."""
 
 
-_UNRECORDED = Collectives(is_recorded=False)
+UNRECORDED = Collectives(is_recorded=False)
 
 
 def recorder_environment(before: Mapping[str, str]) -> dict[str, str]:
@@ -93,9 +93,9 @@ def _own_account() -> Collectives:
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump: Any = next((getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)), None)
     if dump is None:
-        return _UNRECORDED
+        return UNRECORDED
     trace = msgspec.json.decode(dump(True, False))  # of all operations, also those that are done
-    return collectives_of(trace, _members()) if trace.get("entries") else _UNRECORDED
+    return collectives_of(trace, _members()) if trace.get("entries") else UNRECORDED
 
 
 def _members() -> dict[str, list[int] | None]:

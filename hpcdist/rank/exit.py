@@ -10,16 +10,19 @@ import sys
 import threading
 import weakref
 from _io import _IOBase
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.rank.board import ProgressSlot
 
 WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 """Signals that schedulers send before they end a job; LSF begins with SIGINT."""
 RANK_VARIABLE = "HPCDIST_RANK_PID"
 """Tells the children of a rank, whatever they execute, that they belong to one."""
+LATE = signal.SIGALRM
+"""Ends a rank that hangs at its end."""
 TEARDOWN_LIMIT_S = 30.0  # for destroying objects, once threads and exit handlers are done
 _FAILED_LIMIT_S = 5.0  # for the whole end: threads may wait for ranks that wait for this one
 _LIBRARIES = ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__))
@@ -34,11 +37,14 @@ def shield_worker(_worker: int = 0) -> None:
             signal.signal(signum, signal.SIG_IGN)
 
 
-def leave(code: int, *, kept: Mapping[str, ModuleType], tell: Callable[[float], None]) -> NoReturn:
-    """End this process with `code`. `kept` are the modules of the time before the fork; `tell` gets
-    the seconds after which the rank will be killed."""
+def leave(code: int, slot: ProgressSlot, pid: int, *, kept: Mapping[str, ModuleType]) -> NoReturn:
+    """End this process with `code`: the rank with this pid, or what its program has forked. `kept`
+    are the modules of the time before the fork."""
+    is_rank = os.getpid() == pid
     if code:
-        tell(2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else _FAILED_LIMIT_S)
+        limit_s = 2 * TEARDOWN_LIMIT_S if code == EXIT_STOPPED else _FAILED_LIMIT_S
+        if is_rank:
+            _be_gone_within(limit_s, code, slot)
         _flush(_files())
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         # After pools have ended their own; multiprocessing would wait for shielded workers.
@@ -50,8 +56,8 @@ def leave(code: int, *, kept: Mapping[str, ModuleType], tell: Callable[[float], 
     with contextlib.suppress(BaseException):  # after Ctrl-C exit handlers follow all the same
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
     atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too
-    if not code:
-        tell(TEARDOWN_LIMIT_S)
+    if not code and is_rank:
+        _be_gone_within(TEARDOWN_LIMIT_S, code, slot)
     for stream in (getattr(sys, name, None) for name in ("stdout", "stderr")):
         try:
             if stream is not None and not getattr(stream, "closed", False):
@@ -65,6 +71,14 @@ def leave(code: int, *, kept: Mapping[str, ModuleType], tell: Callable[[float], 
         _destroy_program(kept)
     _flush(files)
     os._exit(code)
+
+
+def _be_gone_within(limit_s: float, code: int, slot: ProgressSlot) -> None:
+    """Tell that the workload is over, and have the kernel end this process after the limit."""
+    slot.leave(code)
+    signal.signal(LATE, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [LATE])
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
 
 
 def _files() -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.events import PHASES
 
 if TYPE_CHECKING:
     from torch import nn

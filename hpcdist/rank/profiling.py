@@ -8,6 +8,7 @@ Without a profile, this module imports no torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.inquiry import OperationTime, StepReport
+from hpcdist.rank.pipe import OperationTime, Profiled, StepReport
 from hpcdist.runs.rank_files import name_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _SKIPPED = 3
 """Steps before the first that `record.profile_steps` looks at: they find memory, and order DDP's
 buckets."""
 _MOST_OPERATIONS = 50
+_MOST_LETTERS = 500
+"""Kernels' names can have thousands."""
 _US = 1e-6
 _COMMUNICATION = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel", "mpi:", "ucc:", "xccl:")
 _COMPUTING = "aten::"
@@ -42,7 +45,6 @@ class Profiler:
     def __init__(self, context: RankContext, timer: Timer) -> None:
         self._context = context
         self._timer = timer
-        self._desk = context.progress.desk
         self._recording: Recording | None = None
         self._number = self._num_calls = 0
         self._is_busy = False
@@ -71,14 +73,14 @@ class Profiler:
             self._end(self._recording)
 
     def _advance(self, step: int) -> bool:
-        number, steps = self._desk.wish
+        number, steps = self._context.progress.wish
         if number != self._number and self._recording is not None:
             self._recording.drop()
             self._recording = None
         self._number = number
         if number == 0:
             steps = self._context.job.record.profile_steps
-        elif self._desk.report_on(number) is not None:
+        elif self._context.progress.granted == number:
             steps = 0  # a loop before this one has made that profile
         if not steps:
             return True
@@ -112,7 +114,8 @@ class Profiler:
 
     def _report(self, report: StepReport) -> None:
         if self._number:
-            self._desk.leave_report(self._number, report)
+            self._context.progress.granted = self._number
+            self._context.progress.pipe.say(Profiled(wish=self._number, report=report))
         elif report.error is not None:
             self._context.note(f"record.profile_steps: {report.error}")
 
@@ -152,7 +155,9 @@ class Recording:
         except OSError as failure:
             error = f"no trace could be written: {failure.strerror}"
         steps = max(1, last_step - self.first_step)
-        whole_us, overlapped_us = divide(self._profile.events(), on_gpu=self._is_on_gpu)
+        events, averages = self._profile.events(), self._profile.key_averages()
+        whole_us, overlapped_us = divide(events, on_gpu=self._is_on_gpu)
+        operations = _operations(averages, on_gpu=self._is_on_gpu)
         whole_s, overlapped_s = (part * _US / steps for part in (whole_us, overlapped_us))
         context.events.write(
             "communication",
@@ -169,7 +174,9 @@ class Recording:
             wall_s=wall_s,
             whole_s=whole_s or None,
             overlapped_s=overlapped_s if whole_s else None,
-            operations=_top_operations(self._profile.key_averages(), on_gpu=self._is_on_gpu),
+            operations=operations[:_MOST_OPERATIONS],
+            operations_s=sum(one.self_s for one in operations),
+            busy_s=covered_us(events, on_gpu=self._is_on_gpu) * _US,
             trace=trace,
             error=error,
         )
@@ -188,19 +195,33 @@ def _silent() -> Iterator[None]:
             del os.environ[_LOG_LEVEL]
 
 
-def _top_operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
-    """Return the operations with the most time of their own: of kernels on a GPU, or of operators
-    on CPUs."""
+def _operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]:
+    """Return the operations, those with the most time of their own first: kernels on a GPU, or
+    operators on CPUs."""
     found = [
         OperationTime(
-            name=str(one.key),
+            name=str(one.key)[:_MOST_LETTERS],
             calls=int(one.count),
             self_s=(one.self_device_time_total if on_gpu else one.self_cpu_time_total) * _US,
         )
         for one in averages
         if _is_counted(one, on_gpu=on_gpu)
     ]
-    return sorted(found, key=lambda one: -one.self_s)[:_MOST_OPERATIONS]
+    return sorted(found, key=lambda one: -one.self_s)
+
+
+def covered_us(events: Iterable[Any], *, on_gpu: bool) -> float:
+    """Return the time in which an operation ran, or several at once, in microseconds."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if _is_counted(event, on_gpu=on_gpu) and not event.is_async  # which has no own time
+    )
+    covered_us, until_us = 0.0, -math.inf
+    for start_us, end_us in spans:
+        covered_us += max(0.0, end_us - max(start_us, until_us))
+        until_us = max(until_us, end_us)
+    return covered_us
 
 
 def divide(events: Iterable[Any], *, on_gpu: bool) -> tuple[float, float]:

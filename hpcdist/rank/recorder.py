@@ -14,20 +14,7 @@ from typing import Any
 
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.peers import Peers
-from hpcdist.runs.events import EventWriter
-
-PHASES = (
-    "data_wait",
-    "host_to_device",
-    "forward_backward",
-    "exposed_communication",
-    "optimizer",
-    "checkpoint",
-)
-"""Parts of a step, in order. What is in none of them is `other` (computed by the reader)."""
-
-HISTOGRAM_RATIO = 1.02
-"""Width of a histogram bucket: bucket k holds step times around HISTOGRAM_RATIO**k seconds."""
+from hpcdist.runs.events import HISTOGRAM_RATIO, PHASES, EventWriter
 
 _LOG_RATIO = math.log(HISTOGRAM_RATIO)
 _PHASE_INDEX = {phase: index for index, phase in enumerate(PHASES)}
@@ -60,7 +47,7 @@ class StepRecorder:
         self.epoch: int | None = None
         """Written with each window; the loop sets it."""
         self._profile: Callable[[int], bool] = lambda _step: True
-        self._wish: Sequence[int] = (0,) if progress is None else progress.desk.wish_word
+        self._wish: Sequence[int] = (0,) if progress is None else progress.wish_word
         self._granted = -1
         self._events = events
         self._progress = progress

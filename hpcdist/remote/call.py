@@ -5,135 +5,183 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections import Counter
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
 import msgspec
 
-from hpcdist.base.served import Told
-from hpcdist.base.text import show_bytes
+from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.version import __version__
 from hpcdist.machine.process import handling
-from hpcdist.remote import wire
-from hpcdist.remote.ssh import Connection
-from hpcdist.remote.tree import offer, pack
-from hpcdist.runs.snapshot import SnapshotPlan
+from hpcdist.remote.request import GREETING, MOST_BYTES, Request
+from hpcdist.remote.ssh import LOST, START_FILE, Connection, ConnectionLostError
 
+_QUIET = 'exec 3>&1 4>&2; exec bash -lc "$0" >/dev/null 2>&1'
+"""For bash: what the user's profile prints is no part of the answer."""
+_START = (
+    f'exec >&3 2>&4 3>&- 4>&-; s="{START_FILE}"; if [ -x "$s" ]; then exec "$s" serve; fi; '
+    "if command -v hpcdist >/dev/null; then exec hpcdist serve; fi; exit 127"
+)
+"""Both stand in single quotes, which all shells read alike if there is none of ' ! \\ in them."""
+_NONE_THERE = 127
+_ANSWER_LIMIT_S = 60.0
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-_MOST_KEPT_BYTES = 16_000_000
-_LARGE_BYTES = 1_000_000
-"""It may take a while to send so much."""
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR")
+_CHUNK_BYTES = 1 << 16
+_LONGEST_GREETING = 100
 
 
-@dataclass
 class Output:
-    """Takes what a command prints, and what it tells beside."""
+    """Shows what a command prints, over as many connections as it takes.
 
-    told: Callable[[dict[str, Any]], None] = lambda _: None
-    holds: bool = False
-    """stdout is shown as far as was told last: what follows it comes again after a reconnect. So it
-    is from the first time on that the command tells how much of a log it has shown."""
-    captured: bytearray | None = None
-    """Takes stdout in place of this command's own."""
-    is_begun: bool = field(default=False, init=False)
-    """The command may have begun."""
-    _held: bytes = field(default=b"", init=False)
+    Where it goes to no terminal, the lines of a rank that were shown before a connection broke are
+    not shown again: they come in the same order.
+    """
 
-    def out(self, parts: list[bytes | dict[str, Any]]) -> None:
-        for part in parts:
-            if isinstance(part, dict):
-                self.told(part)
-                self._give()
-                self.holds = self.holds or "shown" in part
-            else:
-                self._held += part
-        if not self.holds:
-            self._give()
-        if len(self._held) + len(self.captured or b"") > _MOST_KEPT_BYTES:
-            raise wire.WireError("the host prints without an end")
+    def __init__(self, *, captured: bool = False) -> None:
+        self.captured = bytearray() if captured else None
+        self._by_line = not sys.stdout.isatty()
+        self._shown: Counter[bytes] = Counter()
+        self._skipped: Counter[bytes] = Counter()
+        self._rest = b""
 
-    def err(self, data: bytes) -> None:
-        _write(sys.stderr.fileno(), data)
+    def begin(self) -> None:
+        """Expect what was shown so far once more."""
+        self._skipped, self._rest = Counter(self._shown), b""
 
-    def forget(self) -> None:
-        """Drop what was held: the connection broke, and it comes again."""
-        self._held = b""
-
-    def finish(self, rest: bytes) -> None:
-        self._held += rest
-        self._give()
-
-    def _give(self) -> None:
+    def take(self, data: bytes) -> None:
         if self.captured is not None:
-            self.captured += self._held
+            self.captured += data
+            if len(self.captured) > MOST_BYTES:
+                raise SchedulerError("the host prints without an end")
+        elif not self._by_line:
+            _write(data)
         else:
-            _write(sys.stdout.fileno(), self._held)
-        self._held = b""
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._take_line(line + b"\n")
+
+    def finish(self) -> None:
+        """Show the last line, which has no end."""
+        _write(self._rest)
+        self._rest = b""
+
+    def _take_line(self, line: bytes) -> None:
+        rank = line.partition(b"] ")[0] if line.startswith(b"[rank ") else b""
+        if self._skipped[rank]:
+            self._skipped[rank] -= 1
+        else:
+            self._shown[rank] += 1
+            _write(line)
 
 
-def call(
-    connection: Connection,
-    request: wire.Call,
-    output: Output,
-    *,
-    tree: SnapshotPlan | None = None,
-) -> int:
-    """Run a command at the host and return its exit code, with the work tree if there is one."""
-    sent = None if tree is None else offer(tree)
-    terminal = _terminal(captured=output.captured is not None)
-    output.is_begun = True
-    connection.send(wire.message(msgspec.structs.replace(request, tree=sent, terminal=terminal)))
-    if tree is not None:
-        _send_tree(connection, tree, output)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    told = Told(connection.word)
-    with _signals() as (wake, came):
-        while True:
-            heard = connection.hear(wake)
-            while came:
-                _pass_on(connection, came.pop(0))
-            if heard is None:
-                os.read(wake, 64)
-                continue
-            kind, content = heard
-            if kind == wire.OUT:
-                output.out(told.feed(content))
-            elif kind == wire.ERR:
-                output.err(content)
-            elif isinstance(ended := connection.checked(content), wire.Ended):
-                output.finish(told.rest())
-                return ended.code
+def call(connection: Connection, request: Request, output: Output) -> int:
+    """Run a command at the host and return its exit code. Raises ConnectionLostError where the
+    connection breaks, and SchedulerError where there is no hpcdist."""
+    output.begin()
+    # The command decides on Ctrl-C: it is passed on, and ssh must not end by it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            connection.command(f"exec bash -c '{_QUIET}' '{_START}'"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            rest = _greet(connection, process)
+            _send(process, _with_terminal(request, output).line())
+            output.take(rest)
+            _relay(process, output)
+        except BaseException:
+            process.terminate()
+            raise
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        code = process.wait()
+    if code == LOST or code < 0:
+        raise ConnectionLostError(f"the connection to {connection.host.name} broke")
+    output.finish()
+    return code
 
 
-def _send_tree(connection: Connection, tree: SnapshotPlan, output: Output) -> None:
-    """Send the contents that the host lacks, and no file that it was not offered."""
-    reply = connection.reply()
-    offered = {entry.sha256: entry.size_bytes for entry in tree.entries if entry.sha256}
-    if not isinstance(reply, wire.Missing) or not offered.keys() >= set(reply.sha256):
-        raise wire.WireError(f"{connection.host.name} asked for what it was not offered")
-    size_bytes = sum(offered[sha256] for sha256 in reply.sha256)
-    if size_bytes > _LARGE_BYTES:
-        text = f"note: {show_bytes(size_bytes)} of the work tree go to {connection.host.name}\n"
-        output.err(text.encode())
-    for frame in pack(tree, reply.sha256):
-        connection.send(frame)
+def _greet(connection: Connection, process: subprocess.Popen[bytes]) -> bytes:
+    """Wait for the host's first line, and return what came behind it."""
+    assert process.stdout is not None
+    host, heard = connection.host.name, b""
+    until_s = time.monotonic() + _ANSWER_LIMIT_S
+    while b"\n" not in heard and len(heard) < _LONGEST_GREETING:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+            raise SchedulerError(
+                f"{host} has not answered within {_ANSWER_LIMIT_S:.0f} s",
+                hint=f"see whether your shell's profile there comes to its end: ssh {host} true",
+            )
+        if not (data := process.stdout.read(_CHUNK_BYTES)):
+            code = process.wait()
+            if code == _NONE_THERE:
+                raise SchedulerError(
+                    f"there is no hpcdist at {host}",
+                    hint=f"install it there with: hpcdist setup {host}",
+                )
+            raise connection.unreached()
+        heard += data
+    line, _, rest = heard.partition(b"\n")
+    words = line.decode(errors="replace").split()
+    if len(words) != 2 or words[0] != GREETING:
+        raise UserError(
+            f"{host} did not begin as hpcdist {__version__} does",
+            hint=f"have the same version there with: hpcdist setup {host}",
+        )
+    if words[1] != __version__:
+        print(
+            f"note: {host} has hpcdist {words[1]}, this machine {__version__}; bring them "
+            f"together with: hpcdist setup {host}",
+            file=sys.stderr,
+        )
+    return rest
 
 
-def _terminal(*, captured: bool) -> wire.Terminal:
+def _with_terminal(request: Request, output: Output) -> Request:
     size = shutil.get_terminal_size()
-    return wire.Terminal(
-        out=not captured and sys.stdout.isatty(),
+    return msgspec.structs.replace(
+        request,
+        out=output.captured is None and sys.stdout.isatty(),
         err=sys.stderr.isatty(),
         columns=size.columns,
         lines=size.lines,
         variables={name: os.environ[name] for name in _TERMINAL_VARIABLES if name in os.environ},
     )
+
+
+def _relay(process: subprocess.Popen[bytes], output: Output) -> None:
+    """Show what the command prints, and pass signals on, until it has ended."""
+    assert process.stdout is not None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with _signals() as (wake, came):
+        while True:
+            readable, _, _ = select.select([process.stdout.fileno(), wake], [], [])
+            if wake in readable:
+                os.read(wake, 64)
+                while came:
+                    size = shutil.get_terminal_size()
+                    _send(process, f"{came.pop(0)} {size.columns} {size.lines}\n".encode())
+            if process.stdout.fileno() in readable:
+                if not (data := process.stdout.read(_CHUNK_BYTES)):
+                    return
+                output.take(data)
 
 
 @contextlib.contextmanager
@@ -160,14 +208,16 @@ def _signals() -> Iterator[tuple[int, list[int]]]:
         os.close(writer)
 
 
-def _pass_on(connection: Connection, number: int) -> None:
-    size = shutil.get_terminal_size()
-    connection.send(
-        wire.message(wire.Signal(number=number, columns=size.columns, lines=size.lines))
-    )
+def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Send what the host is told; that the connection broke is noticed where it is read."""
+    assert process.stdin is not None
+    view = memoryview(data)
+    with contextlib.suppress(BrokenPipeError):
+        while view:
+            view = view[process.stdin.write(view) or 0 :]
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        view = view[os.write(sys.stdout.fileno(), view) :]

@@ -19,13 +19,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO
 
-from hpcdist.base.errors import HpcdistError, SchedulerError, UserError
+from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.needs import OLDEST
 from hpcdist.base.text import one_line
 from hpcdist.base.version import __version__
 from hpcdist.cluster.host import Host
-from hpcdist.remote.ssh import START_FILE, ssh_command
+from hpcdist.remote.ssh import LOST, START_FILE, Connection
 
 _WHEEL = f"hpcdist-{__version__}-py3-none-any.whl"
 _WHEEL_TEXT = """\
@@ -68,14 +68,11 @@ def install(host: Host, wishes: Wishes) -> str:
     with tempfile.TemporaryFile() as archive:
         _pack(archive, wishes)
         archive.seek(0)
-        argv = ssh_command(host, f"exec bash -lc '{_RECEIVE}' {word}")
-        try:
-            process = subprocess.Popen(argv, stdin=archive, stdout=subprocess.PIPE)
-        except OSError as error:
-            raise SchedulerError(f"{argv[0]} cannot be run: {error.strerror}") from None
-        with process:
-            assert process.stdout is not None
-            told = dict(_told(process.stdout, word))
+        with Connection(host) as connection:
+            argv = connection.command(f"exec bash -lc '{_RECEIVE}' {word}")
+            with subprocess.Popen(argv, stdin=archive, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                told = dict(_told(process.stdout, word))
     if "done" in told:
         return one_line(told["done"])
     if "python" in told:
@@ -84,10 +81,8 @@ def install(host: Host, wishes: Wishes) -> str:
             f"{one_line(told['python']) or 'none'}",
             hint=_python_hint(told.get("modules", "")),
         )
-    if process.returncode == 255:
-        raise SchedulerError(
-            f"ssh does not reach {host.name}", hint=f"try it by hand: ssh {host.name} true"
-        )
+    if process.returncode == LOST:
+        raise connection.unreached()
     raise HpcdistError(
         f"hpcdist was not installed at {host.name}: {told.get('failed', 'see above')}",
         hint="where the disk is full or home is small, --venv names another folder; where no index "

@@ -1,7 +1,8 @@
-"""The events that a rank records: one JSON object per line, one file per rank and attempt.
+"""The events of a run: one JSON object per line, one file per rank or node, and attempt.
 
-`EventWriter` writes, `read_events` reads. The events and their fields are described in
-docs/events.md; units stand in the names. A killed rank leaves a torn last line: it is counted,
+Ranks and agents write them by `EventWriter`. The types are the fields that are read of them, by the
+summary above all; events may carry more fields, and there are more kinds, which docs/events.md
+describes. Units stand in the names. A killed rank leaves a torn last line: it is counted,
 never fatal. This module imports no torch.
 """
 
@@ -13,9 +14,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct, field
 
 from hpcdist.base import files
 from hpcdist.base.text import as_utf8
@@ -31,6 +33,275 @@ _STRETCH_BYTES = 1 << 20
 _TORN = b"{"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+PHASES = (
+    "data_wait",
+    "host_to_device",
+    "forward_backward",
+    "exposed_communication",
+    "optimizer",
+    "checkpoint",
+)
+"""Parts of a step, in order. What is in none of them is `other` (computed by the reader)."""
+
+HISTOGRAM_RATIO = 1.02
+"""Width of a histogram bucket: bucket k holds step times around HISTOGRAM_RATIO**k seconds."""
+
+# The bounds keep every figure that is computed from damaged files finite.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Count = Annotated[int, Meta(ge=0, le=10**18)]
+Accuracy = Annotated[float, Meta(ge=-1e12, le=1e12)]
+SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
+if TYPE_CHECKING:
+    Bucket = int
+    Counts = list[int]
+else:
+    # From 1e-10 s to 1e12 s. As literals all windows have the same objects as keys, which makes
+    # reading and adding up histograms faster.
+    Bucket = Literal[tuple(range(-1_163, 1_398))]
+    Counts = Annotated[list[Count], Meta(max_length=4_096)]
+
+
+class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
+    """First event of a rank: where it runs."""
+
+    time_s: Seconds | None = None
+    schema: int = SCHEMA_VERSION
+    node: Count | None = None
+    host: str | None = None
+    world_size: Count | None = None
+    local_world_size: Count | None = None
+    num_nodes: Count | None = None
+    num_gpus: Count | None = None
+    device: str | None = None
+    cpus: list[int] | None = None
+    num_cpus: Count | None = None
+    backend: str | None = None
+    code: dict[str, str] = {}
+    """Module of the user's -> digest of its file; `__main__` is the script or program."""
+
+
+class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group"):
+    """The ranks that a rank exchanges data with."""
+
+    size: Count
+    """Ranks in its process group; 0 without one."""
+    exchanges: bool | None = None
+    """A collective operation ran within its steps."""
+    library: str | None = None
+    """The library that it may exchange data through without a process group."""
+
+
+class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
+    """Training goes on from a checkpoint."""
+
+    step: Count
+    epoch: Count | None = None
+
+
+class Totals(Struct, frozen=True, kw_only=True, gc=False):
+    """Times of a window's steps, summed up."""
+
+    sum: Seconds
+    sumsq: SquareSeconds
+    min: Seconds
+    max: Seconds
+
+
+class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+    """A window of steps of one rank."""
+
+    time_s: Seconds | None = None
+    number: Count | None = None
+    """In its file, from 0 on."""
+    step: Count
+    """Steps finished in all, at the window's end."""
+    steps: Count
+    profiled: bool = False
+    """Its steps were under the profiler, which slows them down."""
+    samples: Count
+    wall_s: Seconds
+    pause_s: Seconds = 0.0
+    """Between its steps, and not in `wall_s`."""
+    after_s: Seconds = 0.0
+    """From its last step until it was written: a rank may have hung, and ended then."""
+    step_time_s: Totals
+    epoch: Count | None = None
+    phases_s: dict[str, Seconds] = field(default_factory=dict)
+    """Time by phase, over all its steps."""
+    histogram: dict[Bucket, Counts] = field(default_factory=dict)
+    """Bucket -> the counts of it and of those that follow it."""
+    loss: float | None = None
+    """Of its last batch."""
+    mean_loss: float | None = None
+    """Over its steps, by this rank's samples."""
+    learning_rate: float | None = None
+    """Value in its last step."""
+
+
+class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
+    """An evaluation over the test data."""
+
+    time_s: Seconds | None = None
+    step: Count | None = None
+    epoch: Count | None = None
+    loss: float | None = None
+    accuracy: Accuracy | None = None
+
+
+class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
+    """An epoch is done."""
+
+    epoch: Count
+    """Finished epochs."""
+    step: Count | None = None
+    loss: float | None = None
+    """Mean over the samples of this rank, in this attempt."""
+
+
+class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
+    """A checkpoint is saved."""
+
+    time_s: Seconds | None = None
+    save_time_s: Seconds = 0.0
+
+
+class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
+    """Something that a reader of the summary should know."""
+
+    message: str
+
+
+class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
+    """The memory of a model in one rank, and the peak so far."""
+
+    parameter_bytes: Count
+    gradient_bytes: Count
+    optimizer_bytes: Count
+    peak_bytes: Count | None = None
+
+
+class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="communication"):
+    """The communication of a step: what computing hides of it, and what it waits for."""
+
+    by: str
+    """ddp, which times a part of its steps, or profiler."""
+    whole_s: Seconds
+    overlapped_s: Seconds
+    exposed_s: Seconds
+    trace: str | None = None
+    """The profiler's trace, relative to the run directory."""
+
+
+class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
+    """The floating-point operations of a model."""
+
+    per_sample: Annotated[float, Meta(ge=0, le=1e24)]
+    precision: str | None = None
+    peak_per_s: Annotated[float, Meta(ge=0, le=1e24)] | None = None
+    """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
+
+
+class Digest(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="digest"):
+    """The digest of a rank's parameters after a step."""
+
+    step: Count
+    parameters: Annotated[str, Meta(max_length=16)]
+    is_sharded: bool = False
+    """Each rank has a part of the parameters."""
+    loss: float | None = None
+
+
+class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
+    """Last event of a rank."""
+
+    time_s: Seconds | None = None
+    step: Count | None = None
+    code: dict[str, str] = {}
+    """That of all modules that were imported."""
+    max_rss_bytes: Count | None = None
+    max_cuda_bytes: Count | None = None
+
+
+class GpuFacts(Struct, frozen=True, kw_only=True):
+    """A GPU, or a part of one (MIG), that the ranks of a node drive."""
+
+    uuid: str
+    name: str | None = None
+    memory_bytes: Count | None = None
+    """Its memory."""
+    driver: str | None = None
+    """Version of its driver."""
+
+
+class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
+    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs and
+    the host's CPUs, before these are sampled."""
+
+    begin_s: Amount
+    """Unix time at which the ranks were started."""
+    schema: int = SCHEMA_VERSION
+    node: Count | None = None
+    host: str | None = None
+    cpus: list[int] | None = None
+    """CPUs that the ranks are bound to; None where they are bound to none."""
+    num_cpus: Amount | None = None
+    """CPUs that the ranks may use; a quota counts in part."""
+    host_cpus: Count | None = None
+    """CPUs that the host has, other jobs' included."""
+    cpu_model: str | None = None
+    """As /proc/cpuinfo names it."""
+    gpus: list[GpuFacts] = []
+
+
+class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
+    """One GPU within a window, by means over time; what it does not tell is None."""
+
+    utilization: Amount | None = None
+    """Share of the time, 0 to 1, in which anything ran on it."""
+    memory_bytes: Amount | None = None
+    """Of the largest sample."""
+    power_w: Amount | None = None
+    throttled: Amount | None = None
+    """Share of the time in which heat or the power supply slowed it down."""
+    energy_j: Amount | None = None
+
+
+class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usage"):
+    """The use of a node in a window: by its ranks, with all processes below them, and by all."""
+
+    time_s: Amount
+    wall_s: Amount
+    samples: Count
+    cpus_busy: Amount | None = None
+    """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
+    bound_cpus_busy: Amount | None = None
+    """The same of all processes, whoever's they are, on the CPUs that the ranks are bound to; on
+    all, where they are bound to none."""
+    gpus: list[GpuWindow] = []
+    """In the order of those in the `node` event."""
+
+
+EVENT_TYPES: dict[str, type[Struct]] = {
+    "start": Start,
+    "group": PeerGroup,
+    "resume": Resume,
+    "steps": Window,
+    "evaluate": Evaluation,
+    "epoch": Epoch,
+    "checkpoint": Save,
+    "memory": Memory,
+    "note": Note,
+    "communication": Communication,
+    "flops": Flops,
+    "digest": Digest,
+    "node": NodeBegin,
+    "usage": UsageWindow,
+    "end": End,
+}
+"""The kinds of events, which are the tags of their types."""
 
 
 class EventWriter:
@@ -121,7 +392,7 @@ def _escaped(value: Any) -> Any:
     return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-class EventFile(msgspec.Struct):
+class EventFile(Struct):
     """The events of one file, and how many of its lines could not be read."""
 
     events: list[dict[str, Any]] = []

@@ -101,10 +101,10 @@ def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
 
 def _raised(run: Run, verdict: Verdict) -> BaseException | None:
     """Return the exception of the rank that failed first; None where none can be read."""
-    if verdict.rank is None:
+    if verdict.first is None:
         return None
     try:
-        kind, value = _read(run.outcome_file(verdict.rank, verdict.attempt))
+        kind, value = _read(run.outcome_file(verdict.first.rank, verdict.attempt))
     except Exception:  # noqa: BLE001 - the verdict has its text and its traceback
         return None
     return value if kind == "raised" and isinstance(value, BaseException) else None

@@ -123,7 +123,8 @@ KINDS: dict[Kind, KindMeaning] = {
         ],
     ),
     "hang": KindMeaning(
-        "no step for `launch.hang_timeout_s`; the stacks of all ranks are in `logs/*.stacks`",
+        "no rank worked for `launch.hang_timeout_s`; the stacks of all ranks are in "
+        "`logs/*.stacks`",
         [
             (
                 "Look at the rank that the verdict names, and at the line: a collective operation "

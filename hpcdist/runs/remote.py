@@ -1,7 +1,7 @@
 """A run at a host that this machine reaches by ssh: what is kept of it here.
 
-<runs>/<id>/remote.json    where it is, its state when it was last asked for, and what of its
-                           files was brought; the rest of the directory is as at the host
+<runs>/<id>/remote.json    where it is, and its state when it was last asked for; the rest of the
+                           directory is as at the host
 """
 
 from __future__ import annotations
@@ -20,15 +20,6 @@ from hpcdist.runs.run import Run
 FILE = "remote.json"
 
 
-class BroughtFile(Struct, frozen=True, array_like=True):
-    """A file as it was brought."""
-
-    size_bytes: int
-    sha256: str
-    stamp: int
-    """Its time of change at the host."""
-
-
 class Remote(Struct, frozen=True, kw_only=True):
     """The content of remote.json."""
 
@@ -44,7 +35,6 @@ class Remote(Struct, frozen=True, kw_only=True):
     accounting: dict[str, Any] | None = None
     is_whole: bool = False
     """It had ended, and all that summaries need of it is here."""
-    brought: dict[str, BroughtFile] = {}
 
 
 def remote_file(path: Path) -> Path:

@@ -6,6 +6,8 @@
                               agents read it
       submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
+      code/                   the copy of the work tree that the job runs from (runs/code.py); runs
+                              of a sweep share that of the sweep
       submitit/               submitit's pickle, its digest, result and logs
       launch/                 where the agents meet; one file per node about its agent; requests to
                               them, and their answers; until the verdict, a reserve of disk space
@@ -76,11 +78,13 @@ _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
-ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _MOST_COMPARED = 200
 _OF_UNFINISHED = re.compile(
     rf"(?:{'|'.join(_FOLDERS)})|launch/(?:requests|reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
+    r"|code(?:/.*)?",
+    re.DOTALL,
 )
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
@@ -484,6 +488,8 @@ def all_runs(runs: Path) -> list[Run]:
         ) from None
     by_age: list[tuple[tuple[int, str], Run]] = []
     for entry in filter(files.is_folder, entries):
+        if entry.name.startswith("."):  # no run's name does, see `slug`
+            continue
         run = Run(Path(entry.path))
         content = files.read_json(run.spec_file)
         if is_run(run.path, content):

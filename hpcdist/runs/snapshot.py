@@ -1,14 +1,11 @@
-"""Snapshots: the user's work tree as it was at submission, for the job to run from.
+"""Snapshots: which files of the user's work tree a job gets a copy of.
 
-`plan_snapshot` reads the files that git lists and names the snapshot after their contents. Nothing
-here writes: `hpcdist.runs.snapshot_store` copies."""
+`plan_snapshot` asks git. Nothing here writes: `hpcdist.runs.code` copies."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import re
 import stat
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
-
-import msgspec
+from typing import NamedTuple, TypeVar
 
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.files import open_regular
@@ -28,10 +23,8 @@ from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
 from hpcdist.runs.sweep import all_sweeps
 
-FOLDER = ".snapshots"
 DEFAULT_LIMIT_BYTES = 100e6
 
-_ID_LENGTH = 32
 _LARGEST_SHOWN = 3
 _SECRETS_SHOWN = 5
 _KEY_BYTES = 16_384
@@ -42,56 +35,57 @@ class SnapshotTooLargeError(UserError):
     """The work tree is larger than snapshots may be."""
 
 
+class Entry(NamedTuple):
+    """A file or a symbolic link of a work tree."""
+
+    path: str
+    """Relative to the root."""
+    size_bytes: int = 0
+    is_executable: bool = False
+    target: str = ""
+    """Where a link points to; empty for a file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SnapshotPlan:
-    """A work tree as it was read."""
+    """The files of a work tree that a job gets a copy of."""
 
-    id: str
-    """Made from the contents: equal trees have one."""
     root: str
-    """The work tree."""
+    """The folder that they are in."""
+    source: str
+    """The work tree: the same folder, but at a host to which a laptop has sent its work tree."""
     cwd: str
     """The folder within it that the job is submitted from."""
-    commit: str | None
-    """The commit that is checked out there; None before the first."""
     entries: list[Entry]
     notes: list[str]
     """Notes for the user."""
 
-    def folder(self, runs: Path) -> Path:
-        """Return the folder of the snapshot among these runs, once it is stored."""
-        return runs / FOLDER / self.id
-
-    def original(self, entry: Entry) -> str:
-        """Return the file that an entry is copied from."""
-        return os.path.join(self.root, entry.path)
-
-    def path_in(self, folder: Path, path: str) -> Path | None:
-        """Return the copy of a file or a folder in the snapshot that is in `folder`; None where
-        there is none. A path may go on within a file, which is a zip file then."""
+    def path_in(self, copy: Path, path: str) -> Path | None:
+        """Return the place of a file or a folder in a copy of the work tree; None where it has
+        none. A path may go on within a file, which is a zip file then."""
         parent, name = os.path.split(os.path.abspath(path))
         # Links on the way are resolved, and it itself is not.
         relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
         for entry in self.entries:
             # What git ignores is a link to the original.
-            is_copied = entry.target != os.path.join(self.root, entry.path)
+            is_copied = entry.target != os.path.join(self.source, entry.path)
             held = f"{entry.path}/"
             if is_copied and (
                 relative == "." or held.startswith(f"{relative}/") or relative.startswith(held)
             ):
-                return folder / relative
+                return copy / relative
         return None
 
-    def python_path_in(self, folder: Path, entries: Sequence[str]) -> list[str]:
+    def python_path_in(self, copy: Path, entries: Sequence[str]) -> list[str]:
         """Return entries of sys.path, with those that lead into the work tree leading into the
         copy."""
-        return [str((entry and self.path_in(folder, entry)) or entry) for entry in entries]
+        return [str((entry and self.path_in(copy, entry)) or entry) for entry in entries]
 
 
 def plan_snapshot(
     cwd: Path, *, runs: Path, limit_bytes: float = DEFAULT_LIMIT_BYTES
 ) -> SnapshotPlan:
-    """Read the git work tree of `cwd`: tracked and untracked files, with changes not committed.
+    """List the git work tree of `cwd`: tracked and untracked files, with changes not committed.
 
     What git ignores, such as data or a virtual environment, is not copied but linked to. Folders of
     runs and bytecode are left out, and so are files that hold secrets, which a note names.
@@ -101,27 +95,29 @@ def plan_snapshot(
         SnapshotTooLargeError: the files have more than `limit_bytes`.
 
     """
-    root, commit = find_work_tree(str(cwd))
+    root = find_work_tree(str(cwd))
     left_out = _folders_of_runs(root, cwd, runs)
     paths = [path for path in _list_files(root, _LISTED) if not _is_out(path, left_out)]
     secret = {path for path in paths if is_secret_file(path)}
     left_out |= secret
-    sizes, links = _look_at(root, [path for path in paths if path not in secret])
-    _check_size(root, {path: status.st_size for path, status in sizes.items()}, limit_bytes)
-    originals, notes = _links_to_ignored(root, left_out, [*sizes, *links])
-    files = in_threads(lambda item: _file(root, *item), list(sizes.items()))
-    secret.update(path for path, entry in zip(sizes, files, strict=True) if entry is None)
-    entries = [
-        *(entry for entry in files if entry is not None),
-        *(Entry(path=path, target=_target(root, path, left_out)) for path in links),
-        *originals,
-    ]
+    statuses, links = _look_at(root, [path for path in paths if path not in secret])
+    _check_size(root, {path: status.st_size for path, status in statuses.items()}, limit_bytes)
+    originals, notes = _links_to_ignored(root, left_out, [*statuses, *links])
+    are_keys = in_threads(lambda path: _is_key(root, path), list(statuses))
+    secret.update(path for path, is_key in zip(statuses, are_keys, strict=True) if is_key)
     return SnapshotPlan(
-        id=content_id(entries),
         root=root,
+        source=root,
         cwd=os.path.realpath(cwd),
-        commit=commit,
-        entries=entries,
+        entries=[
+            *(
+                Entry(path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+                for path, status in statuses.items()
+                if path not in secret
+            ),
+            *(Entry(path, target=_target(root, path, left_out)) for path in links),
+            *originals,
+        ],
         notes=[*notes, *_notes_on_secrets(sorted(secret))],
     )
 
@@ -159,24 +155,22 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
     )
 
 
-def _file(root: str, path: str, status: os.stat_result) -> Entry | None:
-    """Return the entry of a file; None where its content is a private key."""
+def _is_key(root: str, path: str) -> bool:
+    """Return whether the content of a file is a private key."""
+    place = os.path.join(root, path)
+    with open_original(place) as file:
+        return is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)) and not is_fixture(path)
+
+
+def open_original(path: str) -> FileIO:
+    """Open a file of the work tree; UserError where that cannot be done."""
     try:
-        with open_file(os.path.join(root, path)) as file:
-            if is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)) and not is_fixture(path):
-                return None
-            sha256, size_bytes = read_through(file)
+        return open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
     except OSError as error:
         raise UserError(
-            f"{os.path.join(root, path)} cannot be read for the snapshot: {error.strerror}",
+            f"{path} cannot be read for the snapshot: {error.strerror}",
             hint="make it readable, list it in .gitignore, or use --no-snapshot",
         ) from None
-    return Entry(
-        path=path,
-        size_bytes=size_bytes,
-        sha256=sha256,
-        executable=bool(status.st_mode & stat.S_IXUSR),
-    )
 
 
 def _target(root: str, path: str, left_out: set[str]) -> str:
@@ -213,9 +207,7 @@ def _links_to_ignored(
     whole = sorted(path for path in ignored if ignored.isdisjoint(parents_of(path)))
     taken = {place for path in copied for place in (path, *parents_of(path))}
     paths = [path for path in whole if path not in taken and not _is_out(path, left_out)]
-    entries = [
-        Entry(path=path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]
-    ]
+    entries = [Entry(path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]]
     missing = len(paths) - len(entries)
     if not missing:
         return entries, []
@@ -228,7 +220,7 @@ def _links_to_ignored(
 
 def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
     """Return folders that are left out, relative to the root, because runs are in them."""
-    folders: list[Path] = [runs / FOLDER]
+    folders: list[Path] = []
     default = cwd / DEFAULT_RUNS
     for folder in (runs, default):
         if os.path.realpath(folder) == root:
@@ -251,69 +243,10 @@ def parents_of(path: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-_CHUNK_BYTES = 1 << 20
 _NUM_THREADS = 8  # on a shared file system each file is a wait, not work
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or a symbolic link."""
-
-    path: str
-    """Relative to the root of the snapshot."""
-    size_bytes: int = 0
-    sha256: str = ""
-    """Digest of the bytes of a file; empty for a link."""
-    executable: bool = False
-    target: str = ""
-    """Where a link points to; empty for a file."""
-
-
-def content_id(entries: Iterable[Entry]) -> str:
-    """Return the id of a snapshot with these entries."""
-    digest = hashlib.sha256()
-    for entry in sorted(entries, key=lambda entry: entry.path):
-        kind = "link" if entry.target else "executable" if entry.executable else "file"
-        fields = (kind, entry.path, entry.target or entry.sha256)
-        digest.update(b"\0".join(map(os.fsencode, fields)) + b"\0")
-    return digest.hexdigest()[:_ID_LENGTH]
-
-
-def is_entry(folder: str, entry: Entry) -> bool:
-    """Return whether `folder` holds exactly what the entry says."""
-    path = os.path.join(folder, entry.path)
-    try:
-        if entry.target:
-            return os.readlink(path) == entry.target
-        with open_file(path) as file:
-            status = os.fstat(file.fileno())
-            return (
-                stat.S_ISREG(status.st_mode)
-                and status.st_size == entry.size_bytes
-                and bool(status.st_mode & stat.S_IXUSR) == entry.executable
-                and read_through(file) == (entry.sha256, entry.size_bytes)
-            )
-    except OSError:
-        return False
-
-
-def open_file(path: str) -> FileIO:
-    """Open a file for reading; OSError where a link, a pipe or the like has taken its place."""
-    return open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
-
-
-def read_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[str, int]:
-    """Return the SHA-256 and number of a file's bytes, which are written elsewhere on the way."""
-    digest = hashlib.sha256()
-    size_bytes = 0
-    while chunk := file.read(_CHUNK_BYTES):
-        digest.update(chunk)
-        size_bytes += len(chunk)
-        if copy_to is not None:
-            copy_to.write(chunk)
-    return digest.hexdigest(), size_bytes
 
 
 def in_threads(
@@ -328,7 +261,6 @@ def in_threads(
 
 
 _TIMEOUT_S = 60.0
-_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _LISTED = ("--cached", "--others", "--exclude-standard")
 _IGNORED = ("--others", "--ignored", "--exclude-standard", "--directory")
 
@@ -337,12 +269,10 @@ class NoWorkTreeError(UserError):
     """The working directory lies in no git work tree, or git cannot tell."""
 
 
-def find_work_tree(cwd: str) -> tuple[str, str | None]:
-    """Return the root of the work tree that `cwd` lies in, and its commit, which is None before the
-    first; NoWorkTreeError where there is none."""
-    done = run_git(cwd, ["rev-parse", "--show-toplevel", "HEAD"])
-    # Before the first commit git fails, and prints HEAD itself in place of its commit.
-    root, _, head = os.fsdecode(done.stdout).removesuffix("\n").rpartition("\n")
+def find_work_tree(cwd: str) -> str:
+    """Return the root of the work tree that `cwd` lies in; NoWorkTreeError where there is none."""
+    done = run_git(cwd, ["rev-parse", "--show-toplevel"])
+    root = os.fsdecode(done.stdout).removesuffix("\n")
     if not root:
         said = _said(done)  # where there simply is no repository, the same once more
         why = "" if said.startswith("not a git repository") else f" that can be read: {said}"
@@ -350,7 +280,7 @@ def find_work_tree(cwd: str) -> tuple[str, str | None]:
             f"{cwd} is in no git work tree{why}",
             hint="make one with git init, or submit without a snapshot: --no-snapshot",
         )
-    return root, head if _COMMIT.fullmatch(head) else None
+    return root
 
 
 def _list_files(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:

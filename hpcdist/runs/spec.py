@@ -1,4 +1,5 @@
-"""The typed content of spec.json and submission.json: what was asked for, and who has the run.
+"""The typed content of spec.json and submission.json: what was asked for, who has the run, and what
+its scheduler says that it took.
 
 Reading is lenient: files of other versions and damaged ones are read field by field, and what is
 missing or of another type gets its default. Only agents read the job and the plan strictly, see
@@ -17,6 +18,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, job_from_dict
+from hpcdist.machine.containers import InContainer
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
@@ -55,6 +57,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     limit_min: float | None = None
     """Time limit of which node 0's agent warns the ranks by its own clock: the scheduler's warning
     comes at the limit itself. None: the scheduler warns before."""
+    container: InContainer | None = None
+    """The start of the ranks in an image; None: there is no image."""
     interface: str | None = None
     """Network interface for gloo and NCCL, where the user has set none; None: the one by which
     node 0 is reached."""
@@ -85,11 +89,12 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshot of a git work tree that a run executes."""
+    """The copy of a git work tree that a run executes."""
 
-    id: str | None = None
+    digest: str | None = None
+    """Of all files and links in it: equal copies have one."""
     folder: str | None = None
-    """Where its files are stored."""
+    """Where it is."""
     source: str | None = None
     """The work tree."""
     cwd: str | None = None
@@ -326,6 +331,36 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def decode(cls, value: object) -> Submission | None:
         """Return what can be read of a submission.json; None where it is no JSON object."""
         return _decode(value, cls) if isinstance(value, dict) else None
+
+
+class Accounting(msgspec.Struct, frozen=True, kw_only=True):
+    """Books of a scheduler on a run's job, over all its lives; None where a value is unknown."""
+
+    job_id: str
+    state: str
+    """The scheduler's own word."""
+    submit_s: UnixTime | None = None
+    """Unix time of the first submission."""
+    start_s: UnixTime | None = None
+    """Unix time of the first start."""
+    end_s: UnixTime | None = None
+    """Unix time of the last end; None while it goes on."""
+    queue_wait_s: float | None = None
+    """Time in the queue since it could have started: without the time in which it waited for other
+    jobs or was held. All lives together."""
+    elapsed_s: float | None = None
+    """Running, all lives together; so far where it goes on."""
+    exit_code: int | None = None
+    signal: int | None = None
+    """Signal that ended the job."""
+    nodes: list[str] = []
+    """Nodes of the last life, in the scheduler's order."""
+    max_rss_bytes: int | None = None
+    """Largest resident memory of a task, all processes on its node included."""
+    cpu_time_s: float | None = None
+    """CPU time of all CPUs together."""
+    energy_j: float | None = None
+    """Energy, where the site measures it."""
 
 
 def _decode(value: Mapping[str, Any], kind: type[_Struct]) -> _Struct:

@@ -60,6 +60,32 @@ class Hang(Struct, frozen=True, kw_only=True):
         return replace(self, recovered_s=now_s)
 
 
+class ErrorReport(Struct, frozen=True, kw_only=True):
+    """The report that a rank leaves on the exception that ends it, or on sys.exit with a text; its
+    agent makes one of what else tells why it ended.
+
+    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
+    that read one read the other.
+    """
+
+    exception: str | None
+    """Type, with its module where it is not a builtin; None: none was raised."""
+    text: str
+    """The exception's message, or what sys.exit was given; of a rank that aborted, the last lines
+    of its log."""
+    traceback: str | None
+    time_s: UnixTime
+    lack: str | None = None
+    """What it ran out of, in words: the disk that had no room, or memory of a process that loaded
+    data for it."""
+    out_of_memory: bool = False
+    """The kernel or the agent killed it, or a process that loaded data for it, for its memory."""
+    message: dict[str, Any] = {}
+
+
+NO_REPORT = ErrorReport(exception=None, text="", traceback=None, time_s=0.0)
+
+
 class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """The end of one rank."""
 
@@ -74,11 +100,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """None where a signal ended it."""
     signal: str | None = None
     """SIGKILL and its like."""
-    exception: str | None = None
-    """Type of the exception, with its module where it is not a builtin."""
-    message: str | None = None
-    """Message of the exception; of a rank that aborted, the last lines of its log."""
-    traceback: str | None = None
+    report: ErrorReport = NO_REPORT
     step: int | None = None
     """Last finished step; None where none was recorded."""
     finished: bool = False
@@ -88,44 +110,12 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     teardown: str | None = None
     """Signal that ended it after its workload, while it took down what that had left; SIGKILL where
     it hung then."""
-    out_of_memory: bool = False
-    """The kernel or the agent ended it, or a process that loaded data for it, for its memory."""
-    free_bytes: int | None = None
-    """Memory of its host that was left to it, where that was too little."""
-    full_disk: str | None = None
-    """The disk that had no room for what it wrote, in words."""
-    lost_worker: str | None = None
-    """The reason in words why a process that loaded data for it was killed."""
-    advice: str | None = None
-    """Advice against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
     outlasted: bool = False
     """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
-
-
-class ErrorReport(Struct, frozen=True, kw_only=True):
-    """The report that a rank leaves on the exception that ends it, or on sys.exit with a text.
-
-    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
-    that read one read the other.
-    """
-
-    exception: str | None
-    """Type, with its module where it is not a builtin; None: it left by sys.exit."""
-    text: str
-    """The exception's message, or what sys.exit was given."""
-    traceback: str | None
-    time_s: UnixTime
-    free_bytes: int | None = None
-    """Memory of the host that was left to the rank, where that was too little."""
-    full_disk: str | None = None
-    """The disk that had no room, in words."""
-    lost_worker: str | None = None
-    """The reason in words why a process that loaded data for the rank was killed."""
-    out_of_memory: bool = False
-    """The kernel killed that process for lack of memory."""
-    message: dict[str, Any] = {}
+    handles_sigterm: bool = False
+    """Its program had a handler of its own for SIGTERM."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -136,17 +126,17 @@ class Verdict(Struct, frozen=True, kw_only=True):
     message: str
     exit_code_of_run: int
     """Exit code of `hpcdist submit --wait`."""
-    rank: int | None = None
-    """The rank that failed first."""
-    local_rank: int | None = None
+    first: RankEnd | None = None
+    """The end of the rank that failed first; None where no rank is to blame."""
     node: int | None = None
+    """Node whose agent is to blame, and its host."""
     host: str | None = None
     exit_code: int | None = None
+    """Exit code of all ranks: 0, or 75 where they stopped in good order."""
     signal: str | None = None
-    """Signal that ended that rank; of a stop, the one that gave notice."""
-    exception: str | None = None
-    traceback: str | None = None
+    """Signal that gave notice of a stop, or ended the run."""
     step: int | None = None
+    """Last finished step of a run that was stopped."""
     victims: list[int] = []
     """Ranks that ended only because the first one did."""
     attempt: int = 0

@@ -26,10 +26,9 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
-from hpcdist.machine.containers import InContainer
-from hpcdist.runs.parcels import Source
+from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan
+from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict
 from hpcdist.schedulers.requeue import Decision
 
@@ -92,8 +91,6 @@ class Target(Struct, frozen=True, kw_only=True):
     """All of them must come true."""
     allocation: str | None = None
     step_options: list[str] = []
-    container: InContainer | None = None
-    """The start of agents in an image; None: there is no image."""
 
     @property
     def script_file(self) -> Path:
@@ -159,36 +156,6 @@ class JobPlace(Struct, frozen=True, kw_only=True):
     """Time for which the job has run, which counts for its time limit, as far as it is known."""
     rendezvous: Rendezvous | None = None
     """None: the agents meet where node 0 says in the run directory."""
-
-
-class Accounting(Struct, frozen=True, kw_only=True):
-    """Books of a scheduler on a run's job, over all its lives; None where a value is unknown."""
-
-    job_id: str
-    state: str
-    """The scheduler's own word."""
-    submit_s: UnixTime | None = None
-    """Unix time of the first submission."""
-    start_s: UnixTime | None = None
-    """Unix time of the first start."""
-    end_s: UnixTime | None = None
-    """Unix time of the last end; None while it goes on."""
-    queue_wait_s: float | None = None
-    """Time in the queue since it could have started: without the time in which it waited for other
-    jobs or was held. All lives together."""
-    elapsed_s: float | None = None
-    """Running, all lives together; so far where it goes on."""
-    exit_code: int | None = None
-    signal: int | None = None
-    """Signal that ended the job."""
-    nodes: list[str] = []
-    """Nodes of the last life, in the scheduler's order."""
-    max_rss_bytes: int | None = None
-    """Largest resident memory of a task, all processes on its node included."""
-    cpu_time_s: float | None = None
-    """CPU time of all CPUs together."""
-    energy_j: float | None = None
-    """Energy, where the site measures it."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):

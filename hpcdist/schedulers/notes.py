@@ -1,21 +1,33 @@
 """Notes for node 0's agent from what started the agents, of hosts on which no agent could start: no
-connection tells of them."""
+connection tells of them.
+
+srun writes no notes, and goes on waiting for the others: its words in the job's log are read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 from collections.abc import Iterator
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.runs.events import UNDECODABLE
+from hpcdist.schedulers.slurm.accounting import expand_nodes
 
 _MOST_BYTES = 16_000_000
 
 NOTES_VARIABLE = "HPCDIST_LAUNCHER_NOTES"
 """Path of the file with the notes, one JSON object per line."""
+
+SRUN_LOG_VARIABLE = "HPCDIST_SRUN_LOG"
+"""The log with srun's errors, behind the length that it had when srun began: 1234:/path/to/log."""
+
+_LAUNCH_FAILED = re.compile(rb"^srun: error: (task (\d+) launch failed: .+)\n", re.MULTILINE)
+_NO_OUTPUT = "could not connect IO"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +73,32 @@ class Notes:
         """The notes are for this process alone: what its ranks start has others, or none."""
         self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
+        self._said_offset, _, self._srun_log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
 
     def new(self) -> Iterator[Note]:
         """Yield the notes since the last call; a line that is being written comes later."""
         if self._path is not None:
             notes, self._offset = read_notes(self._path, self._offset)
             yield from notes
+        if self._srun_log:
+            yield from _said_by_srun(self._srun_log, int(self._said_offset))
+
+
+def _said_by_srun(log: str, begin: int) -> Iterator[Note]:
+    """Yield a note for each task that srun could not launch; it has as many as nodes."""
+    try:
+        with files.open_regular(log, most_bytes=math.inf) as file:
+            file.seek(begin)
+            said = file.read(_MOST_BYTES)
+    except OSError:
+        return
+    hosts = dict(enumerate(expand_nodes(os.environ.get("SLURM_STEP_NODELIST", ""))))
+    for words, task in _LAUNCH_FAILED.findall(said):
+        sentence = f"srun said: {words.decode(errors='replace')}"
+        if _NO_OUTPUT in sentence:
+            sentence += (
+                f"; srun says this where the node cannot write {os.path.dirname(log)} (read-only, "
+                "full, or not mounted there) or cannot reach the job's first node"
+            )
+        node = int(task)
+        yield Note(node=node, host=hosts.get(node, "unknown"), said=sentence)

@@ -14,7 +14,6 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.containers import InContainer
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import LineMeaning, Target
 
@@ -199,20 +198,8 @@ def render(
         python=cluster.python or sys.executable,
         submitit_folder=str(target.submitit_folder),
         own_folders=target.own_folders,
-        container=start_options(target.container) if target.container else None,
-        starts_step=target.container is not None and target.container.runtime == "pyxis",
         **values,
     )
-
-
-def start_options(container: InContainer) -> list[str]:
-    """Return the words, quoted, by which `hpcdist.agent.container` starts an agent in an image."""
-    words = [("--runtime", container.runtime), ("--image", container.image)]
-    words += [("--mount", str(mount)) for mount in container.mounts]
-    words += [("--python", container.python), ("--python-path", container.python_path)]
-    return [shlex.join([f"{name}={value}"]) for name, value in words] + [
-        shlex.join([f"--option={option}"]) for option in container.options
-    ]
 
 
 @cache  # a sweep renders the same template for every point

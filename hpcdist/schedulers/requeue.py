@@ -40,6 +40,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     sequel: Sequel
     cause: Cause
+    node: int | None = None
+    """The node of the job that the scheduler has lost."""
+    host: str | None = None
+    lost: str = ""
+    """The words on that node, the begin of a sentence."""
 
 
 class RequeueRefusedError(HpcdistError):
@@ -61,9 +66,10 @@ _PREFIXES: dict[Cause | None, str] = {
 }
 
 
-def with_cause(verdict: Verdict, cause: Cause | None) -> Verdict:
+def with_cause(verdict: Verdict, decision: Decision | None) -> Verdict:
     """Return the verdict with its cause; None: the scheduler was not asked or did not answer."""
     replace = msgspec.structs.replace
+    cause = decision.cause if decision else None
     if cause == "cancel":
         return replace(
             verdict,
@@ -81,8 +87,12 @@ def with_cause(verdict: Verdict, cause: Cause | None) -> Verdict:
     if not is_open or was_warned:
         return verdict
     message = _PREFIXES[cause] + verdict.message
+    if decision and decision.lost:
+        message = f"{decision.lost}: {verdict.message}"
+        verdict = replace(verdict, node=decision.node, host=decision.host)
     if cause != "time_limit":
-        return _preempted(verdict, message, EXIT_STOPPED)
+        found = _preempted(verdict, message, EXIT_STOPPED)
+        return replace(found, kind="agent_lost") if decision and decision.lost else found
     if verdict.exit_code == EXIT_STOPPED:
         return replace(verdict, kind=cause, message=message)
     return replace(

@@ -19,7 +19,6 @@ from hpcdist.job import LoadedJob
 from hpcdist.job.check import show
 from hpcdist.job.spec import Container, FunctionJob, JobSpec, ScriptJob
 from hpcdist.machine.containers import (
-    CUT_OFF,
     NO_IMAGE,
     RUNTIMES,
     InContainer,
@@ -27,11 +26,10 @@ from hpcdist.machine.containers import (
     NoImageError,
     find_runtimes,
     first_missing_source,
-    has_pyxis,
+    has_runtime,
     is_reference,
     look_at_image,
     missing_targets,
-    program_of,
 )
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.schedulers.base import Scheduler
@@ -62,12 +60,6 @@ def settle_container(
                 hint="export it in the shell that submits, or read it from a private file inside",
             )
     runtime, notes = _runtime(wanted.runtime, scheduler)
-    if cut_off := CUT_OFF.get(runtime, set()) & set(wanted.options):
-        raise JobError(
-            f"container.options has {show(min(cut_off))}, by which the agents would not see the "
-            "job's variables or the node's processes",
-            hint="leave it out: what means the host's libraries is not passed on in any case",
-        )
     image = _place_of(str(wanted.image), runtime)
     try:
         look_at_image(image, runtime)
@@ -126,10 +118,10 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
     container = InContainer(
         runtime=wanted.runtime,
         image=wanted.image,
-        mounts=tuple(mounts),
+        mounts=list(mounts),
         python=wanted.python,
         python_path=carried,
-        options=tuple(wanted.options),
+        options=wanted.options,
     )
     _check_targets(container)
     return container
@@ -142,7 +134,7 @@ def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
     used = used_container(job)
     identity = f" ({used.identity})" if used and used.identity else ""
     image = f"container: {container.image}{identity}, started by {container.runtime}"
-    lines = [f"{image}; agents and ranks run inside, by its {container.python}"]
+    lines = [f"{image}; the ranks run inside, by its {container.python}"]
     lines += [f"seen inside: {mount}" for mount in container.mounts]
     if container.options:
         lines.append(f"options for {container.runtime}: {shlex.join(container.options)}")
@@ -181,8 +173,7 @@ def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
             hint="name another: " + ", ".join(one for one in RUNTIMES if one != _NO_STEPS),
         )
     if wanted != "auto":
-        is_here = has_pyxis() if wanted == _NO_STEPS else program_of(wanted) is not None
-        if is_here:
+        if has_runtime(wanted):
             return wanted, []
         if scheduler.runs_here:
             raise JobError(

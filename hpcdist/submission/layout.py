@@ -18,11 +18,11 @@ from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target, Task
 from hpcdist.submission.plan import Places, PlannedRun, PlannedSubmission
+from hpcdist.submission.workspace import PLACEHOLDER_ID
 
 _SUMMARY_LIMIT_MIN = 10.0
 _SUMMARY_MEM_GB = 2.0
 _SUMMARY_FOLDER = "summary-job"
-_PLACEHOLDER_ID = "RUN"
 
 MakeTask: TypeAlias = Callable[[list[str], str], Task]
 """Makes what the summary's job executes, of the run directories and the folder for the summary."""
@@ -135,8 +135,7 @@ def _group_of_scheduler(
     probe = runs[0].target(Run(places.path))
 
     def script(run: PlannedRun) -> str:
-        container = run.container_in(places.path.parent)
-        return run.script(msgspec.structs.replace(probe, container=container))
+        return run.script(probe)
 
     groups = group_points(
         [script(run) for run in runs],
@@ -222,7 +221,8 @@ def _planned(
 ) -> tuple[list[tuple[str, LaidOutJob]], list[str]]:
     """Return the script of each job, and that of the summary's."""
     check_waits(planned, summary_after=summary_after)
-    places = planned.places(folder / _PLACEHOLDER_ID)
+    planned = planned.placed(folder / PLACEHOLDER_ID)
+    places = planned.places(folder / PLACEHOLDER_ID)
     jobs = lay_out(planned, places, dependencies)
     ids = [f"JOBID-of-{job.target.name}" for job in jobs]
     scripts = [

@@ -77,9 +77,9 @@ class LocalSweep:
 
     @classmethod
     def begin(cls, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> LocalSweep:
-        """Store the snapshots, and make the sweep's folder in `runs`."""
+        """Make the sweep's folder in `runs`, and copy the code into it."""
         make_runs_folder(runs)
-        submission = Submission(planned.stored(runs), runs, command)
+        submission = Submission(planned, runs, command)
         submission.write_sweep()
         return cls(submission)
 

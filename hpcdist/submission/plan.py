@@ -22,6 +22,7 @@ from hpcdist.cluster.load import CHANNELS_FLAG, NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
+from hpcdist.runs.code import copy_code
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
@@ -79,21 +80,19 @@ class PlannedRun:
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """Return what the script of one run is for."""
         runs = run.path.parent
-        cwd, environment = self.workspace.place(runs)
         container = self.container_in(runs)
         return Target(
             name=run.id,
             folder=run.path,
-            cwd=cwd,
-            environment=environment,
+            cwd=self.workspace.cwd,
+            environment=self.workspace.variables,
             own_folders=[
-                *self.workspace.own_folders(runs),
+                *self.workspace.own_folders,
                 *([container.python_path] if container else []),
             ],
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,
-            container=container,
         )
 
     def explain(self, runs: Path) -> list[str]:
@@ -105,15 +104,17 @@ class PlannedRun:
 
     def container_in(self, runs: Path) -> InContainer | None:
         """Return how the agents are started in an image, with the runs in a folder."""
-        cwd, _ = self.workspace.place(runs)
         with _located(self.loaded):
             return in_container(
-                self.loaded.job, runs=runs, cwd=cwd, submit_dir=self.workspace.submit_dir
+                self.loaded.job,
+                runs=runs,
+                cwd=self.workspace.cwd,
+                submit_dir=self.workspace.submit_dir,
             )
 
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
-        job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
+        job = self.workspace.job(self.loaded.job)
         agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
@@ -124,13 +125,6 @@ class PlannedRun:
             return
         with _located(self.loaded):
             load_workload(self.loaded.job).prepare()
-
-    def stored(self, folder: Path) -> PlannedRun:
-        """Store the snapshot, if there is one, in the folder of the runs, and return the new plan.
-
-        Files that changed since the plan was made are taken as they are now.
-        """
-        return replace(self, workspace=self.workspace.store(folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,17 +225,18 @@ class PlannedSubmission:
         for run in {id(run): run for run in self.runs}.values():
             run.prepare()
 
-    def stored(self, folder: Path) -> PlannedSubmission:
-        """Store the snapshots, each once, in the folder of the runs, and the hpcdist for images;
-        return the new plan."""
+    def placed(self, path: Path, digest: str | None = None) -> PlannedSubmission:
+        """Return the plan with its code copied into the run's or the sweep's folder."""
+        runs = [replace(run, workspace=run.workspace.placed(path, digest)) for run in self.runs]
+        return replace(self, runs=runs)
+
+    def copied(self, path: Path) -> PlannedSubmission:
+        """Copy the code, once for all runs, into the run's or the sweep's folder, and the hpcdist
+        for images; return the new plan."""
         if any(run.loaded.job.container.image for run in self.runs):
             carry()
-        stored: dict[int, Workspace] = {}
-        for run in self.runs:
-            if id(run.workspace) not in stored:
-                stored[id(run.workspace)] = run.workspace.store(folder)
-        runs = [replace(run, workspace=stored[id(run.workspace)]) for run in self.runs]
-        return replace(self, runs=runs)
+        snapshots = [run.workspace.snapshot for run in self.runs if run.workspace.snapshot]
+        return self.placed(path, copy_code(snapshots[0], path) if snapshots else None)
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""

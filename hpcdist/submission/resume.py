@@ -37,7 +37,7 @@ from hpcdist.schedulers.adoption import claim_file
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 from hpcdist.submission.submit import Submission, submit, write_spec
-from hpcdist.submission.workspace import FormerWorkspace
+from hpcdist.submission.workspace import Workspace
 from hpcdist.training.checkpoint.files import list_checkpoints, step_of
 
 _CHANGEABLE = (
@@ -122,7 +122,7 @@ def plan_resume(
     workspace = _workspace_of(run, spec)
     if isinstance(changed.job, ScriptJob) and not os.path.exists(changed.job.script):
         raise _gone(run, "its script", changed.job.script)
-    os.chdir(workspace.place(run.path.parent)[0])  # modules and relative paths are looked for there
+    os.chdir(workspace.cwd)  # modules and relative paths are looked for there
     return plan_run(
         loaded,
         scheduler=str(run.read_scheduler()),
@@ -131,13 +131,12 @@ def plan_resume(
     )
 
 
-def _workspace_of(run: Run, spec: RunSpec) -> FormerWorkspace:
+def _workspace_of(run: Run, spec: RunSpec) -> Workspace:
     """Return where the run's files are; RunDirectoryError where they are gone."""
-    workspace = FormerWorkspace(submit_dir=str(spec.cwd), used=spec.snapshot)
-    cwd, _ = workspace.place(run.path.parent)
-    if not os.path.isdir(cwd):
-        what = "its working directory" if spec.snapshot is None else "the snapshot of its code"
-        raise _gone(run, what, cwd)
+    workspace = Workspace(submit_dir=str(spec.cwd), used=spec.snapshot)
+    if not os.path.isdir(workspace.cwd):
+        what = "its working directory" if spec.snapshot is None else "the copy of its code"
+        raise _gone(run, what, workspace.cwd)
     return workspace
 
 

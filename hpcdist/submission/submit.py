@@ -65,7 +65,7 @@ def submit(
     """
     check_waits(planned, dependencies, summary_after=summary_task is not None)
     make_runs_folder(runs)
-    submission = Submission(planned.stored(runs), runs, command)
+    submission = Submission(planned, runs, command)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
@@ -92,9 +92,15 @@ class Submission:
         runs: Path,
         command: Sequence[str],
     ) -> None:
-        """`planned` is stored already, and `runs` the folder of the runs."""
-        self.planned = planned
-        self.places = planned.places(make_unique_folder(runs, slug(planned.name)))
+        """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it; an
+        error leaves nothing behind."""
+        path = make_unique_folder(runs, slug(planned.name))
+        try:
+            self.planned = planned.copied(path)
+        except BaseException:
+            delete_folder(path)
+            raise
+        self.places = planned.places(path)
         self.layout: list[LaidOutJob] = []
         self.jobs: list[SubmittedJob] = []
         """The jobs that the scheduler has accepted."""
@@ -246,11 +252,9 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
             hint="add --set container.image=none, or leave out --debug",
         )
     make_runs_folder(runs)
-    planned = planned.stored(runs)
     submission = Submission(PlannedSubmission.of_run(planned), runs, command)
-    (run,) = submission.runs
-    job = planned.workspace.job_in(runs, planned.loaded.job)
-    cwd, environment = planned.workspace.place(runs)
+    (run,), (planned,) = submission.runs, submission.planned.runs
+    job = planned.workspace.job(planned.loaded.job)
     try:
         submission.make_runs(())
         rank = begin(run, job, planned.plan)
@@ -259,8 +263,8 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
         raise
-    os.environ.update(environment)
-    os.chdir(cwd)
+    os.environ.update(planned.workspace.variables)
+    os.chdir(planned.workspace.cwd)
     try:
         return run, run_here(run, job, rank)
     except OSError as error:
@@ -288,13 +292,12 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
     Values of the job that look secret are starred out, and stand in private.json alone.
     `spec` has what does not follow from the plan; None: the surroundings as they are now.
     """
-    runs = run.path.parent
     loaded, workspace, cluster = planned.loaded, planned.workspace, planned.cluster
     shown = redact(cluster.profile.environment)
     environment = {name: shown.get(name, HIDDEN) for name in cluster.profile.environment}
     profile = msgspec.structs.replace(cluster.profile, environment=environment)
     spec, stars = spec or surroundings_now(), Stars()
-    job = job_to_dict(workspace.job_in(runs, loaded.job))
+    job = job_to_dict(workspace.job(loaded.job))
     shown_job = stars.value(job)
     hidden = {key: value for key, value in job.items() if value != shown_job[key]}
     if hidden:
@@ -308,12 +311,14 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             cluster=UsedCluster(name=cluster.name, profile=profile),
             job=shown_job,
             hidden=sorted(hidden),
-            plan=planned.plan.launch,
+            plan=msgspec.structs.replace(
+                planned.plan.launch, container=planned.container_in(run.path.parent)
+            ),
             source=JobSource(
                 job=loaded.source, overrides=stars.again_in(stars.args(loaded.overrides))
             ),
             cwd=workspace.submit_dir,
-            snapshot=workspace.used_snapshot(runs),
+            snapshot=workspace.used,
             container=used_container(loaded.job),
             sweep=_starred_place(spec.sweep, stars),
         )

@@ -11,9 +11,9 @@ import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
+from hpcdist.runs.code import FOLDER, find_received
 from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import DEFAULT_LIMIT_BYTES, NoWorkTreeError, SnapshotPlan, plan_snapshot
-from hpcdist.runs.snapshot_store import SnapshotChangedError, find_stored, store
 from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.training.model.checks import is_own
 
@@ -21,8 +21,9 @@ SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
 LIMIT_VARIABLE = "HPCDIST_SNAPSHOT_LIMIT_MB"
 
+PLACEHOLDER_ID = "RUN"
+"""Stands for the id of a run that is planned."""
 _MEGABYTE = 1e6
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,113 +44,61 @@ class Workspace:
 
     submit_dir: str
     """Where it is submitted."""
+    used: UsedSnapshot | None = None
+    """The copy that it runs from, made or not; None: it runs in `submit_dir` itself."""
     snapshot: SnapshotPlan | None = None
-    """None: the job runs in `submit_dir` itself."""
-    limit_bytes: float = DEFAULT_LIMIT_BYTES
+    """What is to be in that copy; None: it is there since the run was submitted before."""
     notes: list[str] = field(default_factory=list)
     """Notes for the user, one sentence each."""
 
-    def job_in(self, runs: Path, job: JobSpec) -> JobSpec:
-        """Return the job with its script, or what its function imports, in the snapshot."""
+    def placed(self, owner: Path, digest: str | None = None) -> Workspace:
+        """Return the workspace with its copy in the folder of a run or a sweep."""
         if self.snapshot is None:
+            return self
+        copy = owner / FOLDER
+        within = os.path.relpath(self.snapshot.cwd, self.snapshot.root)
+        used = UsedSnapshot(
+            digest=digest,
+            folder=str(copy),
+            source=self.snapshot.source,
+            cwd=str(copy / within),
+            python_path=_python_path(self.snapshot, copy),
+        )
+        return replace(self, used=used)
+
+    def job(self, job: JobSpec) -> JobSpec:
+        """Return the job with its script, or what its function imports, in the copy."""
+        if self.snapshot is None or self.used is None:
             return job
+        copy = Path(str(self.used.folder))
         if isinstance(job, FunctionJob):
-            folder = self.snapshot.folder(runs)
-            path = self.snapshot.python_path_in(folder, job.python_path)
-            source = None if job.source is None else self.snapshot.path_in(folder, job.source)
+            path = self.snapshot.python_path_in(copy, job.python_path)
+            source = None if job.source is None else self.snapshot.path_in(copy, job.source)
             there = job.source if source is None else str(source)
             return msgspec.structs.replace(job, python_path=path, source=there)
         if not isinstance(job, ScriptJob):
             return job
-        copy = self.snapshot.path_in(self.snapshot.folder(runs), job.script)
-        return job if copy is None else msgspec.structs.replace(job, script=str(copy))
+        script = self.snapshot.path_in(copy, job.script)
+        return job if script is None else msgspec.structs.replace(job, script=str(script))
 
-    def place(self, runs: Path) -> tuple[str, dict[str, str]]:
-        """Return the working directory of the run's processes, and the variables that say where
-        things are."""
+    @property
+    def cwd(self) -> str:
+        """The working directory of the run's processes."""
+        return self.submit_dir if self.used is None else str(self.used.cwd)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that say where things are."""
         variables = {SUBMIT_DIR_VARIABLE: self.submit_dir}
-        if self.snapshot is None:
-            return self.submit_dir, variables
-        folder = self.snapshot.folder(runs)
-        if path := _python_path(self.snapshot, folder):
-            variables["PYTHONPATH"] = path
-        within = os.path.relpath(self.snapshot.cwd, self.snapshot.root)
-        return str(folder / within), variables
-
-    def own_folders(self, runs: Path) -> list[str]:
-        """Return the folders that nobody else may have made when the job starts in a snapshot."""
-        if self.snapshot is None:
-            return []
-        folder = self.snapshot.folder(runs)
-        return [str(folder.parent), str(folder)]
-
-    def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
-        """Return the snapshot as it stands in spec.json."""
-        if self.snapshot is None:
-            return None
-        cwd, variables = self.place(runs)
-        return UsedSnapshot(
-            id=self.snapshot.id,
-            folder=str(self.snapshot.folder(runs)),
-            source=self.snapshot.root,
-            cwd=cwd,
-            python_path=variables.get("PYTHONPATH"),
-        )
-
-    def store(self, runs: Path) -> Workspace:
-        """Store the snapshot; returns the workspace with what was stored.
-
-        Files that changed since the plan was made are read again. Raises SnapshotChangedError where
-        they go on to change.
-        """
-        workspace = self
-        for attempt in range(_ATTEMPTS):
-            if workspace.snapshot is None:
-                break
-            try:
-                store(workspace.snapshot, runs)
-                break
-            except SnapshotChangedError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                snapshot = plan_snapshot(
-                    Path(workspace.snapshot.cwd), runs=runs, limit_bytes=self.limit_bytes
-                )
-                workspace = replace(self, snapshot=snapshot)
-        return workspace
-
-
-@dataclass(frozen=True, kw_only=True)
-class FormerWorkspace(Workspace):
-    """The files of a run that was submitted before, for its next job: nothing is copied again."""
-
-    used: UsedSnapshot | None = None
-    """None: the job ran in `submit_dir` itself."""
-
-    def job_in(self, runs: Path, job: JobSpec) -> JobSpec:  # noqa: ARG002 - it is there already
-        return job
-
-    def place(self, runs: Path) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - as it was
-        variables = {SUBMIT_DIR_VARIABLE: self.submit_dir}
-        if self.used is None:
-            return self.submit_dir, variables
-        if self.used.python_path is not None:
+        if self.used is not None and self.used.python_path is not None:
             variables["PYTHONPATH"] = self.used.python_path
-        return self.used.cwd or self._cwd_in(str(self.used.folder), self.used.source), variables
+        return variables
 
-    def _cwd_in(self, folder: str, source: str | None) -> str:
-        within = os.path.relpath(self.submit_dir, source) if source else ".."
-        return folder if within.startswith("..") else os.path.normpath(os.path.join(folder, within))
-
-    def own_folders(self, runs: Path) -> list[str]:  # noqa: ARG002 - as it was
+    @property
+    def own_folders(self) -> list[str]:
+        """The folders that nobody else may have made when the job starts."""
         folder = None if self.used is None else self.used.folder
         return [] if folder is None else [os.path.dirname(folder), folder]
-
-    def used_snapshot(self, runs: Path) -> UsedSnapshot | None:  # noqa: ARG002 - as it was
-        return self.used
-
-    def store(self, runs: Path) -> Workspace:  # noqa: ARG002 - it is there already
-        return self
 
 
 def plan_workspace(
@@ -162,10 +111,12 @@ def plan_workspace(
     UserError where one is needed, and there is none.
     """
     submit_dir = os.getcwd()
-    if (stored := find_stored(Path(submit_dir))) is not None:
-        # It was sent here, and cannot change; outputs belong into the folder that it stands for.
+    runs = request.runs or runs_folder()
+    unnamed = runs / PLACEHOLDER_ID
+    if (received := find_received(Path(submit_dir))) is not None:
+        # It is here for this command only; outputs belong into the folder that it stands for.
         stands_for = os.environ.get(SUBMIT_DIR_VARIABLE, submit_dir)
-        return Workspace(submit_dir=stands_for, snapshot=stored)
+        return Workspace(submit_dir=stands_for, snapshot=received).placed(unnamed)
     if isinstance(job, TrainingJob | InferenceJob):
         runs_code_of_user = is_own(job.model.name)
     else:
@@ -177,9 +128,7 @@ def plan_workspace(
         return Workspace(submit_dir=submit_dir)
     limit_bytes = limit_bytes_of(request.limit_mb)
     try:
-        snapshot = plan_snapshot(
-            Path(submit_dir), runs=request.runs or runs_folder(), limit_bytes=limit_bytes
-        )
+        snapshot = plan_snapshot(Path(submit_dir), runs=runs, limit_bytes=limit_bytes)
     except NoWorkTreeError as error:
         if request.wanted:
             raise
@@ -192,7 +141,7 @@ def plan_workspace(
             hint="have it in the git work tree, in no file that .gitignore lists",
         )
     notes = [*snapshot.notes, *left_behind]
-    return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)
+    return Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=notes).placed(unnamed)
 
 
 def _snapshot_needed(request: SnapshotRequest, scheduler: str) -> bool:
@@ -231,7 +180,7 @@ def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
     return notes
 
 
-def _python_path(snapshot: SnapshotPlan, folder: Path) -> str | None:
+def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
     """PYTHONPATH for the run: what leads into the work tree leads into the snapshot.
 
     That holds for the user's PYTHONPATH and for packages that are installed in editable mode, whose
@@ -241,7 +190,7 @@ def _python_path(snapshot: SnapshotPlan, folder: Path) -> str | None:
     # The first entry is no setting, but the folder of what python was started with.
     settled = sys.path if getattr(sys.flags, "safe_path", False) else sys.path[1:]
     entries = [*given, *(entry for entry in settled if entry not in given)]
-    mapped = snapshot.python_path_in(folder, entries)
+    mapped = snapshot.python_path_in(copy, entries)
     if mapped == entries:
         return None
     changed = [new for old, new in zip(entries, mapped, strict=True) if old in given or new != old]

@@ -12,8 +12,8 @@ import msgspec
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.goal import Goal
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.compare.forecast import forecasts_by_run
 from hpcdist.summary.compare.groups import (
     Compared,

@@ -17,8 +17,8 @@ from hpcdist.bench.dataload.figures import DataloadSummary
 from hpcdist.bench.inference.figures import InferenceSummary
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Kind, State
-from hpcdist.schedulers.base import Accounting
 
 SCHEMA = 1
 """Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""

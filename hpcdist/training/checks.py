@@ -143,7 +143,7 @@ def check_settings(job: TrainingJob) -> None:
                 f"have: {pair.reason}",
                 hint=f"leave train.{pair.key} out, or set strategy to ddp",
             )
-    if job.train.activation_checkpointing and _is_without_blocks(job.model.name):
+    if job.train.activation_checkpointing and job.model.name.startswith(_WITHOUT_BLOCKS):
         raise JobError(
             f"train.activation_checkpointing is true, but {job.model.name} has no blocks of "
             "several layers that could be computed again",
@@ -158,16 +158,7 @@ def check_settings(job: TrainingJob) -> None:
     check_kind_of_device(job, job.launch.device)
 
 
-_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
-
-
-def can_recompute(job: TrainingJob) -> bool:
-    """Return whether train.activation_checkpointing is possible, by the model's name."""
-    return strategy_of(job) != "data_parallel" and not _is_without_blocks(job.model.name)
-
-
-def _is_without_blocks(name: str) -> bool:
-    return name in _WITHOUT_BLOCKS or name.startswith("vgg")
+_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet", "vgg")
 
 
 def check_kind_of_device(job: TrainingJob, device: str) -> None:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,74 +44,6 @@ _KNOWS_LAUNCHERS = re.compile(
     rb"""["'](LOCAL_RANK|RANK|WORLD_SIZE)["'](?!\]\s*=[^=])|is_torchelastic_launched"""
 )
 """Text by which a program reads what launchers set, or asks for one."""
-_CALLS_LIGHTNING = re.compile(
-    r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning|lightning_fabric)\b"
-    r".*^[^#\n]*\b(?:Trainer|Fabric)\(",
-    re.MULTILINE | re.DOTALL,
-)
-_IMPORTS_HYDRA = re.compile(r"^\s*(import|from)\s+hydra\b", re.MULTILINE)
-
-
-def _check_own_ranks(path: Path, job: ScriptJob) -> None:
-    """Raise JobError for a program that starts its ranks itself: under a launcher these wait for
-    each other forever."""
-    if job.num_ranks == 1 or job.force:
-        return
-    source = b""
-    with contextlib.suppress(OSError):  # it is read again where it runs
-        source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
-    call = _STARTS_RANKS.search(source)
-    if call is None or _KNOWS_LAUNCHERS.search(source):
-        return
-    line = source.count(b"\n", 0, call.start(1)) + 1
-    raise JobError(
-        f"{path.name}, line {line} starts ranks by {call[1].decode()}, as hpcdist does: each rank "
-        "would start all of them again, and these would wait for each other forever",
-        hint="call the function that it starts once in each rank, with RANK and LOCAL_RANK of the "
-        "environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --force starts it "
-        "as it is",
-    )
-
-
-def note_on_multirun(path: Path, arguments: Sequence[str], *, num_ranks: int) -> str | None:
-    """Return a note on a program of several ranks that has Hydra do a sweep: each of them would."""
-    if num_ranks == 1 or not {"-m", "--multirun"}.intersection(arguments):
-        return None
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:  # it is read again where it runs
-        return None
-    if _IMPORTS_HYDRA.search(text) is None:
-        return None
-    return (
-        "Hydra's --multirun has every rank do the whole sweep, job after job; a run for each "
-        "combination: --sweep 'args=[lr=0.1],[lr=0.01]'"
-    )
-
-
-def _note_on_lightning(path: Path, job: ScriptJob) -> str | None:
-    """Return a note on a program of several ranks that tells Lightning of fewer."""
-    if job.num_ranks == 1:
-        return None
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:  # it is read again where it runs
-        return None
-    wanted = ("devices", "num_nodes") if job.resources.nodes > 1 else ("devices",)
-    missing = [name for name in wanted if name not in text]
-    if not missing or _CALLS_LIGHTNING.search(text) is None:
-        return None
-    return (
-        f"{path.name} gives Lightning no {' and '.join(missing)}: as under torchrun, it then takes "
-        "the GPUs of one node, and on CPUs each rank trains for itself; give its Trainer or Fabric "
-        'devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
-    )
-
-
-def _notes_on(path: Path, job: ScriptJob) -> list[str]:
-    multirun = note_on_multirun(path, job.args, num_ranks=job.num_ranks)
-    default = None if job.accelerate else note_on_default_file(path)
-    return [note for note in (multirun, _note_on_lightning(path, job), default) if note]
 
 
 class ScriptWorkload(Workload[ScriptJob]):
@@ -122,10 +53,28 @@ class ScriptWorkload(Workload[ScriptJob]):
     """
 
     def check(self) -> None:
-        _check_own_ranks(self._main_file(), self.job)
+        """Raise JobError for a program that starts its ranks itself: under a launcher these wait
+        for each other forever."""
+        if self.job.num_ranks == 1 or self.job.force:
+            return
+        path, source = self._main_file(), b""
+        with contextlib.suppress(OSError):  # it is read again where it runs
+            source = read_bytes(path, most_bytes=MOST_SOURCE_BYTES)
+        call = _STARTS_RANKS.search(source)
+        if call is None or _KNOWS_LAUNCHERS.search(source):
+            return
+        line = source.count(b"\n", 0, call.start(1)) + 1
+        raise JobError(
+            f"{path.name}, line {line} starts ranks by {call[1].decode()}, as hpcdist does: each "
+            "rank would start all of them again, and these would wait for each other forever",
+            hint="call the function that it starts once in each rank, with RANK and LOCAL_RANK of "
+            "the environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --force "
+            "starts it as it is",
+        )
 
     def notes(self) -> list[str]:
-        return _notes_on(self._main_file(), self.job)
+        note = None if self.job.accelerate else note_on_default_file(self._main_file())
+        return [note] if note else []
 
     def preload(self) -> list[str]:
         """Return the heavy modules that the script imports, found without running it; for what is
@@ -157,19 +106,16 @@ class ScriptWorkload(Workload[ScriptJob]):
         )
 
 
-class ModuleWorkload(Workload[ModuleJob]):
+class ModuleWorkload(ScriptWorkload):
     """A module, run as `python -m package.module args` would run it."""
 
-    def check(self) -> None:
-        _check_own_ranks(Path(self.job.script), self.job)
-
-    def notes(self) -> list[str]:
-        return _notes_on(Path(self.job.script), self.job)
+    job: ModuleJob
 
     def preload(self) -> list[str]:
-        """Return the heavy modules that the module imports, found without running it; for what is
-        in a zip file, OSError."""
-        return heavy_imports(Path(self.job.script), Path.cwd())
+        return heavy_imports(self._main_file(), Path.cwd())
+
+    def _main_file(self) -> Path:
+        return Path(self.job.script)
 
     def run(self, context: RankContext) -> None:  # noqa: ARG002
         """Run the module as `__main__`; its packages are imported before, as python does."""

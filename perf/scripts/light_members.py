@@ -24,13 +24,13 @@ from pathlib import Path
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.follower import join_meeting
+from hpcdist.agent.joining import join_meeting
 from hpcdist.agent.liveness import beat_every_s
 from hpcdist.agent.messages import ChannelClosedError
 from hpcdist.job.spec import Launch
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import RankEnd
+from hpcdist.runs.verdict import ErrorReport, RankEnd
 
 JOIN_LIMIT_S = 300.0
 AGENT_TIMEOUT_S = Launch().agent_timeout_s
@@ -187,7 +187,8 @@ class Members:
         if words[0] == "join":
             return self.join(run)
         if words[0] == "fail" and one is not None:
-            one.tell_end(one.node * one.ranks, exit_code=1, exception="RuntimeError", message="x")
+            report = ErrorReport(exception="RuntimeError", text="x", traceback="", time_s=0.0)
+            one.tell_end(one.node * one.ranks, exit_code=1, report=report)
         if words[0] == "lose" and one is not None:
             self.leave(one)
         if words[0] in {"fail", "lose"}:

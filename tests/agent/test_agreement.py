@@ -14,8 +14,8 @@ from hpcdist.agent.agreement import (
     agree,
     store_listens_on,
 )
-from hpcdist.agent.follower import usable_addresses
-from hpcdist.agent.meeting import MeetingPlace
+from hpcdist.agent.joining import usable_addresses
+from hpcdist.agent.leader import MeetingPlace
 from hpcdist.agent.node import DisagreementError, Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (

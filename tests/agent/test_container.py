@@ -1,13 +1,16 @@
 """Runs whose agents are in a container image, on this machine, by a real runtime."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 from pathlib import Path
 
 import pytest
+from another_user import as_nobody, needs_root
 from containers import container, image  # noqa: F401 - a fixture
 from launched_runs import LaunchedRun
 from runtime_stand_ins import image_file, install
@@ -80,7 +83,6 @@ def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_
         assert environment["TOKEN_OF_MINE"].startswith("hf_")
         assert environment["PYTHONNOUSERSITE"] == "1"
         assert "LD_LIBRARY_PATH" not in environment
-        assert "HPCDIST_IN_CONTAINER" not in environment
         assert (tmp_path / f"written-{rank}").stat().st_uid == os.getuid()
     used = run.run.read_spec().container
     assert (used.image, used.runtime) == (str(image), "charliecloud")
@@ -101,14 +103,14 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
     text = "import os, time\nprint('{}', flush=True)\ntime.sleep(600 if os.environ['RANK'] == '0'"
     run = launch(f"{text} else 0.1)\nraise ValueError('boom')\n", nodes=2)
     verdict = run.verdict()
-    assert (verdict.kind, verdict.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
+    assert (verdict.kind, verdict.first.rank, verdict.exit_code_of_run) == ("exception", 1, 1)
 
     run = launch(WAIT, "launch.max_restarts=1", options="[--private-tmp]", mounts=[])
     run.wait(lambda: run.said(0))
     os.kill(run.pid(0), signal.SIGKILL)
     run.wait(lambda: run.said(0, 1))
     killed = run.run.read_attempt_verdict(0)
-    assert (killed.kind, killed.signal) == ("signal", "SIGKILL")
+    assert (killed.kind, killed.first.signal) == ("signal", "SIGKILL")
     show = "echo $RANK $PYTHONNOUSERSITE $(pwd) $(ls /); exit 7"
     assert main(["attach", str(run.run.path), "--", "sh", "-c", show]) == 7
     shown = capfd.readouterr().out.split()
@@ -117,26 +119,33 @@ def test_a_rank_that_is_killed_inside_and_one_that_fails_are_told_from_their_vic
     assert run.verdict().kind == "cancelled"
 
 
-def test_no_signal_ends_the_process_around_an_image_and_a_warning_waits_for_the_agent(
+@needs_root
+def test_an_agent_hands_its_variables_to_no_other_user_and_hears_signals_while_the_image_starts(
     launch, tmp_path
 ):
-    run = launch(WAIT)
-    run.wait(lambda: run.said(0))
-    os.kill(parent(run.agent_pid(0)), signal.SIGHUP)
-    assert (run.verdict().kind, run.verdict().signal) == ("cancelled", "SIGHUP")
-
     slow = f"""#!/bin/sh
-echo $PPID > {tmp_path}/outside.tmp; mv {tmp_path}/outside.tmp {tmp_path}/outside
+echo "$4" > {tmp_path}/name.tmp; mv {tmp_path}/name.tmp {tmp_path}/name
 until [ -e {tmp_path}/gate ]; do sleep 0.05; done
 exec {sys.executable} "$@"
 """
     run = launch(WAIT, python=program(tmp_path / "slow", slow))
-    run.wait((tmp_path / "outside").exists)
-    os.kill(int((tmp_path / "outside").read_text()), signal.SIGUSR2)
+    run.wait((tmp_path / "name").exists)
+    name = (tmp_path / "name").read_text().strip()
+
+    def ask():
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(f"\0{name}")
+            with contextlib.suppress(ConnectionResetError):
+                assert door.recv(1) == b""
+
+    as_nobody(ask)
     (tmp_path / "gate").touch()
-    log = run.run.agent_log_file(0)
-    run.wait(lambda: log.exists() and "received SIGUSR2" in log.read_text())
-    assert not run.run.verdict_file.exists() or run.verdict().kind == "time_limit"
+    run.wait(lambda: run.said(0))
+    (tmp_path / "gate").unlink()
+
+    run = launch(WAIT, python=program(tmp_path / "slow", slow))
+    os.kill(run.agent_pid(0), signal.SIGHUP)
+    assert (run.verdict().kind, run.verdict().signal) == ("cancelled", "SIGHUP")
 
 
 def test_an_image_that_cannot_start_an_agent_is_the_verdict_in_its_words(launch, tmp_path):
@@ -145,6 +154,7 @@ import sys
 sys.version_info = (3, 9, 18)
 exec(sys.argv[3])
 """
+    own = f'#!/bin/sh\nexec unshare --user --pid --fork {sys.executable} "$@"\n'
     without_torch = f'#!/bin/sh\nexec {sys._base_executable} -S -s "$@"\n'
     runs = {
         "the image has Python 3.9, and hpcdist needs 3.10 or newer": launch(
@@ -154,6 +164,7 @@ exec(sys.argv[3])
             LOOK, python=program(tmp_path / "bare", without_torch), nodes=2
         ),
         "can't execve(2): /no/python: No such file or directory": launch(LOOK, python="/no/python"),
+        "the image has processes of its own": launch(LOOK, python=program(tmp_path / "p", own)),
         "container.mounts names $NOT_SET, which is not set in the job": launch(
             LOOK, mounts=["$NOT_SET"]
         ),
@@ -165,10 +176,6 @@ exec(sys.argv[3])
         assert not run.run.event_files()
     assert json.loads(runs.popitem()[1].run.spec_file.read_text())["container"]
     assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
-
-
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().split()[3])
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "podman"])
@@ -198,8 +205,14 @@ def test_other_runtimes_give_ranks_the_same_and_pass_signals_and_exit_codes_on(
 
     run = launch(WAIT, **inside)
     run.wait(lambda: run.said(0))
-    os.kill(parent(parent(run.agent_pid(0))), signal.SIGTERM)
+    os.kill(run.agent_pid(0), signal.SIGTERM)
     assert run.verdict().kind == "cancelled"
+
+    run = launch(WAIT, **inside)
+    run.wait(lambda: run.said(0))
+    rank = Path("/proc", str(run.pid(0)))
+    os.kill(run.agent_pid(0), signal.SIGKILL)
+    run.wait(lambda: not rank.exists())
 
     if runtime == "apptainer":
         run = launch(LOOK, **inside, options="[--no-such-flag]")

@@ -4,24 +4,36 @@ import signal
 from dataclasses import dataclass, field
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
+    ClaimAttempt,
+    Claimed,
+    Concluded,
     Coordinator,
+    Finish,
+    Heard,
+    LimitReached,
+    Lost,
+    Now,
+    Send,
     Stage,
+    Terms,
+    Tick,
+    Unreachable,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.runs.verdict import RankEnd
 
 
 def end(rank, node=0, **fields):
-    return RankEnd(
-        rank=rank, local_rank=0, node=node, host=f"host{node}", **{"time_s": 100.0 + rank} | fields
+    return rank_end(
+        rank, local_rank=0, node=node, host=f"host{node}", **{"time_s": 100.0 + rank} | fields
     )
 
 
@@ -62,9 +74,10 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
+    why_not_noted: str | None = None
 
     def __post_init__(self):
-        self.coordinator = Coordinator(
+        terms = Terms(
             num_nodes=self.nodes,
             ranks_per_node=self.ranks,
             max_restarts=self.restarts,
@@ -72,26 +85,40 @@ class Cluster:
             most_grace_s=0.2,
             join_timeout_s=30,
             backend="auto",
-            send=lambda node, message: self.sent.append((node, message)),
-            open_store=self.open_store,
-            claim_attempt=self.claim,
-            is_overtaken=lambda: self.is_overtaken,
-            note_restart=self.failed_attempts.append,
-            finish=self.verdicts.append,
-            now=lambda: self.now,
-            unix_now=lambda: self.now,
+            hang_timeout_s=60.0,
         )
+        self.coordinator = Coordinator(terms, Now(self.now, self.now))
 
-    def claim(self):
+    def decide(self, event):
+        """Do what the coordinator wants, as the leader would."""
+        for action in self.coordinator.decide(event, Now(self.now, self.now)):
+            match action:
+                case Send([0], messages.OpenStore() as store):
+                    assert store.address == store.bind_to == "10.0.0.1"
+                    self.stores += 1
+                case Send():
+                    self.sent += [(node, action.message) for node in action.nodes]
+                case ClaimAttempt():
+                    self.decide(self.claim(action.failed))
+                case Finish():
+                    self.verdicts += filter(None, [action.verdict])
+
+    def claim(self, failed):
+        if failed is not None:
+            if self.is_overtaken or self.why_not_noted:
+                return Claimed(None, self.why_not_noted)
+            self.failed_attempts.append(failed)
         self.attempts += 1
-        return self.attempts - 1
-
-    def open_store(self, address, bind_to):
-        assert address == bind_to == "10.0.0.1"
-        self.stores += 1
+        return Claimed(self.attempts - 1)
 
     def tell(self, node, message):
-        self.coordinator.on_message(node, message)
+        self.decide(Heard(node, message))
+
+    def open_store(self, port=20001, error=None):
+        self.tell(0, messages.StoreOpened(port=port, error=error))
+
+    def lose(self, node):
+        self.decide(Lost(node, "connection reset"))
 
     def join(self, *nodes):
         for node in nodes:
@@ -107,21 +134,25 @@ class Cluster:
 
     def run(self):
         self.join(*range(self.nodes))
-        self.coordinator.on_store(20001, None)
+        self.open_store()
 
     def end(self, *ends, attempt=None):
         for one in ends:
-            number = self.coordinator.attempt if attempt is None else attempt
+            number = self.coordinator.attempt.number if attempt is None else attempt
             self.tell(one.node, messages.Ended(attempt=number, end=one))
 
     def gone(self, *nodes, attempt=None):
         for node in nodes:
-            number = self.coordinator.attempt if attempt is None else attempt
+            number = self.coordinator.attempt.number if attempt is None else attempt
             self.tell(node, messages.Gone(attempt=number))
+
+    def be_quiet(self, attempt=0):
+        for node in range(self.nodes):
+            self.tell(node, messages.Quiet(attempt=attempt, quiet_s=60.0))
 
     def wait(self, seconds):
         self.now += seconds
-        self.coordinator.on_time()
+        self.decide(Tick())
 
     def received(self, node):
         return [kind_of(message) for to, message in self.sent if to == node]
@@ -143,7 +174,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     assert not cluster.stores
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
-    cluster.coordinator.on_store(20001, None)
+    cluster.open_store()
     assert cluster.sent[:2] == [(node, messages.Begin(attempt=0)) for node in (0, 1)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start.meeting == Meeting(
@@ -168,7 +199,7 @@ def test_agents_leave_where_one_that_could_not_join_gave_the_run_its_verdict():
     cluster = Cluster(nodes=3)
     cluster.join(0, 1)
 
-    cluster.coordinator.on_concluded()
+    cluster.decide(Concluded())
     cluster.join(2)  # it was on its way
     cluster.wait(60)
 
@@ -191,9 +222,9 @@ def test_an_agent_that_ends_its_ranks_slowly_is_not_lost():
     cluster.wait(4.0)
     cluster.gone(1)
 
-    assert cluster.coordinator.restarts == 1
-    assert cluster.failed_attempts[0].exception == "ValueError"
-    cluster.coordinator.on_store(20001, None)
+    assert cluster.coordinator.attempt.restarts == 1
+    assert cluster.failed_attempts[0].first.report.exception == "ValueError"
+    cluster.open_store()
     assert cluster.stage is Stage.RUNNING
 
 
@@ -222,7 +253,7 @@ def test_failures_of_one_moment_are_heard_before_the_ranks_are_ended():
     assert cluster.stage is Stage.ENDING
     cluster.end(killed(1, stopped=True), killed(2, 1, stopped=True))
     cluster.gone(0, 1)
-    assert (cluster.verdict.rank, cluster.verdict.victims) == (3, [0, 1, 2])
+    assert (cluster.verdict.first.rank, cluster.verdict.victims) == (3, [0, 1, 2])
 
 
 def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
@@ -230,11 +261,11 @@ def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
     cluster.run()
     cluster.end(victim(0))
     cluster.wait(1)
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
     assert cluster.verdict.kind == "agent_lost"
     assert "node 1 (host host1) was lost: connection reset" in cluster.verdict.message
-    assert not cluster.coordinator.restarts
+    assert not cluster.coordinator.attempt.restarts
 
 
 def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
@@ -242,16 +273,16 @@ def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
     cluster.run()
     cluster.end(killed(0))
     cluster.wait(1)
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
-    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 0)
+    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
 
 
 def test_an_agent_that_is_lost_after_all_ended_well_does_not_spoil_the_run():
     cluster = Cluster()
     cluster.run()
     cluster.end(well(0), well(1, 1))
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.gone(0)
     assert cluster.verdict.kind == "done"
 
@@ -264,14 +295,14 @@ def test_an_agent_that_does_not_end_its_ranks_in_time_is_given_up():
     cluster.gone(0)
     assert not cluster.verdicts
     cluster.wait(10)
-    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 0)
+    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 0)
     assert cluster.received(1) == ["begin", "start", "end"]
 
 
 def test_an_agent_that_comes_and_goes_before_it_joins_is_not_lost():
     cluster = Cluster()
     cluster.join(0)
-    cluster.coordinator.on_lost(1, "the handshake was given up")
+    cluster.lose(1)
     assert cluster.stage is Stage.JOINING
     cluster.run()
     assert cluster.stage is Stage.RUNNING
@@ -284,11 +315,12 @@ def test_messages_of_an_old_attempt_do_not_count():
     cluster.wait(1)
     cluster.gone(0, 1)
     assert (cluster.stage, cluster.stores) == (Stage.STARTING, 2)
-    cluster.coordinator.on_store(20002, None)
+    cluster.open_store(20002)
     cluster.end(killed(1, 1), attempt=0)
     cluster.gone(0, 1, attempt=0)
-    cluster.tell(1, messages.Silent(attempt=0, rank=1))
+    cluster.be_quiet(attempt=0)
     assert cluster.stage is Stage.RUNNING
+    assert "dump" not in cluster.received(0)
     cluster.end(well(0), well(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.restarts) == ("done", 1)
@@ -305,22 +337,43 @@ def test_an_attempt_that_was_overtaken_does_not_start_again():
     assert cluster.verdict.attempt == 0
 
 
-@pytest.mark.parametrize("stage", ["joining", "starting", "running", "dumping"])
+def test_an_attempt_whose_failure_cannot_be_noted_is_the_last():
+    cluster = Cluster(restarts=1, why_not_noted="the disk is full")
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert (cluster.stage, cluster.attempts, cluster.verdict.restarts) == (Stage.FINISHED, 1, 0)
+    assert cluster.verdict.message.endswith("; it is not started again: the disk is full")
+
+
+def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
+    cluster = Cluster()
+    cluster.join(0)
+    cluster.decide(Unreachable(0, "host0", "a node that is there"))
+    assert cluster.stage is Stage.JOINING
+    cluster.decide(Unreachable(1, "host1", "no route", is_host_lost=True))
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.try_elsewhere) == ("launch", True)
+    assert cluster.verdict.message == "node 1 (host host1): no route"
+
+
+@pytest.mark.parametrize("stage", ["joining", "starting", "running", "hanging"])
 def test_cancel_wins_while_nothing_has_failed(stage):
     cluster = Cluster(restarts=2)
     cluster.join(0)
     if stage != "joining":
         cluster.join(1)
-    if stage in {"running", "dumping"}:
-        cluster.coordinator.on_store(20001, None)
-    if stage == "dumping":
-        cluster.tell(1, messages.Silent(attempt=0, rank=1))
-    assert cluster.stage.value == stage
+    if stage in {"running", "hanging"}:
+        cluster.open_store()
+    if stage == "hanging":
+        cluster.be_quiet()
+    assert cluster.stage.value == stage.replace("hanging", "running")
     cluster.tell(0, messages.Cancelled(signal="SIGINT"))
-    cluster.coordinator.on_store(20001, None)  # an answer that was on its way
+    cluster.open_store()  # an answer that was on its way
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
-    assert "start" not in cluster.received(0) or stage in {"running", "dumping"}
+    assert "start" not in cluster.received(0) or stage in {"running", "hanging"}
 
 
 def test_ranks_of_a_job_that_is_killed_have_the_time_that_the_scheduler_leaves():
@@ -366,8 +419,8 @@ def test_cancel_after_all_ended_well_changes_nothing():
 def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster(restarts=1)
     cluster.run()
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
+    cluster.decide(LimitReached(2.0))
+    cluster.decide(LimitReached(2.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.received(0)) == (
         "time_limit",
@@ -376,7 +429,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster()
     cluster.run()
     cluster.end(killed(0))
-    cluster.tell(0, messages.LimitReached(limit_min=2.0))
+    cluster.decide(LimitReached(2.0))
     cluster.wait(1)
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "signal"
@@ -385,7 +438,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
 def test_a_store_that_cannot_be_opened_is_told():
     cluster = Cluster(restarts=1)
     cluster.join(0, 1)
-    cluster.coordinator.on_store(None, "no port from 1 to 2 is free")
+    cluster.open_store(None, "no port from 1 to 2 is free")
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.message) == (
         "launch",
@@ -401,18 +454,17 @@ def report(rank, **fields):
 def test_a_hang_is_decided_when_all_agents_have_answered():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
-    cluster.tell(1, messages.Silent(attempt=0, rank=1))
+    cluster.be_quiet()
     assert cluster.received(0) == ["begin", "start", "dump"]
     waiting = report(0, is_waiting=True, where="train.py:3 (step)")
     asleep = report(1, where="train.py:9 (load)")
     cluster.tell(0, messages.Stacks(attempt=0, reports=[waiting]))
-    assert cluster.stage is Stage.DUMPING
+    assert cluster.stage is Stage.RUNNING
     cluster.tell(1, messages.Stacks(attempt=0, reports=[asleep]))
     cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 1)
+    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("hang", 1)
     assert cluster.verdict.message == (
-        "rank 1 (node 1, host host1) hangs: no step for 5 s, in train.py:9 (load); "
+        "rank 1 (node 1, host host1) hangs: no sign of work for 5 s, in train.py:9 (load); "
         "rank 0 ended because of it"
     )
 
@@ -420,17 +472,17 @@ def test_a_hang_is_decided_when_all_agents_have_answered():
 def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
+    cluster.be_quiet()
     cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
     cluster.wait(6)
     cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 0)
+    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("hang", 0)
 
 
 def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
+    cluster.be_quiet()
     cluster.wait(6)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("hang", "failed")
@@ -440,12 +492,13 @@ def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
 def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, messages.Silent(attempt=0, rank=0))
+    cluster.be_quiet()
     cluster.end(killed(1, 1))
     cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
     cluster.tell(1, messages.Stacks(attempt=0, reports=[]))
+    cluster.wait(SETTLE_S)
     cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 1)
+    assert (cluster.verdict.kind, cluster.verdict.first.rank) == ("signal", 1)
 
 
 @pytest.mark.parametrize(
@@ -454,8 +507,8 @@ def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
         ([report(0, is_waiting=True), report(1)], 1, "does not answer"),
         ([report(0, is_waiting=True), report(1, state="T")], 1, "is stopped"),
         ([report(0, step=9), report(1, step=8)], 1, "after step 8"),
-        ([report(0, step=9), report(1)], 1, "hangs: no step"),
-        ([report(0, silent_s=9.0), report(1, silent_s=9.6)], 1, "no step for 10 s"),
+        ([report(0, step=9), report(1)], 1, "hangs: no sign of work"),
+        ([report(0, silent_s=9.0), report(1, silent_s=9.6)], 1, "no sign of work for 10 s"),
         (
             [report(0, is_waiting=True, where="a.py:1 (f)"), report(1, is_waiting=True)],
             0,
@@ -465,7 +518,7 @@ def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
 )
 def test_the_rank_that_makes_the_others_wait(reports, first, words):
     verdict = hang_verdict(reports, 2, {})
-    assert verdict.rank == first
+    assert verdict.first.rank == first
     assert verdict.victims == [1 - first]
     assert words in verdict.message
 
@@ -521,7 +574,7 @@ def test_a_warning_before_the_ranks_run_starts_none(stage):
     cluster.join(*range(1 if stage is Stage.JOINING else 2))
     assert cluster.stage is stage
     cluster.tell(0, messages.Warned(signal="SIGTERM"))
-    cluster.coordinator.on_store(20001, None)
+    cluster.open_store()
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
     assert cluster.verdict.exit_code is None
@@ -551,7 +604,7 @@ def test_a_rank_that_fails_while_it_is_to_stop_is_a_failure():
     cluster.end(stop(0))
     cluster.end(end(1, 1, exit_code=1, exception="OSError", message="disk full"))
     cluster.gone(0, 1)
-    assert (cluster.verdict.state, cluster.verdict.rank) == ("failed", 1)
+    assert (cluster.verdict.state, cluster.verdict.first.rank) == ("failed", 1)
     assert "disk full" in cluster.verdict.message
 
 
@@ -561,7 +614,7 @@ def test_75_without_a_warning_is_a_failure():
     cluster.end(stop(0))
     cluster.wait(SETTLE_S)
     cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.verdict.exit_code) == ("exit", 75)
+    assert (cluster.verdict.kind, cluster.verdict.first.exit_code) == ("exit", 75)
     assert "without having been asked to" in cluster.verdict.message
 
 
@@ -614,7 +667,7 @@ def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
 
 def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster = warned(None)
-    cluster.tell(0, messages.LimitReached(limit_min=5.0))
+    cluster.decide(LimitReached(5.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
     assert "had been asked to stop, and did not" in cluster.verdict.message
@@ -635,7 +688,7 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
     cluster.gone(0, 1)
     verdict = cluster.verdict
     assert (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
-    assert verdict.rank is None
+    assert verdict.first is None
     assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
 
 
@@ -650,7 +703,7 @@ def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_lim
 
 def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
     cluster = warned("SIGINT")
-    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.lose(1)
     cluster.end(killed(0, stopped=True))
     cluster.gone(0)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")

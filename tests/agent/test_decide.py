@@ -1,14 +1,14 @@
 """From how the ranks ended to the one that failed first."""
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.agent.outcome import failure
 from hpcdist.base.text import listed
-from hpcdist.runs.verdict import RankEnd
 
 
 def end(rank, *, at=0.0, node=0, **fields):
-    return RankEnd(rank=rank, local_rank=rank, node=node, host="h", time_s=at, **fields)
+    return rank_end(rank, node=node, time_s=at, **fields)
 
 
 def decide(*ends):
@@ -39,7 +39,7 @@ STOPPED = {"signal": "SIGTERM", "stopped": True}
 def test_victims(fields):
     assert failure.is_victim(end(1, **fields))
     verdict = decide(end(0, at=5.0, signal="SIGSEGV"), end(1, at=1.0, **fields))
-    assert (verdict.rank, verdict.victims) == (0, [1])
+    assert (verdict.first.rank, verdict.victims) == (0, [1])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_victims(fields):
 def test_causes(fields):
     assert not failure.is_victim(end(1, **fields))
     verdict = decide(end(0, at=0.5, **BROKEN), end(1, at=1.0, **fields))
-    assert (verdict.rank, verdict.victims) == (1, [0])
+    assert (verdict.first.rank, verdict.victims) == (1, [0])
 
 
 def test_a_rank_for_which_nccl_found_no_room_is_no_victim():
@@ -67,10 +67,9 @@ def test_a_rank_for_which_nccl_found_no_room_is_no_victim():
         "exit_code": 1,
         "exception": "torch.distributed.DistBackendError",
         "message": "Error while creating shared memory segment: No space left on device",
-        "full_disk": "the shared memory /dev/shm is full",
     }
     verdict = decide(end(0, at=0.5, **BROKEN), end(1, at=1.0, **fields))
-    assert (verdict.rank, verdict.victims) == (1, [0])
+    assert (verdict.first.rank, verdict.victims) == (1, [0])
 
 
 def test_the_earliest_cause_comes_first_and_others_failed_too():
@@ -80,7 +79,7 @@ def test_the_earliest_cause_comes_first_and_others_failed_too():
         end(2, at=1.0, **BROKEN),
         end(3, exit_code=0, finished=True),
     )
-    assert (verdict.rank, verdict.victims) == (1, [2])
+    assert (verdict.first.rank, verdict.victims) == (1, [2])
     assert verdict.message == (
         "rank 1 (node 0, host h) failed first: killed by SIGABRT; "
         "rank 0 failed too, later; rank 2 ended because of it"
@@ -92,7 +91,7 @@ def test_where_there_are_only_victims_the_first_is_named_and_who_left_early():
         *(end(rank, at=rank, **BROKEN) for rank in range(3)),
         end(3, exit_code=0, finished=True),
     )
-    assert (verdict.rank, verdict.victims) == (0, [1, 2])
+    assert (verdict.first.rank, verdict.victims) == (0, [1, 2])
     assert "rank 3 had already ended well" in verdict.message
 
 

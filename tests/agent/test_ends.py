@@ -35,24 +35,6 @@ def ended(order, **options):
     return rank_end(run, job, rank_order, board.read(1), **defaults | options)
 
 
-def test_a_training_that_was_killed_for_its_memory_is_told_what_would_help(order):
-    run, _ = order
-    why = "the node's ranks use 9.00 GB"
-    assert ended(order, out_of_memory=why).advice is None  # it had recorded nothing
-    writer = EventWriter(run.event_file(1))
-    writer.write("setup", parameters=1_000_000_000)
-    assert "model states are 16.00 GB per rank, once a step is done" in (
-        ended(order, out_of_memory=why).advice
-    )
-    held = {"parameter_bytes": 10**9, "gradient_bytes": 10**9, "optimizer_bytes": 2 * 10**9}
-    writer.write("memory", when="first_step", step=0, peak_bytes=5 * 10**9, **held)
-    writer.close()
-    assert "strategy=fsdp on 2 ranks, with model states of 2.00 GB per rank" in (
-        ended(order, out_of_memory=why).advice
-    )
-    assert ended(order).advice is None
-
-
 def test_times_are_taken_to_the_clock_of_node_0(order):
     assert ended(order, clock_offset_s=-8.5).time_s == 41.5
 
@@ -62,13 +44,13 @@ def test_an_exception_counts_from_when_it_was_raised_not_from_when_the_rank_had_
     report = {"exception": "ValueError", "text": "x", "traceback": "t", "time_s": 40.0}
     run.error_file(1).write_text(json.dumps(report))
     end = ended(order, status=1 << 8, stopped_s=45.0)
-    assert (end.exception, end.time_s, end.stopped) == ("ValueError", 40.0, False)
+    assert (end.report.exception, end.time_s, end.stopped) == ("ValueError", 40.0, False)
     end = ended(order, status=1 << 8, stopped_s=39.0)
     assert end.stopped
     # What was raised is not what ended a rank that a signal killed.
-    assert ended(order, status=signal.SIGKILL).exception is None
+    assert ended(order, status=signal.SIGKILL).report.exception is None
     run.error_file(1).write_text('{"exception": "Val')
-    assert ended(order, status=1 << 8).exception is None
+    assert ended(order, status=1 << 8).report.exception is None
 
 
 def test_secrets_in_what_a_rank_said_are_starred_out(order, monkeypatch):
@@ -80,8 +62,8 @@ def test_secrets_in_what_a_rank_said_are_starred_out(order, monkeypatch):
     job = ScriptJob(name="x", script="x.py", args=["--password", "hunter2"])
     progress = ProgressBoard(2).read(1)
     end = rank_end(run, job, rank_order, progress, status=1 << 8, time_s=50.0)
-    assert end.message == "bad *** *** *** https://***@host/x"
-    assert end.traceback == f"E: {end.message}"
+    assert end.report.text == "bad *** *** *** https://***@host/x"
+    assert end.report.traceback == f"E: {end.report.text}"
 
 
 def test_signals_have_names(order):
@@ -118,10 +100,10 @@ def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_b
     crash = b"Fatal Python error: Aborted\n\nCurrent thread 0x1:\n  File a, line 1\n"
     run.log_file(1).write_bytes(b"the reason\n" + bar + b"\nterminate called\n" + crash)
     end = ended(order, status=signal.SIGABRT)
-    assert end.message.splitlines() == ["the reason", f" 99%|{'#' * 60}|", "terminate called"]
-    assert end.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
+    assert end.report.text.splitlines() == ["the reason", f" 99%|{'#' * 60}|", "terminate called"]
+    assert end.report.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
     crashed = ended(order, status=signal.SIGSEGV)
-    assert (crashed.message, crashed.traceback) == (None, end.traceback)
+    assert (crashed.report.text, crashed.report.traceback) == ("", end.report.traceback)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +131,8 @@ def test_what_torchelastic_recorded_of_an_exception_is_read(order, message, exce
     run, _ = order
     run.error_file(1).write_text(json.dumps({"message": message}))
     end = ended(order, status=4 << 8, stopped_s=45.0)
-    assert (end.exit_code, end.exception, end.time_s) == (4, exception, 50.0)
-    assert len(end.message or "") < 11_000
+    assert (end.exit_code, end.report.exception, end.time_s) == (4, exception, 50.0)
+    assert len(end.report.text) < 11_000
     if text is not None:
-        assert end.message == text
-    assert ended(order, status=signal.SIGKILL).exception is None  # it had been caught
+        assert end.report.text == text
+    assert ended(order, status=signal.SIGKILL).report.exception is None  # it had been caught

@@ -95,13 +95,13 @@ def check(launched, verdict, failed_s, *, culprit, gpus, world_size, also_failed
     """What holds for every failure."""
     assert verdict.state == "failed", launched.everything_said()
     assert verdict.exit_code_of_run == 1
-    assert (verdict.rank, verdict.node) == (culprit, culprit // gpus), verdict.message
-    assert verdict.local_rank == culprit % gpus
-    assert verdict.host
+    assert (verdict.first.rank, verdict.first.node) == (culprit, culprit // gpus), verdict.message
+    assert verdict.first.local_rank == culprit % gpus
+    assert verdict.first.host
     assert verdict.message.startswith(f"rank {culprit} (node {culprit // gpus}, host ")
     assert verdict.victims == sorted(set(range(world_size)) - {culprit, *also_failed})
     assert verdict.log == f"logs/rank-{culprit:05d}.log"
-    assert verdict.step == 7
+    assert verdict.first.step == 7
     assert launched.seconds_to_verdict(failed_s) < SOON_S
     for rank in range(world_size):
         events = launched.events(rank)
@@ -127,25 +127,30 @@ def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, culprit, 
     launched, verdict, failed_s = fail(how, [culprit], gpus=3)
     check(launched, verdict, failed_s, culprit=culprit, gpus=3, world_size=3)
     assert verdict.kind == kind
-    assert {name: getattr(verdict, name) for name in expected} == expected
+    first = verdict.first
+    said = {"signal": first.signal, "exit_code": first.exit_code}
+    said["exception"] = first.report.exception
+    assert {name: said[name] for name in expected} == expected
     tell = {"exception": assert_users_traceback, "crash": assert_crash_is_traced}.get(how)
     if tell is not None:
         tell(verdict)
 
 
 def assert_users_traceback(verdict):
-    assert "Connection closed by peer, says the data base\nand more" in verdict.traceback
+    assert (
+        "Connection closed by peer, says the data base\nand more" in verdict.first.report.traceback
+    )
     assert "\n" not in verdict.message
-    lines = verdict.traceback.splitlines()
+    lines = verdict.first.report.traceback.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert "script.py" in lines[1]
     assert lines[-2:] == ["ValueError: Connection closed by peer, says the data base", "and more"]
-    assert "hpcdist/" not in verdict.traceback
+    assert "hpcdist/" not in verdict.first.report.traceback
 
 
 def assert_crash_is_traced(verdict):
-    assert verdict.traceback.startswith("Fatal Python error: Segmentation fault")
-    assert "in fail" in verdict.traceback
+    assert verdict.first.report.traceback.startswith("Fatal Python error: Segmentation fault")
+    assert "in fail" in verdict.first.report.traceback
 
 
 def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
@@ -157,16 +162,16 @@ def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
 def test_where_all_raise_the_same_nobody_is_a_victim(launch, write_script):
     script = write_script("raise KeyError('every rank')")
     verdict = launch(script, gpus=4).verdict()
-    assert verdict.exception == "KeyError"
+    assert verdict.first.report.exception == "KeyError"
     assert verdict.victims == []
-    others = [str(rank) for rank in range(4) if rank != verdict.rank]
+    others = [str(rank) for rank in range(4) if rank != verdict.first.rank]
     assert f"ranks {', '.join(others[:-1])} and {others[-1]} failed too, later" in verdict.message
 
 
 def test_a_rank_that_ends_early_and_well_is_told_when_the_others_fail_for_want_of_it(fail):
     _, verdict, _ = fail("exit 0", [1])
     assert verdict.kind == "exception"
-    assert verdict.rank != 1
+    assert verdict.first.rank != 1
     assert "rank 1 had already ended well" in verdict.message
 
 
@@ -180,7 +185,8 @@ time.sleep(600)
     )
     launched = launch(script, gpus=2, mem_gb=0.4)
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.rank, verdict.signal) == ("out_of_memory", 1, "SIGKILL")
+    assert (verdict.kind, verdict.first.rank) == ("out_of_memory", 1)
+    assert verdict.first.signal == "SIGKILL"
     assert "resources.mem_gb allows 0.40 GB" in verdict.message
     assert verdict.victims == [0]
 
@@ -200,8 +206,8 @@ def test_odd_exceptions_are_told_all_the_same(launch, write_script, raised, exce
     )
     launched = launch(script)
     verdict = launched.verdict()
-    assert verdict.exception == exception
-    assert message in verdict.message + verdict.traceback
+    assert verdict.first.report.exception == exception
+    assert message in verdict.message + verdict.first.report.traceback
     assert launched.events(0)[-1]["by"] == "rank"
 
 
@@ -227,7 +233,7 @@ def test_what_a_rank_raises_when_it_is_told_to_end_makes_it_no_culprit(launch, w
         "time.sleep(1000)"
     )
     verdict = launch(script, gpus=3).verdict()
-    assert (verdict.rank, verdict.victims) == (1, [0, 2])
+    assert (verdict.first.rank, verdict.victims) == (1, [0, 2])
 
 
 def test_a_rank_that_the_watchdog_of_nccl_aborts_is_a_victim(launch, write_script):
@@ -241,12 +247,14 @@ def test_a_rank_that_the_watchdog_of_nccl_aborts_is_a_victim(launch, write_scrip
     )
     launched = launch(script, gpus=2)
     verdict = launched.verdict()
-    assert (verdict.rank, verdict.exception) == (0, "ValueError"), launched.everything_said()
+    assert (verdict.first.rank, verdict.first.report.exception) == (0, "ValueError"), (
+        launched.everything_said()
+    )
     assert verdict.victims == [1]
 
 
 def test_a_rank_that_aborts_has_its_stack_in_the_verdict(launch, write_script):
     script = write_script("import os\nos.write(2, b'free(): invalid pointer')\nos.abort()")
     verdict = launch(script).verdict()
-    assert verdict.signal == "SIGABRT"
-    assert verdict.traceback.startswith("Fatal Python error: Aborted")
+    assert verdict.first.signal == "SIGABRT"
+    assert verdict.first.report.traceback.startswith("Fatal Python error: Aborted")

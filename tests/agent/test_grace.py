@@ -59,7 +59,7 @@ def said(launched, rank):
 def test_a_rank_that_handles_sigterm_saves_after_another_has_failed(start):
     launched = start("fails", "SIGTERM", "nothing", "SIGTERM", nodes=2)
     verdict = launched.verdict()
-    assert (verdict.rank, verdict.victims) == (0, [1, 2, 3])
+    assert (verdict.first.rank, verdict.victims) == (0, [1, 2, 3])
     assert verdict.message.endswith("ranks 1, 2 and 3 ended because of it")
     assert [said(launched, rank) for rank in (1, 3)] == [["got SIGTERM", "saved", "finally"]] * 2
     assert said(launched, 2) == []
@@ -69,7 +69,7 @@ def test_a_rank_that_handles_sigterm_saves_after_another_has_failed(start):
 def test_ranks_without_a_handler_end_at_once_however_long_the_grace_is(start):
     began_s = time.time()
     launched = start("fails", "nothing", grace_s=600)
-    assert launched.verdict().rank == 0
+    assert launched.verdict().first.rank == 0
     assert launched.seconds_to_verdict(began_s) < 60
 
 

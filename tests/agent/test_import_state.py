@@ -76,7 +76,7 @@ def test_ranks_and_attempts_draw_numbers_of_their_own(launch, write_script, tmp_
 RENEW = """
 import logging, multiprocessing, random, sys, tempfile, types
 import numpy.random, sympy.core.random, sympy.core.symbol, torch
-from hpcdist.rank.import_state import renew_import_state
+from hpcdist.rank.libraries import renew_import_state
 
 sys.modules["trio._core._run"] = types.SimpleNamespace(_r=random.Random(1))
 

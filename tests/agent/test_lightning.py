@@ -41,7 +41,7 @@ def test_a_users_trainer_trains_over_all_ranks_whatever_schedulers_have_set(laun
 def test_devices_that_differ_from_the_run_end_it_with_both_numbers(launch):
     launched = launch(SCRIPT, json.dumps({"devices": 2, "num_nodes": 1}), nodes=2, gpus=2)
     verdict = launched.verdict(LIMIT_S)
-    assert verdict.exception == "ValueError"
+    assert verdict.first.report.exception == "ValueError"
     assert "(2 * 1) does not match the world size (4)" in verdict.message
     assert 'write devices=int(os.environ["LOCAL_WORLD_SIZE"])' in verdict.message
 

@@ -5,11 +5,12 @@ import re
 import signal
 import socket
 import threading
+import time
 
 import pytest
 
 from hpcdist.agent.liveness import Heart, Liveness, beat_every_s
-from hpcdist.agent.messages import FROM_RANK, Beat, Channel, ChannelClosedError
+from hpcdist.agent.messages import HELLO, Beat, Channel, ChannelClosedError
 
 LIMIT_S = 600.0
 
@@ -124,27 +125,45 @@ def test_a_heart_goes_on_where_the_loop_hangs_and_says_where(monkeypatch):
         if beat.where is not None:
             others.close()
 
-    heart = Heart(0.1, send=hear, num_ranks=lambda: 3)
+    heart = Heart(0.1, num_ranks=lambda: 3)
+    heart.senders.append(hear)
     heart.turn()
     heart.start()
     with own, pytest.raises(ChannelClosedError, match="closed"):
-        Channel(own, FROM_RANK).receive()
+        Channel(own, HELLO).receive()
     heart.stop()
     assert (beats[-1].turns, beats[-1].num_ranks) == (1, 3)
     assert re.fullmatch(r"agent/messages\.py:\d+ \(receive\)", beats[-1].where)
 
 
-def test_where_no_thread_can_start_the_turns_of_the_loop_beat(monkeypatch):
-    def refuse(_):
-        raise RuntimeError("can't start new thread")
+def test_an_agent_of_which_one_loop_hangs_does_not_turn(monkeypatch):
+    """As node 0's, which leads the run in a loop beside its own."""
+    beats, may_go = [], threading.Event()
+    heart = Heart(0.1, num_ranks=lambda: 0)
+    heart.senders.append(beats.append)
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    beats = []
-    heart = Heart(1e-9, send=beats.append, num_ranks=lambda: 0)
+    def lead():
+        heart.turn()
+        may_go.wait(30)
+        heart.leave()
+
+    leader = threading.Thread(target=lead)
+    leader.start()
     heart.start()
-    heart.turn()
-    heart.turn()
-    assert [beat.turns for beat in beats] == [1, 2]
+
+    def wait_for(condition):
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            heart.turn()
+            time.sleep(0.01)
+
+    wait_for(lambda: len(beats) > 5)
+    assert beats[-1].turns == beats[2].turns
+    may_go.set()
+    leader.join()
+    wait_for(lambda: beats[-1].turns > beats[2].turns)
+    heart.stop()
 
 
 SLEEPS = "import time; time.sleep(600)"

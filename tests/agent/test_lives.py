@@ -1,6 +1,7 @@
 """What follows the end of a job that could go on: another life, or the final verdict."""
 
 import json
+import os
 
 import msgspec
 import pytest
@@ -161,7 +162,7 @@ def test_a_life_that_ends_on_a_full_disk_is_not_requeued_and_has_a_verdict(small
     fill(disk)
     conclude(run, TRAINING, STOPPED, scheduler := Scheduler())
     assert scheduler.requeued == 0
-    message = f"{STOPPED.message}; it could not be requeued: the disk {disk} is full: 0 bytes of "
+    message = f"{STOPPED.message}; it could not be requeued: the disk is full: {disk}"
     assert run.read_verdict().message.startswith(message)
 
 
@@ -332,8 +333,31 @@ def test_at_the_limit_a_run_that_has_saved_nothing_is_over(run, job, verdict):
     conclude(run, job, verdict, scheduler := Scheduler(cause="time_limit"))
     final = run.read_verdict()
     assert (final.kind, final.state, final.exit_code_of_run) == ("time_limit", "failed", 1)
-    assert final.message == "the time limit was reached: ended by SIGTERM"
+    assert final.message.startswith("the time limit was reached: ended by SIGTERM")
+    assert ("; a script is started again after its limit" in final.message) == (job is SCRIPT)
     assert not scheduler.requeued
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["saves", "only records"])
+@pytest.mark.parametrize("records", [True, False], ids=["records", "only saves"])
+def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_this_life(
+    run, records, saves
+):
+    (run.path / "former.pt").touch()
+    begin = run.attempts_folder / "00000" / "begin.json"
+    attempt = lives.begin_attempt(run, SCRIPT, life=0)
+    os.utime(run.path / "former.pt", ns=(0, begin.stat().st_mtime_ns - 1))
+    assert not lives.has_saved(run, SCRIPT)
+    if records:
+        events = EventWriter(run.event_file(0, attempt))
+        events.write("steps", step=9)
+        events.close()
+    if saves:
+        (run.path / "own").mkdir()
+        (run.path / "own" / "model.ckpt").touch()
+        os.utime(run.path / "own" / "model.ckpt", ns=(0, begin.stat().st_mtime_ns + 1))
+    conclude(run, SCRIPT, OVERDUE, scheduler := Scheduler(cause="time_limit"))
+    assert scheduler.requeued == (records and saves)
 
 
 def test_at_the_limit_a_training_goes_on_where_it_has_saved_in_this_life(run):

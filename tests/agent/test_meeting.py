@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
-from hpcdist.agent import follower, messages
-from hpcdist.agent.follower import NotReachedError, OvertakenError, join_meeting, poll_s
-from hpcdist.agent.meeting import Era, refuse
+from hpcdist.agent import joining, messages
+from hpcdist.agent.joining import NotReachedError, OvertakenError, join_meeting, poll_s
+from hpcdist.agent.leader import Era, welcome
 from hpcdist.agent.messages import Beat, Hello
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
@@ -49,13 +49,13 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(host):
     second.send(messages.Failed(sentence="no"))
     host.turn_until(lambda: host.heard)
     assert (host.heard, host.lost) == ([(1, messages.Failed(sentence="no"))], [])
-    host.meeting.send(1, messages.Pause())
+    host.meeting.send([1], messages.Pause())
     assert second.receive() == [messages.Pause()]
     first.close()
     second.close()
     host.turn_until(lambda: host.lost)
     assert host.lost == [1]
-    host.meeting.send(1, messages.Close())  # nobody is there, which on_lost has told
+    host.meeting.send([1], messages.Close())  # nobody is there, which on_lost has told
 
 
 def test_the_port_is_closed_once_all_have_joined(tmp_path):
@@ -65,10 +65,10 @@ def test_the_port_is_closed_once_all_have_joined(tmp_path):
     joined[0].send(join_message(1))
     host.turn_until(lambda: len(host.heard) == 1)
     waiting = host.connect()
-    host.turn_until(lambda: host.num_sockets == 4)
+    host.turn_until(lambda: host.num_strangers == 1)
     joined[1].send(join_message(2))
     host.turn_until(lambda: len(host.heard) == 2)
-    assert host.num_sockets == 2  # of those that have joined
+    assert host.num_members == 2
     with waiting, pytest.raises(ConnectionRefusedError):
         host.connect()
     for channel in joined:
@@ -82,12 +82,12 @@ def test_an_agent_of_another_version_is_refused_with_both_versions(host):
     while process.is_alive():
         host.turn(0.1)
     assert process.exitcode == 0
-    assert host.num_sockets == 1
+    assert host.num_members == 0
 
 
 def join_as_1(run):
     """In a process of its own: node 0's is busy with its selector."""
-    follower.__version__ = "9.9"
+    joining.__version__ = "9.9"
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
     with pytest.raises(DisagreementError, match=versions):
         join_in_time(run)
@@ -119,15 +119,15 @@ def test_node_0_takes_only_agents_of_its_own_life_and_none_that_knows_a_newer_at
     era, is_refused
 ):
     own = Era(life=1, attempt=3)
-    found = refuse(hello(life=era.life, attempt=era.attempt), own, lambda: True)
-    assert (found is not None) == is_refused
-    if found is not None:
+    found = welcome(hello(life=era.life, attempt=era.attempt), own, lambda: True)
+    assert (found.time_s is None) == is_refused
+    if is_refused:
         assert (found.life, found.attempt) == own
 
 
 def test_an_attempt_that_node_0_does_not_see_is_no_reason_to_refuse_an_agent():
     said = hello(life=1, attempt=4)
-    assert refuse(said, Era(life=1, attempt=3), lambda: False) is None
+    assert welcome(said, Era(life=1, attempt=3), lambda: False).time_s is not None
 
 
 def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):
@@ -142,7 +142,7 @@ def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_ans
         write_place(run, unmarked.port, unmarked.secret)
         with pytest.raises(NotReachedError, match="start 1 of the job is still there, and this is"):
             join_in_time(run, timeout_s=0, era=new)
-    assert former.num_sockets == 1
+    assert former.num_members == 0
     assert "node 1 was refused" in former.logged[0]
     current = MeetingHost(tmp_path / "current", era=new)
     current.run.meeting_file.rename(run.meeting_file)
@@ -181,6 +181,6 @@ def test_an_agent_that_says_nothing_is_lost(tmp_path):
         channel = join_in_time(host.run).channel
     host.turn_until(lambda: host.lost)
     assert host.lost == [1]
-    assert host.num_sockets == 1
+    assert host.num_members == 0
     channel.close()
     host.close()

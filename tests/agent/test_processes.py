@@ -132,7 +132,7 @@ def test_an_agent_that_cannot_read_its_plan_says_so_and_the_others_do_not_wait(
 
 def test_what_ranks_started_ends_with_the_run(launch, write_script):
     launched = launch(write_script(LITTER + "sys.exit(int(os.environ['RANK']))"), gpus=2)
-    assert launched.verdict().exit_code == 1
+    assert launched.verdict().first.exit_code == 1
     launched = launch(write_script(LITTER))
     assert launched.verdict().kind == "done"
 
@@ -141,7 +141,7 @@ def test_what_killed_ranks_started_ends_with_the_run(launch, write_script):
     launched = launch(write_script(LITTER + "time.sleep(100)"), gpus=2)
     wait_until_up(launched, 2)
     os.kill(launched.pid(1), signal.SIGKILL)
-    assert launched.verdict().rank == 1
+    assert launched.verdict().first.rank == 1
 
 
 def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, state):

@@ -50,7 +50,8 @@ def test_the_exit_code_or_the_signal_of_a_program_is_the_ranks(  # noqa: PLR0917
 ):
     launched = launch(write_program(f"#!/bin/sh\necho said\n{command}\n"), no_python=True)
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.exit_code, verdict.signal) == (kind, code, signal_name)
+    how = verdict.first or verdict
+    assert (verdict.kind, how.exit_code, how.signal) == (kind, code, signal_name)
     assert launched.log(0) == "said\n"
     start, *_, end = launched.events(0)
     assert (start["event"], end["event"], end["status"]) == ("start", "end", status)
@@ -88,7 +89,7 @@ def test_a_program_ends_with_its_agent(launch, write_program):
 def test_what_record_wrote_before_sys_exit_is_in_the_verdict(launch, write_program, no_python):
     text = f"#!{sys.executable}\n{RECORDS}"
     verdict = launch(write_program(text), no_python=no_python).verdict()
-    assert (verdict.kind, verdict.exit_code) == ("exception", 4)
-    assert verdict.exception == "OddError"
-    assert 'raise OddError("no: luck")' in verdict.traceback
+    assert (verdict.kind, verdict.first.exit_code) == ("exception", 4)
+    assert verdict.first.report.exception == "OddError"
+    assert 'raise OddError("no: luck")' in verdict.first.report.traceback
     assert "failed first: OddError: no: luck" in verdict.message

@@ -80,7 +80,7 @@ if "exit" in sys.argv:
 def test_what_a_rank_has_open_at_its_end_is_written(launch, write_script, tmp_path, how, code):
     launched = launch(write_script(OPEN_FILES), tmp_path / "out", *how, gpus=2)
     verdict = launched.verdict()
-    assert verdict.exit_code == code, launched.everything_said()
+    assert (verdict.first or verdict).exit_code == code, launched.everything_said()
     for rank in range(2):
         folder = tmp_path / "out" / str(rank)
         written = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -122,7 +122,7 @@ def test_a_rank_that_fails_after_another_ends_in_order_too(launch, write_script,
         "raise OSError('gone')"
     )
     launched = launch(script, tmp_path, gpus=2)
-    assert launched.verdict().exit_code == 1
+    assert launched.verdict().first.exit_code == 1
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["whole", "whole"]
     assert launched.events(1)[-1]["status"] == "failed"
 
@@ -136,7 +136,7 @@ def test_a_failed_rank_whose_threads_hang_has_written_its_files(launch, write_sc
         "raise OSError('gone')"
     )
     verdict = launch(script, tmp_path / "file").verdict()
-    assert (verdict.exception, verdict.exit_code) == ("OSError", 1)
+    assert (verdict.first.report.exception, verdict.first.exit_code) == ("OSError", 1)
     assert (tmp_path / "file").read_text() == "whole"
 
 
@@ -207,7 +207,8 @@ def test_a_rank_that_leaves_by_itself_is_judged_by_its_exit_code(
     launched = launch(write_script(LEAVE), *args, gpus=2)
     verdict = launched.verdict()
     assert verdict.kind == kind, launched.everything_said()
-    events = launched.events(verdict.rank or 0)  # the other may be killed before it leaves
+    first = verdict.first.rank if verdict.first else 0
+    events = launched.events(first)  # the other may be killed before it leaves
     assert [event["event"] for event in events] == ["start", "end"]
     assert events[-1]["status"] == status
 

@@ -3,13 +3,14 @@
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from hpcdist.agent import messages
-from hpcdist.agent.answers import Answers
-from hpcdist.agent.coordinator import Stage
+from hpcdist.agent.coordinator import Now, Stage
+from hpcdist.agent.leader import Answers
 from hpcdist.agent.requests import (
     Answer,
     NodeStacks,
@@ -18,11 +19,11 @@ from hpcdist.agent.requests import (
     RequestFile,
     WantStacks,
     leave_answer,
-    merge_stacks,
     send,
     take_answer,
     withdraw,
 )
+from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
@@ -30,7 +31,6 @@ from hpcdist.monitor import requests
 from hpcdist.monitor.requests import ask
 from hpcdist.monitor.stacks import view_stacks
 from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
-from hpcdist.rank.stacks import Frame, ThreadStack
 from hpcdist.runs.run import Run
 
 PLACES = """
@@ -147,20 +147,20 @@ def test_requests_are_read_once_also_early_ones_and_lines_of_others_are_left_out
         out.write(b'{"wants":"sta')
     assert file.new() == wanted
     assert len(logged) == 1
-    send(make_run, wanted[0])  # after a line without an end
-    assert file.new() == wanted[:1]
+    after = WantStacks(limit_s=4)
+    send(make_run, after)  # after a line without an end
+    assert file.new() == [after]
     with make_run.requests_file.open("ab") as out:
         out.write(b"x" * 10_000_000)
-    send(make_run, wanted[1])
-    assert file.new() == wanted[1:]
-    with make_run.requests_file.open("ab") as out:
-        out.write(b"\n\xff" * 10_000)
-    assert file.new() == []
-    assert len(logged) == 4
+    last = WantStacks(limit_s=5)
+    send(make_run, last)
+    assert file.new() == [last]
+    assert len(logged) == 3
     os.truncate(make_run.requests_file, 0)
     assert file.new() == []
-    send(make_run, wanted[0])
-    assert file.new() == wanted[:1]
+    again = WantStacks(limit_s=6)
+    send(make_run, again)
+    assert file.new() == [again]
 
 
 def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_run):
@@ -232,64 +232,32 @@ def test_of_many_ranks_those_that_do_the_same_have_a_line_and_silent_nodes_are_n
     assert view_stacks(healthy).finding is None
 
 
-class Leading:
-    """A coordinator of three nodes, of which the second is lost when a test says so."""
-
-    num_nodes, ranks_per_node, attempt, stage = 3, 2, 4, Stage.RUNNING
-
-    def __init__(self):
-        self.time_s = 0.0
-        self.there = {0, 1, 2}
-        self.asked, self.answers = [], {}
-        self.all = Answers(
-            self,
-            send=lambda node, message: self.asked.append((node, message.request)),
-            finish=self.answers.__setitem__,
-        )
-
-    def now(self):
-        return self.time_s
-
-    unix_now = now
-
-    def members(self):
-        return self.there
-
-
-def test_threads_that_ranks_of_a_node_share_are_sent_once():
-    ranks = [rank_stacks(rank, 7 if rank == 2 else 5) for rank in range(8)]
-    report = NodeStacks(host="n1", ranks=merge_stacks(ranks))
-    assert [bool(one.threads) for one in report.ranks] == [True, False, True, *[False] * 5]
-    assert msgspec.json.decode(msgspec.json.encode(report), type=NodeStacks).whole_ranks() == ranks
+def coordinator(stage=Stage.RUNNING):
+    return SimpleNamespace(
+        stage=stage, attempt=SimpleNamespace(number=4), terms=SimpleNamespace(world_size=6)
+    )
 
 
 def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
-    leading = Leading()
+    answers, begun = Answers(), Now(0.0, 0.0)
     first, second = WantStacks(limit_s=5), WantStacks(limit_s=9)
     report = NodeStacks(host="a", ranks=[])
-    assert leading.all.deadline == math.inf
-    leading.all.take(first)
-    leading.all.take(second)
-    assert [node for node, request in leading.asked if request is first] == [0, 1, 2]
+    assert answers.deadline == math.inf
+    assert answers.begin(first, coordinator(), begun) is None
+    assert answers.begin(second, coordinator(), begun) is None
     for node in (0, 2):
-        leading.all.on_report(node, messages.Report(request=first.id, report=report))
-    assert not leading.answers
-    leading.there = {0, 2}
-    leading.all.on_time()
-    assert leading.answers.pop(first.id).reports == {0: report, 2: report}
-    leading.all.on_report(0, messages.Report(request=second.id, report=report))
-    leading.time_s = leading.all.deadline
-    leading.all.on_time()
-    assert leading.answers[second.id].missing == [2]
-    leading.all.on_report(2, messages.Report(request=second.id, report=report))  # nobody waits
-    assert leading.all.deadline == math.inf
+        answers.on_report(node, messages.Report(request=first.id, report=report))
+    assert not answers.finished({0, 1, 2}, begun)
+    assert answers.finished({0, 2}, begun)[first.id].reports == {0: report, 2: report}
+    answers.on_report(0, messages.Report(request=second.id, report=report))
+    late = Now(answers.deadline, 9.0)
+    assert answers.finished({0, 2}, late)[second.id].missing == [2]
+    answers.on_report(2, messages.Report(request=second.id, report=report))  # nobody waits
+    assert answers.deadline == math.inf
 
 
 @pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
 def test_without_ranks_there_is_nothing_to_tell(stage):
-    leading = Leading()
-    leading.stage = stage
-    request = WantStacks(limit_s=5)
-    leading.all.take(request)
-    assert leading.answers[request.id].refusal
-    assert not leading.asked
+    answers = Answers()
+    assert answers.begin(WantStacks(limit_s=5), coordinator(stage), Now(0.0, 0.0)).refusal
+    assert answers.deadline == math.inf

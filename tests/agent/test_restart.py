@@ -41,7 +41,10 @@ def test_ranks_that_failed_start_again_and_finish(launch, write_script, nodes, g
             assert events[-1]["event"] == "end"
     assert len(launched.run.event_files()) == len(launched.run.log_files()) == 12
     failed = [launched.run.read_attempt_verdict(attempt) for attempt in range(3)]
-    assert [(v.kind, v.rank, v.attempt) for v in failed[:2]] == [("signal", 1, 0), ("exit", 1, 1)]
+    assert [(v.kind, v.first.rank, v.attempt) for v in failed[:2]] == [
+        ("signal", 1, 0),
+        ("exit", 1, 1),
+    ]
     assert failed[2] is None
     assert launched.run.newest_attempt() == 2
 
@@ -50,7 +53,7 @@ def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
     launched = launch(write_script(SCRIPT), 9, gpus=2, max_restarts=1)
     verdict = launched.verdict()
     assert (verdict.state, verdict.restarts, verdict.attempt) == ("failed", 1, 1)
-    assert (verdict.kind, verdict.rank, verdict.exit_code) == ("exit", 1, 5)
+    assert (verdict.kind, verdict.first.rank, verdict.first.exit_code) == ("exit", 1, 5)
     assert verdict.log == "logs/rank-00001.attempt-1.log"
 
 

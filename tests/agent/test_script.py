@@ -172,7 +172,7 @@ def test_spawned_processes_are_told_what_those_of_python_are(launch, write_scrip
 def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind):
     launched = launch(write_script(f"import os, sys\n{leave}"))
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.exit_code) == (kind, code)
+    assert (verdict.kind, verdict.first.exit_code) == (kind, code)
     if "why" in leave:
         assert launched.log(0) == "why\n"
         assert verdict.message.endswith("exited with code 1: why")
@@ -230,7 +230,7 @@ def test_an_exception_hook_of_the_script_is_called(launch, write_script):
             "raise ValueError"
         )
     )
-    assert launched.verdict().exception == "ValueError"
+    assert launched.verdict().first.report.exception == "ValueError"
     assert launched.log(0) == "hook ValueError 3\n"
 
 
@@ -252,7 +252,7 @@ def test_a_script_that_is_gone_when_the_ranks_start_fails_in_the_rank(launch, wr
     script.unlink()
     launched.start_agent(1)
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.exception) == ("exception", "FileNotFoundError")
+    assert (verdict.kind, verdict.first.report.exception) == ("exception", "FileNotFoundError")
 
 
 def test_modules_of_the_users_folder_do_not_shadow_those_of_the_agent(

@@ -7,6 +7,10 @@ import pytest
 from hpcdist.agent import stacks
 
 
+def main_frames(text):
+    return next((thread.frames for thread in stacks.parse(text)), [])
+
+
 @pytest.mark.parametrize(
     ("frames", "where", "calls", "is_waiting"),
     [
@@ -45,12 +49,25 @@ def test_who_waits_for_others(frames, where, calls, is_waiting):
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
     text += "Current thread 0x00007f (most recent call first):\n"
     text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    assert stacks.place_of(stacks.main_frames(text)) == (where, calls, is_waiting)
+    assert stacks.place_of(main_frames(text)) == (where, calls, is_waiting)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_answer(text):
-    assert stacks.place_of(stacks.main_frames(text)) == (None, None, False)
+    assert stacks.place_of(main_frames(text)) == (None, None, False)
+
+
+def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
+    def dump(line):
+        return (
+            f"Current thread 0x{7:016x} (most recent call first):\n"
+            '  File "/x/hpcdist/rank/pipe.py", line 9 in _answer\n\n'
+            f'Thread 0x{8:016x} (most recent call first):\n  File "a.py", line {line} in load\n\n'
+            f'Thread 0x{9:016x} (most recent call first):\n  File "a.py", line {line} in main\n'
+        )
+
+    found = stacks.parse(dump(1) + dump(2), {"8": "loader"})
+    assert [(one.name, one.frames[0].line) for one in found] == [(None, 2), ("loader", 2)]
 
 
 def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
@@ -67,6 +84,7 @@ def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
     memory.keep(0, first)
     memory.keep(1, second)
     memory.keep(1, second)
+    assert memory.read(1, 2) == "e\n"
     assert not first.exists()
     assert second.read_text() == "one\n"
     assert second.stat().st_mode & 0o777 == 0o600

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import msgspec
 import pytest
 
 LOOP = """
@@ -85,6 +86,43 @@ def test_a_script_with_a_handler_of_its_own_gets_sigusr2(launch, write_script):
     assert (verdict.exit_code_of_run, verdict.message) == (75, "stopped before the time limit")
 
 
+KNOWS_SIGTERM = """
+import os, signal, sys, time
+from hpcdist import record
+
+def told(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    sys.exit()
+
+signal.signal(signal.SIGTERM, told)
+if "both" in sys.argv:
+    signal.signal(signal.SIGUSR2, told)
+print("up", flush=True)
+while True:
+    if "asks" in sys.argv and record.should_stop():
+        sys.exit(record.EXIT_STOPPED)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("", "SIGTERM\n"), ("both", "SIGUSR2\n"), ("asks", "")], ids=str
+)
+def test_a_script_that_knows_sigterm_alone_gets_that_as_from_torchrun(
+    launch, write_script, how, told
+):
+    launched = launch(write_script(KNOWS_SIGTERM), how, gpus=2, agents=[])
+    spec = launched.run.read_spec()
+    plan = msgspec.structs.replace(spec.plan, warning_signals=["SIGUSR2", "SIGTERM"])
+    launched.run.write_spec(msgspec.structs.replace(spec, plan=plan))
+    launched.start_agent(0)
+    up(launched, 2)
+    os.kill(launched.agent_pid(0), signal.SIGTERM)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict.message
+    assert launched.logs() == [f"up\n{told}"] * 2
+
+
 def test_a_script_that_knows_of_no_warning_runs_on_to_its_end(launch, write_script, tmp_path):
     script = write_script(
         "import os, sys, time\nprint('up', flush=True)\n"
@@ -121,7 +159,7 @@ def test_a_rank_that_hangs_before_it_could_stop_is_told_from_its_victims(launch,
     launched.wait(lambda: "hangs" in launched.log(1))
     warn(launched, 0)
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.rank) == ("hang", 1)
+    assert (verdict.kind, verdict.first.rank) == ("hang", 1)
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(600)"])

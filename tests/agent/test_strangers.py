@@ -14,7 +14,6 @@ from another_user import NOBODY, needs_root
 from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import handshake, messages
-from hpcdist.agent.follower import NotReachedError
 from hpcdist.agent.handshake import (
     CHALLENGE_BYTES,
     PROOF_BYTES,
@@ -22,6 +21,7 @@ from hpcdist.agent.handshake import (
     proof,
     prove_to_leader,
 )
+from hpcdist.agent.joining import NotReachedError
 from hpcdist.runs.run import Run
 
 GARBAGE = {
@@ -73,23 +73,19 @@ def test_garbage_ends_its_own_connection_and_nothing_else(host, garbage):
     with host.connect() as attacker, host.serving():
         say(attacker, garbage)
         assert len(read_to_end(attacker)) in {0, CHALLENGE_BYTES}
-    assert host.num_sockets == 1
     (line,) = host.logged
     assert line.startswith("a connection from 127.0.0.1 was turned away: it ")
     assert_that_node_1_can_join(host)
     assert not host.lost
 
 
-def test_no_more_is_read_of_a_stranger_than_a_proof(host):
+def test_no_more_is_read_of_a_stranger_than_a_proof(host, monkeypatch):
+    read, recv = [], handshake._read
+    monkeypatch.setattr(handshake, "_read", lambda *args: read.append(recv(*args)) or read[-1])
     with host.connect() as attacker:
-        host.turn_until(lambda: host.num_sockets == 2)
-        (stranger,) = host.meeting._entrance._strangers
-        attacker.sendall(b"x" * (CHALLENGE_BYTES + PROOF_BYTES - 1))
-        host.turn_until(lambda: stranger._read)
-        assert host.num_sockets == 2
         attacker.sendall(b"x" * 100_000)
-        host.turn_until(lambda: host.num_sockets == 1)
-        assert len(stranger._read) == CHALLENGE_BYTES + PROOF_BYTES
+        host.turn_until(lambda: host.logged)
+    assert [len(one) for one in read] == [CHALLENGE_BYTES + PROOF_BYTES]
 
 
 def test_a_proof_cannot_be_used_a_second_time(host):
@@ -117,7 +113,7 @@ def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
     with host.connect() as idle, host.connect() as slow:
         slow.sendall(b"x")
         host.turn_until(lambda: len(host.logged) == 2)
-        assert host.num_sockets == 1
+        assert host.num_strangers == 0
         assert len(read_to_end(idle)) == CHALLENGE_BYTES
     assert [line.split(": ")[1] for line in host.logged] == [
         "it did not prove in time that it knows the secret"
@@ -160,16 +156,15 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     )
     attacker.start()
     descriptors(next_descriptor() + 100)
-    host.turn_until(lambda: are_held.is_set() and not host.turn())
-    assert host.num_sockets < 100
-    assert not host.turn(0)  # it waits, and burns no CPU
+    host.turn_until(are_held.is_set)
     assert_that_node_1_can_join(host)
+    assert host.num_strangers < 100
     with (tmp_path / "verdict.json").open("w"):
         pass
     may_go.set()
     attacker.join(LIMIT_S)
     assert attacker.exitcode == 0
-    host.meeting._entrance.close()
+    host.meeting.close_entrance()
     assert len(host.logged) == handshake._MOST_LOGGED + 1  # a disk is soon full of all
     assert "more connections were turned away" in host.logged[-1]
 
@@ -179,20 +174,19 @@ def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_
     host, descriptors, monkeypatch, num_left
 ):
     monkeypatch.setattr(handshake, "_REST_S", 0.1)
-    attacker = host.connect()
+    attacker = socket.socket()
     none_left = next_descriptor()
     descriptors(none_left + num_left)
-    host.turn()
-    assert host.num_sockets == (1 if num_left else 0)  # nothing to be woken up by
-    ((node, failed),) = host.heard
+    attacker.connect(host.address)
+    host.turn_until(lambda: host.heard)
+    ((node, failed), *_) = host.heard
     assert node == 0
     assert failed.sentence.startswith("its agent has no open file left")
     assert f"it may have {none_left + num_left} (raise the limit" in failed.sentence
-    host.heard.clear()
     descriptors(none_left + 100)
-    host.turn_until(lambda: host.num_sockets)
     attacker.close()
-    assert_that_node_1_can_join(host)
+    with host.serving():
+        join_in_time(host.run).channel.close()
 
 
 # To a follower.
@@ -293,7 +287,7 @@ def test_a_place_that_another_user_could_have_written_is_not_gone_to(host, forge
     forge(host.run.meeting_file)
     with pytest.raises(NotReachedError, match=r"meeting\.json is not private"):
         join_in_time(host.run, timeout_s=0)
-    assert not host.turn()
+    assert not host.num_strangers
 
 
 # On a whole run.

@@ -65,7 +65,7 @@ def usage(run, node=0, attempt=0):
 
 def cpu_time_s(windows):
     """Of all windows; one that has a single sample, in which a rank is new, has none."""
-    return sum(one["cpus_busy"]["mean"] * one["wall_s"] for one in windows if one["cpus_busy"])
+    return sum(one["cpus_busy"] * one["wall_s"] for one in windows if one["cpus_busy"])
 
 
 def test_a_run_shows_the_cpu_time_of_its_rank_and_workers(launch, write_script):

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.base import files
 from hpcdist.cli.main import main
@@ -319,10 +320,7 @@ def write_evil_run(runs, *, verdict):
         state="failed",
         message=EVIL,
         exit_code_of_run=1,
-        rank=0,
-        host=EVIL,
-        exception=EVIL,
-        traceback=EVIL,
+        first=rank_end(0, host=EVIL, exception=EVIL, traceback=EVIL),
         remark=EVIL,
         victims=[1],
     )

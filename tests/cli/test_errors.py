@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from itertools import pairwise
 
 import pytest
@@ -204,3 +205,13 @@ def test_a_script_is_compiled_once_and_its_warnings_are_left_to_its_run(hpcdist)
     done = hpcdist("render", "warns.py", "--local")
     assert done.returncode == 0
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["jobs", "runs --json", "status --json", "explain ddp"])
+def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist, verb):
+    with open("/dev/full", "w") as full:
+        command = hpcdist.start(*verb.split(), stdout=full, stderr=subprocess.PIPE, text=True)
+        error = command.communicate(timeout=60)[1]
+    assert command.returncode == 1
+    assert "error: the output cannot be written: No space left on device" in error
+    assert "Traceback" not in error

@@ -156,7 +156,7 @@ def test_a_sweep_is_explained_once_for_each_shape(hpcdist):
     assert len([line for line in lines if line.startswith("    CPUs: ")]) == 2
 
 
-def test_runs_of_a_sweep_share_an_array_only_with_those_in_the_same_image(hpcdist):
+def test_runs_of_a_sweep_in_different_images_share_an_array_and_each_image_is_explained(hpcdist):
     image = "docker://a/b"
     sets = ["--set", "container.runtime=podman", "--sweep", f"container.image={image}:1,{image}:2"]
     options = ("check", "--scheduler", "slurm", *sets, "--repeat", 2)
@@ -164,10 +164,7 @@ def test_runs_of_a_sweep_share_an_array_only_with_those_in_the_same_image(hpcdis
     told = [line for each in explained for line in each["numbers"] if "container: " in line]
     assert [line.split()[1].rstrip(",") for line in told] == [f"{image}:1", f"{image}:2"]
     lines = [line.strip(" \\") for line in hpcdist("render", *options).stdout.splitlines()]
-    assert [line for line in lines if line.startswith(("#SBATCH --array", "--image"))] == [
-        *("#SBATCH --array=0-1", f"--image={image}:1"),
-        *("#SBATCH --array=0-1", f"--image={image}:2"),
-    ]
+    assert [line for line in lines if "--array" in line] == ["#SBATCH --array=0-3"]
 
 
 def explained(capsys, *words):

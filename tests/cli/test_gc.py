@@ -6,19 +6,17 @@ import pty
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from hpcdist.base.files import write_json
-from hpcdist.base.trees import list_tree
 from hpcdist.cli.main import main
 from hpcdist.job import load_job
-from hpcdist.runs import snapshot_store as stored
 from hpcdist.runs.run import Run
-from hpcdist.runs.snapshot_store import manifest_file
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
-from hpcdist.submission.plan import plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import SnapshotRequest
 
@@ -41,17 +39,19 @@ def tree(tmp_path, monkeypatch):
 def make_run(tree):
     """Make a run that ended so many days ago, or has not, from a snapshot of the tree as it is."""
 
-    def make(name="train", *, days=60.0, state="done", resume=None, unused_days=60.0):
+    def make(name="train", *, days=60.0, state="done", resume=None, sweep=None):
         runs = tree / "runs"
         planned = plan_run(
             load_job("train.py"),
             scheduler="local",
             snapshot=SnapshotRequest(wanted=True, runs=runs),
         )
-        planned = planned.stored(runs)
-        unused_s = time.time() - unused_days * DAY_S
-        os.utime(manifest_file(planned.workspace.snapshot.folder(runs)), (unused_s, unused_s))
         run = Run.create(runs, name)
+        submission = PlannedSubmission.of_run(planned)
+        if sweep is None:
+            (planned,) = submission.copied(run.path).runs
+        else:  # that of a run before
+            (planned,) = submission.placed(sweep.path).runs
         write_spec(run, planned)
         if resume is not None:
             spec = json.loads(run.spec_file.read_text())
@@ -74,8 +74,8 @@ def make_run(tree):
     return make
 
 
-def snapshot_of(run):
-    return run.path.parent / ".snapshots" / run.read_spec().snapshot.id
+def code_of(run):
+    return Path(run.read_spec().snapshot.folder)
 
 
 def checkpoints_of(run):
@@ -88,14 +88,13 @@ def items(done):
     return {(item["what"], item["name"]): item["kept_because"] for item in value["items"]}
 
 
-def test_old_runs_lose_checkpoints_and_snapshot_and_keep_all_else(hpcdist, make_run):
+def test_old_runs_lose_checkpoints_and_code_and_keep_all_else(hpcdist, make_run):
     run = make_run()
-    snapshot = snapshot_of(run)
+    code = code_of(run)
     done = hpcdist("gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert checkpoints_of(run) == []
-    assert not snapshot.exists()
-    assert os.listdir(snapshot.parent) == []
+    assert not code.exists()
     assert run.log_file(0).read_text() == "log"
     assert run.read_verdict().state == "done"
     assert "2 of 2 can be removed, which frees 2 kB" in done.stdout
@@ -107,12 +106,11 @@ def test_without_yes_it_is_shown_and_nothing_removed(hpcdist, make_run):
     done = hpcdist("gc")
     assert done.returncode == 0
     assert run.id in done.stdout
-    assert snapshot_of(run).name in done.stdout
     assert "nothing was removed: add --yes" in done.stderr
     value = json.loads(hpcdist("gc", "--json").stdout)
     assert value["removed"] is False
     assert value["bytes_free_to_remove"] >= len(CHECKPOINT)
-    assert snapshot_of(run).exists()
+    assert code_of(run).exists()
     assert checkpoints_of(run)
 
 
@@ -127,23 +125,24 @@ def test_on_a_terminal_it_asks(hpcdist, make_run, answer):
     os.close(terminal)
     assert b"Remove it?" in errors
     assert bool(checkpoints_of(run)) == (answer == "n")
-    assert snapshot_of(run).exists() == (answer == "n")
+    assert code_of(run).exists() == (answer == "n")
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
 def test_a_run_that_has_not_ended_keeps_everything(hpcdist, make_run, named):
-    old, going = make_run(), make_run(state="pending")
-    assert snapshot_of(old) == snapshot_of(going)
+    old = make_run()
+    going = make_run(state="pending", sweep=old)
+    assert code_of(old) == code_of(going)
     names = [old.id, going.id] if named else []
     done = hpcdist("gc", *names, "--older-than", "0", "--yes", "--json")
     assert items(done) == {
         ("checkpoints", old.id): None,
         ("checkpoints", going.id): "the run is pending",
-        ("snapshot", snapshot_of(going).name): f"run {going.id} is pending",
+        ("code", old.id): f"run {going.id} is pending",
     }
     assert checkpoints_of(old) == []
     assert checkpoints_of(going)
-    assert (snapshot_of(going) / "train.py").read_text() == "print('as submitted')"
+    assert (code_of(going) / "train.py").read_text() == "print('as submitted')"
 
 
 def test_age_counts_from_the_end_of_a_run(hpcdist, make_run):
@@ -162,9 +161,9 @@ def test_a_named_run_loses_its_own_at_any_age_and_others_nothing(hpcdist, make_r
     done = hpcdist("gc", named.id, "--yes", "--json")
     assert done.returncode == 0, done.stderr
     assert items(done)["checkpoints", other.id] == "the run was not named"
-    assert (checkpoints_of(named), snapshot_of(named).exists()) == ([], False)
+    assert (checkpoints_of(named), code_of(named).exists()) == ([], False)
     assert checkpoints_of(other)
-    assert snapshot_of(other).exists()
+    assert code_of(other).exists()
 
 
 def test_the_newest_runs_can_be_kept(hpcdist, make_run):
@@ -173,15 +172,15 @@ def test_the_newest_runs_can_be_kept(hpcdist, make_run):
     assert all(checkpoints_of(run) for run in runs)
     hpcdist("gc", "--keep-last", "2", "--yes")
     assert [bool(checkpoints_of(run)) for run in runs] == [False, True, True]
-    assert snapshot_of(runs[0]).exists()  # the others were made from it too
+    assert [code_of(run).exists() for run in runs] == [False, True, True]
 
 
-@pytest.mark.parametrize("only", ["--checkpoints", "--snapshots"])
+@pytest.mark.parametrize("only", ["--checkpoints", "--code"])
 def test_one_kind_can_be_chosen(hpcdist, make_run, only):
     run = make_run()
     hpcdist("gc", only, "--yes")
-    assert bool(checkpoints_of(run)) == (only == "--snapshots")
-    assert snapshot_of(run).exists() == (only == "--checkpoints")
+    assert bool(checkpoints_of(run)) == (only == "--code")
+    assert code_of(run).exists() == (only == "--checkpoints")
 
 
 def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpcdist, make_run):
@@ -201,71 +200,36 @@ def test_checkpoints_that_a_run_starts_from_are_kept(hpcdist, make_run):
     assert checkpoints_of(old)
 
 
-@pytest.mark.parametrize("how", ["written", "changed", "linked"])
-def test_what_a_job_wrote_into_a_snapshot_is_never_removed(hpcdist, make_run, how, tmp_path):
+@pytest.mark.parametrize("how", ["written", "changed"])
+def test_what_a_job_wrote_into_a_copy_of_the_code_is_never_removed(hpcdist, make_run, how):
     run = make_run()
-    snapshot = snapshot_of(run)
-    path = snapshot / ("train.py" if how == "changed" else "result.csv")
-    if how == "linked":
-        path.symlink_to(tmp_path)
-    else:
-        path.unlink(missing_ok=True)
-        path.write_text("precious")
+    code = code_of(run)
+    path = code / ("train.py" if how == "changed" else "result.csv")
+    path.unlink(missing_ok=True)
+    path.write_text("precious")
     done = hpcdist("gc", "--yes", "--json")
-    assert f"jobs wrote into it: {path}" in items(done)["snapshot", snapshot.name]
+    assert f"jobs wrote into it: {path}" in items(done)["code", run.id]
     assert os.path.lexists(path)
     assert checkpoints_of(run) == []
 
 
-def test_bytecode_in_a_snapshot_keeps_nothing(hpcdist, make_run):
-    snapshot = snapshot_of(make_run())
-    (snapshot / "__pycache__").mkdir()
-    (snapshot / "__pycache__/m.pyc").write_text("")
+def test_bytecode_in_a_copy_keeps_nothing(hpcdist, make_run):
+    code = code_of(make_run())
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__/m.pyc").write_text("")
     hpcdist("gc", "--yes")
-    assert not snapshot.exists()
+    assert not code.exists()
 
 
-def test_what_the_links_of_a_snapshot_lead_to_stays(hpcdist, make_run, tree):
+def test_what_the_links_of_a_copy_lead_to_stays(hpcdist, make_run, tree):
     (tree / ".gitignore").write_text("runs/\ndata/\n")
     (tree / "data").mkdir()
     (tree / "data/x").write_text("datum")
-    snapshot = snapshot_of(make_run())
-    assert (snapshot / "data/x").read_text() == "datum"
+    code = code_of(make_run())
+    assert (code / "data/x").read_text() == "datum"
     hpcdist("gc", "--yes")
-    assert not snapshot.exists()
+    assert not code.exists()
     assert (tree / "data/x").read_text() == "datum"
-
-
-def test_a_snapshot_without_runs_goes_when_it_is_old(hpcdist, make_run, tree):
-    run = make_run(unused_days=20)
-    snapshot = snapshot_of(run)
-    run.spec_file.unlink()
-    found = items(hpcdist("gc", "--yes", "--json"))
-    assert found["snapshot", snapshot.name] == "it was used only 20 days ago"
-    hpcdist("gc", "--older-than", "10", "--yes")
-    assert not snapshot.exists()
-
-
-def test_a_snapshot_that_a_submission_takes_at_this_moment_is_kept(hpcdist, make_run, tree):
-    run = make_run(unused_days=0)
-    snapshot = snapshot_of(run)
-    reason = items(hpcdist("gc", "--yes", "--json"))["snapshot", snapshot.name]
-    assert reason == "a submission used it within the last hour"
-    assert stored.remove(list_tree(snapshot)) == "a submission has just used it"
-    assert (snapshot / "train.py").exists()
-
-
-def test_what_a_killed_submission_left_goes_after_a_day(hpcdist, make_run):
-    snapshot = snapshot_of(make_run(state="pending"))
-    half = snapshot.with_name(f".{snapshot.name}.0123abcd")
-    half.mkdir()
-    (half / "x").write_text("half")
-    hpcdist("gc", "--yes")
-    assert half.exists()
-    old_s = time.time() - 2 * DAY_S
-    os.utime(half, (old_s, old_s))
-    hpcdist("gc", "--yes")
-    assert not half.exists()
 
 
 def submit_killed_at(monkeypatch, owner, name, *options):
@@ -284,6 +248,7 @@ MOMENTS = {
     "before sweep.json": (Sweep, "write", "--repeat", "2"),
     "before the first run of a sweep": (Run, "make", "--repeat", "2"),
     "within the first run of a sweep": (Run, "write_spec", "--repeat", "2"),
+    "with a copy of the code": (Run, "make", "--snapshot"),
 }
 
 

@@ -10,20 +10,26 @@ CPU = ("--set", "launch.device=cpu", "--gpus", "1")
 def printed(done):
     """Return the commands about a run that were printed, each as its words."""
     text = re.sub(r"\n +(?!hpcdist)", " ", done.stdout + done.stderr)  # long lines go on in others
-    return [words.split() for words in re.findall(r"hpcdist ((?:[a-z-]+ )+[\w./-]+)", text)]
+    return [words.split() for words in re.findall(r"hpcdist ((?:[a-z-]+ ?)+[\w./-]*)", text)]
 
 
 @pytest.mark.parametrize("options", [(), ("--runs", "else/where")], ids=["usual", "named"])
 def test_printed_commands_work_as_they_are_where_the_user_stands(hpcdist, options):
+    is_usual = not options
     hpcdist.write("fails.py", "import sys; sys.exit(3)\n")
     failed = hpcdist("submit", "fails.py", "--local", *CPU, *options)
     assert failed.returncode == 1, failed.stderr
     explained = hpcdist("explain", "last", *options)
     resumed = hpcdist("resume", "last", *options)
-    commands = [*printed(explained), *printed(resumed)]
-    assert {words[0] for words in commands} == {"logs", "status", "cancel"}
+    (folder,) = (path for path in hpcdist.folder.rglob("fails-*") if path.is_dir())
+    (folder.parent / "lost-20260101-120000-aaaa").mkdir()  # a submission that was killed
+    lists = [hpcdist(verb, *options) for verb in ("runs", "status", "summary")]
+    assert "see hpcdist gc" in lists[0].stderr
+    assert "hpcdist summary --" not in lists[2].stdout
+    commands = [*printed(explained), *printed(resumed), *printed(lists[0])]
+    assert {words[0] for words in commands} == {"logs", "status", "cancel", "gc"}
+    assert ["gc", "--runs", str(folder.parent)] in commands or is_usual
     for words in commands:
         done = hpcdist(*words)
         assert done.returncode == 0, (words, done.stderr)
-        is_usual = not options
         assert is_usual == ("/" not in words[-1])  # the shortest name that does

@@ -2,38 +2,30 @@
 
 from pathlib import Path
 
-from terminals import Terminal
-
 from hpcdist.job import load_job
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_script_is_the_example_and_nothing_is_overwritten(hpcdist):
-    done = hpcdist("init", "--yes")
+    done = hpcdist("init")
     assert done.stdout == "train.py\n"
     assert "hpcdist submit train.py --gpus 2 --local" in done.stderr
     made = (hpcdist.folder / "train.py").read_text()
     example = (ROOT / "examples" / "ddp_digits.py").read_text()
     assert made == example.replace("examples/ddp_digits.py", "train.py")
-    again = hpcdist("init", "--yes")
+    again = hpcdist("init")
     assert again.returncode == 2
     assert "train.py exists already, and was not changed" in again.stderr
-    bad = hpcdist("init", "../x", "--yes")
+    bad = hpcdist("init", "../x")
     assert bad.returncode == 2
     assert "NAME is '../x'" in bad.stderr
-    unasked = hpcdist("init", "x")
-    assert unasked.returncode == 2
-    assert "no terminal to ask on" in unasked.stderr
 
 
 def test_a_job_file_runs_as_it_is(hpcdist, monkeypatch):
-    terminal = Terminal(hpcdist, "init", rows=24)
-    for question, answer in (("what to make", b"job\n"), ("name", b"mine\n"), ("GPUs", b"1\n")):
-        terminal.wait_for(question)
-        terminal.type(answer)
-    assert terminal.finish() == 0, terminal.shown
-    assert "hpcdist submit mine --local" in terminal.shown
+    made = hpcdist("init", "mine", "--kind", "job", "--gpus", 1)
+    assert made.returncode == 0, made.stderr
+    assert "hpcdist submit mine --local" in made.stderr
     monkeypatch.chdir(hpcdist.folder)
     job = load_job("mine").job
     assert (job.resources.gpus, job.description) == (1, "mine, made by hpcdist init")

@@ -73,7 +73,8 @@ def test_a_failure_ends_the_command_with_1_and_names_the_rank(hpcdist):
     assert done.returncode == 1
     answer = json.loads(done.stdout)
     assert (answer["state"], answer["exit_code"]) == ("failed", 1)
-    assert (answer["verdict"]["rank"], answer["verdict"]["exception"]) == (1, "ValueError")
+    first = answer["verdict"]["first"]
+    assert (first["rank"], first["report"]["exception"]) == (1, "ValueError")
     assert "[rank 1] ValueError: no such luck" in done.stderr
     assert last_line(done.stderr).startswith(f"run {answer['run']} failed: rank 1 ")
     status = hpcdist("status", answer["run"])

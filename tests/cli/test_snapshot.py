@@ -19,29 +19,35 @@ def folders(text):
     return {line for line in text.splitlines() if line.startswith("cd ")}
 
 
-def test_render_names_the_folder_that_submit_makes_and_makes_nothing(hpcdist, tree):
+def test_render_names_the_folder_of_the_run_and_makes_nothing(hpcdist, tree):
     rendered = hpcdist("render", "train.py", "--local", "--snapshot")
     assert rendered.returncode == 0, rendered.stderr
     assert not hpcdist.runs
     done = hpcdist("submit", "train.py", "--local", "--snapshot", "--json")
     run = json.loads(done.stdout)
+    folder = f"{run['path']}/code"
     with open(f"{run['path']}/script.sh") as script:
-        assert folders(script.read()) == folders(rendered.stdout)
-    with open(f"{run['path']}/spec.json") as file:
-        folder = json.load(file)["snapshot"]["folder"]
-    assert folders(rendered.stdout) == {f"cd {folder}"}
+        assert folders(script.read()) == {f"cd {folder}"}
+    assert folders(rendered.stdout) == {f"cd {tree}/runs/RUN/code"}
     assert f"in {folder} from {tree}" in done.stderr
+
+
+def test_the_runs_of_a_sweep_share_one_copy(hpcdist, tree):
+    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--repeat", "3")
+    (copy,) = (tree / "runs").glob("*/code")
+    assert done.stdout.count(f"in {copy} from {tree}") == 3, done.stderr
 
 
 def test_on_this_machine_a_job_runs_where_it_is_submitted(hpcdist, tree):
     done = hpcdist("submit", "train.py", "--local")
     assert f"in {tree} from {tree}" in done.stdout
-    assert not (tree / "runs/.snapshots").exists()
+    assert not list((tree / "runs").glob("*/code"))
 
 
 def test_debug_mode_runs_in_the_snapshot_too(hpcdist, tree):
     done = hpcdist("submit", "train.py", "--debug", "--snapshot")
-    assert f"in {tree / 'runs/.snapshots'}" in done.stdout, done.stderr
+    (copy,) = (tree / "runs").glob("*/code")
+    assert f"in {copy}" in done.stdout, done.stderr
 
 
 def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
@@ -53,7 +59,7 @@ def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_pat
     assert "hint: make one with git init" in done.stderr
 
 
-def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
+def test_runs_of_two_copies_of_a_job_are_compared_as_one_job(hpcdist, tree):
     text = (
         "import torch\nfrom hpcdist import record\n"
         "torch.distributed.init_process_group('gloo')\nrecord.start()\n"
@@ -65,6 +71,6 @@ def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
         hpcdist.write("notes.txt", f"of the run on {gpus}")
         done = hpcdist("submit", "train.py", "--local", "--snapshot", "--gpus", gpus)
         assert done.returncode == 0, done.stderr
-    assert len(list((tree / "runs/.snapshots").glob("*.json"))) == 2
+    assert len(list((tree / "runs").glob("*/code/train.py"))) == 2
     summaries = json.loads(hpcdist("summary", "--json").stdout)
     assert [summary["not_compared_because"] for summary in summaries] == [None, None]

@@ -104,10 +104,11 @@ def test_a_rank_that_raised_is_named_and_not_those_that_failed_because_of_it(sit
     assert done.returncode == 1
     (run,) = user.runs()
     verdict = run.read_verdict()
-    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 1, 1)
-    assert (verdict.exception, verdict.host) == ("ValueError", site.hosts(run)[1])
+    first = verdict.first
+    assert (verdict.kind, first.rank, first.node) == ("exception", 1, 1)
+    assert (first.report.exception, first.host) == ("ValueError", site.hosts(run)[1])
     assert "the second rank cannot go on" in verdict.message
-    assert verdict.host in done.stderr
+    assert first.host in done.stderr
     user.cluster.wait_for_end(job_id(run))
     assert user.status(run)["state"] == "failed"
     assert run.newest_attempt() == 0
@@ -136,8 +137,9 @@ def test_a_rank_that_was_killed_is_named(site, user):
     run = waiting(user, *TWO)
     os.kill(pid(run, 1), signal.SIGKILL)
     verdict = user.verdict(run)
-    assert (verdict.kind, verdict.rank, verdict.signal) == ("signal", 1, "SIGKILL")
-    assert verdict.host == site.hosts(run)[1]
+    first = verdict.first
+    assert (verdict.kind, first.rank, first.signal) == ("signal", 1, "SIGKILL")
+    assert first.host == site.hosts(run)[1]
     user.cluster.wait_for_end(job_id(run))
 
 

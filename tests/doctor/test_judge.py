@@ -202,7 +202,7 @@ def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_t
 
 
 IMAGE = UsedContainer(image="/images/torch.sif", runtime="apptainer", identity="sif:00ff")
-INSIDE = {"container": IMAGE, "clock_skews_s": {0: 0.1, 1: -0.2}}
+INSIDE = {"container": IMAGE}
 CUDA = {"cuda": {"torch": "12.8", "driver": "12.4"}}
 
 
@@ -223,15 +223,10 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_is_told_with_both():
     assert "is for CUDA 13.0, and the nodes' driver supports 12.4" in found["container"].detail
 
 
-def test_an_image_in_which_no_agent_starts_is_the_container_and_not_the_interpreter():
-    message = "node 1 (host n1): no agent was started in /images/torch.sif: it has no torch"
-    changed = {"container": IMAGE, "clock_skews_s": {0: 0.1}, "verdict": launch_failed(message)}
-    found = states(**changed, nodes=[], places=[], collectives=[], logs={0: ["x"], 1: ["x"]})
+def test_an_image_in_which_no_rank_starts_is_the_container_and_not_the_interpreter():
+    message = "node 1 (host n1): no rank can be started in /images/torch.sif: it has no torch"
+    changed = {"container": IMAGE, "verdict": launch_failed(message)}
+    found = states(**changed, places=[], collectives=[], logs={0: ["x"], 1: ["x"]})
     assert failing(found) == ["container"]
     assert found["container"].detail == message
-    assert found["interpreter"].state == "skip"
-
-
-def test_a_clock_that_is_not_the_files_is_told():
-    found = states(**INSIDE | {"clock_skews_s": {0: 0.1, 1: -61.0}})
-    assert found["container"].detail == "the clock on a node is -61 s from that of the files"
+    assert found["interpreter"].state == "pass"

@@ -1,6 +1,7 @@
 """The costs of a drill's disturbances: what it has not seen is no loss of work."""
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.drill.drill import Course, judge
 from hpcdist.job.spec import Resources, ScriptJob
@@ -10,7 +11,11 @@ JOB = ScriptJob(
     name="train", script="train.py", resources=Resources(gpus=2, time_limit_min=24 * 60)
 )
 KILLED = Verdict(
-    kind="signal", state="failed", message="", exit_code_of_run=1, signal="SIGKILL", rank=1
+    kind="signal",
+    state="failed",
+    message="",
+    exit_code_of_run=1,
+    first=rank_end(1, signal="SIGKILL"),
 )
 STOPPED = Verdict(
     kind="time_limit", state="preempted", message="", exit_code_of_run=75, exit_code=75

@@ -228,19 +228,22 @@ def _first_failure(run):
     if run is None or not run.verdict_file.exists():
         return None
     verdict = run.read_verdict()
-    if verdict.rank is None:
+    if verdict.first is None:
         return None
-    if verdict.signal is not None:
-        return verdict.rank, -int(signal.Signals[verdict.signal])
-    return verdict.rank, verdict.exit_code
+    if verdict.first.signal is not None:
+        return verdict.first.rank, -int(signal.Signals[verdict.first.signal])
+    return verdict.first.rank, verdict.first.exit_code
 
 
 def _exception(run):
     if run is None or not run.verdict_file.exists():
         return None
     verdict = run.read_verdict()
-    _, found, said = (verdict.traceback or "").rpartition(f"{verdict.exception}:")
-    return verdict.exception and f"{verdict.exception}: {said.strip() if found else ''}"
+    if verdict.first is None or verdict.first.report.exception is None:
+        return None
+    report = verdict.first.report
+    _, found, said = (report.traceback or "").rpartition(f"{report.exception}:")
+    return f"{report.exception}: {said.strip() if found else ''}"
 
 
 def _last_line(text):

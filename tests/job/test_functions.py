@@ -96,7 +96,7 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     with pytest.raises(HpcdistError, match=r"rank 1 .* cannot be read: .* is not private"):
         run.results()
     texts = hpcdist.submit(module.work, (secret,), scheduler="local", set={"launch.grace_s": 1})
-    assert texts.wait(60).exception == "TypeError"  # a text and a number are not added
+    assert texts.wait(60).first.report.exception == "TypeError"  # a text and a number are not added
     told = (texts.path / "spec.json").read_text()
     assert '"function": "their_work:work"' in told
     assert module.__file__ in told
@@ -123,7 +123,7 @@ def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
     with pytest.raises(hpcdist.RunFailedError, match=r"rank 1 .* failed first") as caught:
         run.result(timeout_s=60)
     error = caught.value
-    assert (error.rank, error.host) == (1, run.verdict.host)
+    assert (error.rank, error.host) == (1, run.verdict.first.host)
     assert type(error.__cause__) is sys.modules["beside"].OwnError
     assert (error.__cause__.args, error.__cause__.code) == (("no luck (7)",), 7)
     assert "their_work.py" in error.remote_traceback

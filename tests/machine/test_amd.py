@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from hpcdist.agent.node import note_on_device
-from hpcdist.machine import amd, gpus
+from hpcdist.machine import gpus
 from hpcdist.machine.gpus import list_gpus, show_only
 
 CPU = "cpu_cores_count 64\nsimd_count 0\nmem_banks_count 1\ndrm_render_minor 0\n"
@@ -55,10 +55,10 @@ def machine(tmp_path, monkeypatch):
         named = {"product_name": "AMD Instinct MI100"} if place else {}
         write(tmp_path / "drm" / f"renderD{minor}" / "device", device | named)
     (tmp_path / "device").touch()
-    monkeypatch.setattr(amd, "KFD", tmp_path / "kfd")
-    monkeypatch.setattr(amd, "DRM", tmp_path / "drm")
-    monkeypatch.setattr(amd, "DEVICE", tmp_path / "device")
-    monkeypatch.setattr(amd, "torch_has_rocm", lambda: True)
+    monkeypatch.setattr(gpus, "KFD", tmp_path / "kfd")
+    monkeypatch.setattr(gpus, "DRM", tmp_path / "drm")
+    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "device")
+    monkeypatch.setattr(gpus, "torch_has_rocm", lambda: True)
 
     def no_driver():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -104,17 +104,17 @@ def test_ranks_are_shown_what_the_plan_chose(machine):
         "HIP_VISIBLE_DEVICES": "0,1",
         "CUDA_VISIBLE_DEVICES": "0,1",
     }
-    assert [gpu.uuid for gpu in amd.list_amd_gpus(shown)] == UUIDS[1:]
+    assert [gpu.uuid for gpu in gpus.list_amd_gpus(shown)] == UUIDS[1:]
     nvidia = "GPU-1d4b7c2e-8d3e-6f7a-b5c9-2e4d8a1f6c3b"
     assert show_only([nvidia]) == {"CUDA_VISIBLE_DEVICES": nvidia}
 
 
 def test_gpus_that_torch_cannot_use_are_none_and_the_reason_is_known(machine):
-    machine.monkeypatch.setattr(amd, "torch_has_rocm", lambda: False)
+    machine.monkeypatch.setattr(gpus, "torch_has_rocm", lambda: False)
     assert list_gpus() == []
     why = "an AMD GPU is here, but torch is built without ROCm"
-    assert amd.why_not_used() == why
+    assert gpus.why_not_used() == why
     assert note_on_device("auto", "cpu") == f"the ranks compute on CPUs: {why}"
     assert note_on_device("cpu", "cpu") is None
-    machine.monkeypatch.setattr(amd, "DEVICE", machine.folder / "nothing")
-    assert amd.why_not_used() is None
+    machine.monkeypatch.setattr(gpus, "DEVICE", machine.folder / "nothing")
+    assert gpus.why_not_used() is None

@@ -1,8 +1,12 @@
 """Runs that go on, with events of known content."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from hpcdist.base import files
+from hpcdist.monitor.watch import make_frame
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
@@ -50,7 +54,8 @@ def going(tmp_path):
         run = Run(tmp_path / "runs" / name)
         run.path.parent.mkdir(exist_ok=True)
         run.make()
-        files.write_json(run.spec_file, {"id": run.id, "created_s": 1.7e9, "job": {"name": "ddp"}})
+        job = {"name": "ddp", "resources": {"gpus": max(1, world_size)}}
+        files.write_json(run.spec_file, {"id": run.id, "created_s": 1.7e9, "job": job})
         made.append(GoingRun(run, world_size))
         made[-1].attempt(0)
         return made[-1]
@@ -59,3 +64,15 @@ def going(tmp_path):
     for one in made:
         for writer in one.writers.values():
             writer.close()
+
+
+@pytest.fixture
+def drawn():
+    """Draws a frame of `watch`, and gives its lines."""
+
+    def draw(views, *, width=100, **options):
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(make_frame(views, **options))
+        return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+    return draw

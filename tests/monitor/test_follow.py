@@ -7,20 +7,19 @@ import os
 import msgspec
 import pytest
 from click.testing import CliRunner
+from rank_ends import rank_end
 
 from hpcdist.base import files
 from hpcdist.cli.main import hpcdist
 from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.follow import again_sentence, end_sentence, follow
-from hpcdist.monitor.nodes import Beginning
-from hpcdist.monitor.progress import LiveProgress
+from hpcdist.monitor.follow import News, again_sentence, end_sentence, follow
+from hpcdist.monitor.logs import OVERDUE_S, LogTail, whole_log
+from hpcdist.monitor.progress import RunningRun
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.states import SETUP_MARK, run_states
-from hpcdist.monitor.tail import OVERDUE_S, LogTail, whole_log
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Beginning as Begun
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
@@ -57,7 +56,7 @@ def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
 
 
 def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
-    tail = LogTail(run)
+    tail = LogTail(run, (0, 1))
     with run.log_file(0).open("wb", buffering=0) as file:
         file.write(b"begins\n\r 10%|#  |")
         assert list(tail.lines()) == [(0, "begins")]
@@ -69,7 +68,9 @@ def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
 
 
 def test_an_open_line_of_a_rank_ends_where_its_next_attempt_begins(run):
-    tail = LogTail(run)
+    tail = LogTail(run, (0, 1))
+    for _ in range(2):
+        run.claim_attempt()
     run.log_file(0).write_text("first\n\r 50%|")
     run.log_file(1).write_text("\r 60%|")
     assert list(tail.lines()) == [(0, "first")]
@@ -80,7 +81,7 @@ def test_an_open_line_of_a_rank_ends_where_its_next_attempt_begins(run):
 
 def test_where_nothing_can_be_drawn_a_bar_is_a_line_now_and_then_and_a_prompt_is_one_once(run):
     now_s = 0.0
-    tail = LogTail(run, clock_s=lambda: now_s)
+    tail = LogTail(run, (0,), clock_s=lambda: now_s)
     seen = []
     with run.log_file(0).open("wb", buffering=0) as file:
         file.write(b"Continue? ")
@@ -97,7 +98,7 @@ def test_where_nothing_can_be_drawn_a_bar_is_a_line_now_and_then_and_a_prompt_is
 
 def test_a_log_that_is_written_all_the_time_is_read_up_to_where_it_was(run):
     """Whoever writes faster than it is read must not keep the reader from the other ranks."""
-    tail = LogTail(run)
+    tail = LogTail(run, (0, 1))
     with run.log_file(0).open("wb", buffering=0) as file:
         file.write(b"line\n" * 1000)
         num_lines = 0
@@ -128,39 +129,44 @@ def write_steps(events, *, step):
     events.write("steps", epoch=1, step=step, steps=10, samples=320, wall_s=2.0, loss=0.5)
 
 
+def progress_of(running):
+    seen = running.look(Condition(state="running"))
+    return seen and seen.progress
+
+
 def test_progress_is_unknown_before_the_first_event(run):
-    assert LiveProgress(run).read() is None
+    assert progress_of(RunningRun(run)) is None
 
 
 def test_progress_has_the_rate_of_all_ranks_and_the_time_that_is_left(run):
-    live = LiveProgress(run)
+    live = RunningRun(run, most_ranks=1)
     events = write_attempt(run)
-    assert live.read().step is None
+    assert progress_of(live).step is None
     write_steps(events, step=10)
     write_steps(events, step=20)
-    progress = live.read()
+    progress = progress_of(live)
     assert (progress.epoch, progress.step, progress.total_steps) == (1, 20, 100)
     assert progress.samples_per_s == pytest.approx(2 * 640 / 4.0)
     assert progress.remaining_s == pytest.approx(80 * 0.2)
 
 
 def test_progress_begins_anew_with_the_next_attempt(run):
-    live = LiveProgress(run)
+    live = RunningRun(run, most_ranks=1)
     write_steps(write_attempt(run), step=50)
-    assert live.read().step == 50
+    assert progress_of(live).step == 50
     events = write_attempt(run)
     events.write("resume", step=40, epoch=0)
-    progress = live.read()
+    progress = progress_of(live)
     assert (progress.attempt, progress.step, progress.samples_per_s) == (1, 40, None)
 
 
 def test_torn_events_do_not_stop_progress(run):
-    live = LiveProgress(run)
+    live = RunningRun(run, most_ranks=1)
     events = write_attempt(run)
     with run.event_file(0).open("ab") as file:
         file.write(b'{"event": \n\xff\n[]\n')
     write_steps(events, step=10)
-    assert live.read().step == 10
+    assert progress_of(live).step == 10
 
 
 # States and ends.
@@ -223,7 +229,9 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
     for rank in range(9):
         run.log_file(rank).write_text(f"said by {rank}\n")
     run.write_verdict(
-        Verdict(kind="exit", state="failed", message="rank 7", exit_code_of_run=1, rank=7)
+        Verdict(
+            kind="exit", state="failed", message="rank 7", exit_code_of_run=1, first=rank_end(7)
+        )
     )
     log = io.StringIO()
     follow(run, Screen(log=log))
@@ -241,9 +249,9 @@ def test_frames_are_not_shown_of_an_error_that_says_all_in_words(
     tmp_path, capsys, exception, is_shown
 ):
     run = make_run(tmp_path, gpus=2)
-    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1, "rank": 0}
-    told = {"message": "", "exception": exception, "traceback": "Traceback"}
-    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1}
+    first = rank_end(0, exception=exception, traceback="Traceback")
+    run.write_verdict(Verdict(**failed, message="", first=first, victims=[1]))
     follow(run, Screen(log=io.StringIO()))
     assert ("Traceback" in capsys.readouterr().err) == is_shown
 
@@ -254,9 +262,9 @@ def test_of_a_crash_the_frames_nearest_to_it_are_shown(tmp_path, capsys):
     others = ["Thread 0x1 (most recent call first):", *frames, ""]
     crashed = ["Current thread 0x2 (most recent call first):", '  File "mine.py", line 7 in g']
     trace = ["Fatal Python error: Aborted", "", *others, *crashed, *frames, "", "Extension modules"]
-    failed = {"kind": "signal", "state": "failed", "exit_code_of_run": 1, "rank": 0}
-    told = {"message": "", "signal": "SIGABRT", "traceback": "\n".join(trace)}
-    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    failed = {"kind": "signal", "state": "failed", "exit_code_of_run": 1}
+    first = rank_end(0, signal="SIGABRT", traceback="\n".join(trace))
+    run.write_verdict(Verdict(**failed, message="", first=first, victims=[1]))
     follow(run, Screen(log=io.StringIO()))
     shown = [line.strip() for line in capsys.readouterr().err.splitlines()]
     assert shown[1:4] == ["Fatal Python error: Aborted", *(line.strip() for line in crashed)]
@@ -304,19 +312,18 @@ def test_the_end_says_that_ranks_shared_cpus(tmp_path, shares, remark):
     assert end_sentence(run, DONE) == f"run {run.id}: done{remark}"
 
 
-def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run, capsys):
+def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run):
     run.submission_file.write_text('{"scheduler": "slurm", "job_id": "7"}')
-    beginning, screen = Beginning(run), Screen()
+    news, said = News(run), []
     running = Condition(state="running")
     waits = Condition(state="pending", reason="it was requeued")
     for life, host in enumerate(("n1", "n2")):
-        run.write_beginning(run.claim_attempt(), Begun(life=life))
+        run.write_beginning(run.claim_attempt(), Beginning(life=life))
         seen = {"node": 0, "host": host, "master_addr": "10.0.0.1"}
         run.agent_file(0).write_text(json.dumps(seen))
         for condition in (running, running, waits, waits):
-            beginning.show(screen, condition)
+            said += news.new(condition)
         (run.submitit_folder / "7_0_log.out").write_text(f"{SETUP_MARK}ml cuda (exit code 1)\n")
-    said = capsys.readouterr().err.splitlines()
     assert [line.partition(";")[0] for line in said] == [
         "started on node 0: n1",
         "pending: it was requeued",
@@ -324,21 +331,6 @@ def test_the_nodes_of_each_life_are_said_once_and_its_wait_and_failing_setup(run
         "a line of the profile's setup failed: ml cuda (exit code 1)",
         "pending: it was requeued",
     ]
-
-
-def test_a_pace_of_long_ago_is_not_told_as_that_of_now(run):
-    live = LiveProgress(run)
-    events = write_attempt(run)
-    write_steps(events, step=10)
-    assert live.read().samples_per_s is not None
-    live._rank.heard_s -= 45
-    assert (live.read().step, live.read().samples_per_s, live.read().remaining_s) == (
-        10,
-        None,
-        None,
-    )
-    write_steps(events, step=20)
-    assert live.read().samples_per_s is not None
 
 
 @pytest.mark.parametrize("job", [None, [], 5, {"launch": [], "resources": 5}])
@@ -384,14 +376,14 @@ def opened(monkeypatch):
         return opens(path, **options)
 
     monkeypatch.setattr("hpcdist.base.files.open_regular", open_regular)
-    monkeypatch.setattr("hpcdist.monitor.tail.open_regular", open_regular)
+    monkeypatch.setattr("hpcdist.monitor.logs.open_regular", open_regular)
     return names
 
 
 def test_logs_of_a_large_run_are_those_of_rank_0_and_of_the_one_that_failed_first(
     large_run, opened
 ):
-    failed = msgspec.structs.replace(DONE, kind="exit", state="failed", rank=4321)
+    failed = msgspec.structs.replace(DONE, kind="exit", state="failed", first=rank_end(4321))
     large_run.write_verdict(failed)
     place = ("--runs", large_run.path.parent)
     out, err = hpcdist_output("logs", "last", *place)
@@ -417,17 +409,16 @@ def test_status_of_a_large_run_opens_the_files_of_the_nodes_that_it_names(large_
 
 
 def test_the_start_of_a_large_run_is_said_without_reading_all_agents_files_again_and_again(
-    large_run, opened, capsys
+    large_run, opened
 ):
     large_run.submission_file.write_text('{"scheduler": "slurm", "job_id": "1"}')
     late = large_run.agent_file(1000)
     late.write_text('{"node": 1000, "host": "late"}')
-    beginning, screen = Beginning(large_run), Screen()
+    news, running = News(large_run), Condition(state="running")
     for _ in range(50):
-        beginning.show(screen, Condition(state="running"))
+        assert list(news.new(running)) == []
     assert len(opened) < 1200
     late.write_text('{"node": 1000, "host": "late", "master_addr": "10.0.0.1"}')
-    beginning.show(screen, Condition(state="running"))
-    said = capsys.readouterr().err
+    (said,) = news.new(running)
     assert "started on node 0: host0; " in said
     assert "and 1,016 more; MASTER_ADDR 10.0.0.1" in said

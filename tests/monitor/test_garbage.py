@@ -11,6 +11,7 @@ from another_user import NOBODY, as_nobody, needs_root
 from hpcdist.base import files, trees
 from hpcdist.monitor.garbage import Rules, find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.runs.verdict import Verdict
 
 RULES = Rules(older_than_s=0.0)
@@ -177,53 +178,44 @@ def test_what_another_user_left_in_checkpoints_stays(runs):
     assert os.listdir(run.checkpoints_folder) == ["theirs.pt"]
 
 
-def stored_snapshot(folder):
-    copy = folder / ("0" * 32)
-    copy.mkdir(parents=True)
-    (copy / "train.py").write_text("precious")
-    manifest = copy.with_name(copy.name + ".json")
-    content = {"id": copy.name, "source": "/", "commit": None, "created_s": 1.0, "entries": []}
-    files.write_json(manifest, content)
-    os.utime(manifest, (1.0, 1.0))
-    return copy
+def run_with_code(runs):
+    runs.mkdir(exist_ok=True)
+    run = Run(runs / "t-20260101-000000-aaaa")
+    run.make()
+    (run.path / "code").mkdir()
+    (run.path / "code/train.py").write_text("precious")
+    (run.path / "code/train.py").chmod(0o400)
+    used = UsedSnapshot(folder=str(run.path / "code"))
+    run.write_spec(RunSpec(id=run.id, created_s=1.0, snapshot=used))
+    run.write_verdict(
+        Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=1.0)
+    )
+    return run
 
 
-def unfinished(folder):
-    copy = folder / f".{'0' * 32}.01234567"
-    copy.mkdir(parents=True)
-    (copy / "half.py").write_text("precious")
-    os.utime(copy, (1.0, 1.0))
-    return copy
-
-
-@pytest.mark.parametrize("kind", [stored_snapshot, unfinished])
+@pytest.mark.parametrize("which", ["run", "code"])
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "while it is asked"])
-def test_snapshots_that_are_exchanged_for_a_link_lose_nothing(runs, reachable, kind, is_before):
-    other = kind(reachable / "other" / ".snapshots")
-    found = []
-    if not is_before:
-        kind(runs / ".snapshots")
-        (found,) = [candidates(runs)]
-        (runs / ".snapshots").rename(runs / "away")
-    (runs / ".snapshots").symlink_to(other.parent)
-    if is_before:
-        found = candidates(runs)
-    for one in found:
+def test_code_that_is_exchanged_for_a_link_is_not_removed_elsewhere(
+    runs, reachable, which, is_before
+):
+    other, own = run_with_code(reachable / "other"), run_with_code(runs)
+    found = [] if is_before else candidates(runs)
+    place = {"run": "", "code": "code"}[which]
+    (own.path / place).rename(runs / "away")
+    (own.path / place).symlink_to(other.path / place)
+    for one in found or candidates(runs):
         assert one.kept_because or remove(one)
-    assert [path.read_text() for path in other.glob("*.py")] == ["precious"]
+    assert (other.path / "code/train.py").read_text() == "precious"
 
 
-def test_a_snapshot_is_as_old_as_its_file_server_says_whatever_clock_this_host_has(
+def test_a_submission_is_as_old_as_its_file_server_says_whatever_clock_this_host_has(
     runs, monkeypatch
 ):
-    stored = stored_snapshot(runs / ".snapshots")
-    os.utime(stored.with_name(stored.name + ".json"))  # a submission uses it now
-    (runs / "t-20260101-000000-aaaa").mkdir()
+    (runs / "t-20260101-000000-aaaa").mkdir(parents=True)
     own = time.time()
     monkeypatch.setattr(time, "time", lambda: own + 4000)
-    kept = {one.what: one.kept_because for one in candidates(runs)}
-    assert kept["snapshot"] == "a submission used it within the last hour"
-    assert "its submission may still be under way" in kept["unfinished run"]
+    (kept,) = candidates(runs)
+    assert "its submission may still be under way" in kept.kept_because
 
 
 def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(

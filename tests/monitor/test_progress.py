@@ -2,37 +2,36 @@
 
 import json
 import os
-import signal
-import socket
-import subprocess
 import tracemalloc
 
 import pytest
 
 from hpcdist.base import files
-from hpcdist.monitor.board import RunView, make_frame, plain
-from hpcdist.monitor.progress import RunningRun
-from hpcdist.monitor.tail import EventTail
+from hpcdist.monitor.progress import EventTail, RunningRun
+from hpcdist.monitor.watch import RunView
 from hpcdist.runs.events import EventWriter
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.base import Condition
 
 DAY_S = 86400
+RUNNING = Condition(state="running")
 
 
 def test_progress_and_rate_are_those_of_all_ranks(going):
     made = going(world_size=2)
     running = RunningRun(made.run)
-    assert running.look() is None
+    assert running.look(RUNNING) is None
 
     made.start(0)
-    seen = running.look()
+    seen = running.look(RUNNING)
     assert (seen.num_alive, seen.world_size) == (1, 2)
     assert seen.progress.step is None
 
     made.start(1)
     made.window(0, 10, samples=100)
-    assert running.look().progress.samples_per_s == pytest.approx(200)  # the other is as fast
+    assert running.look(RUNNING).progress.samples_per_s == pytest.approx(200)  # the other, too
     made.window(1, 10, samples=60)
-    seen = running.look()
+    seen = running.look(RUNNING)
     assert seen.progress.samples_per_s == pytest.approx(160)
     assert (seen.progress.step, seen.progress.total_steps) == (10, 400)
     assert seen.progress.remaining_s == pytest.approx(39)
@@ -46,10 +45,10 @@ def test_only_the_newest_windows_count(going):
     running = RunningRun(made.run)
     for number in range(1, 6):
         made.window(0, 10 * number, samples=100)
-    assert running.look().progress.samples_per_s == pytest.approx(100)
+    assert running.look(RUNNING).progress.samples_per_s == pytest.approx(100)
     for number in range(6, 11):
         made.window(0, 10 * number, samples=300)
-    assert running.look().progress.samples_per_s == pytest.approx(300)
+    assert running.look(RUNNING).progress.samples_per_s == pytest.approx(300)
 
 
 def test_a_rank_that_ended_is_not_alive_and_a_failure_is_told(going):
@@ -58,7 +57,7 @@ def test_a_rank_that_ended_is_not_alive_and_a_failure_is_told(going):
         made.start(rank)
     made.end(1, "killed")
     made.end(2, "done")
-    seen = RunningRun(made.run).look()
+    seen = RunningRun(made.run).look(RUNNING)
     assert seen.num_alive == 1
     assert seen.troubles == ["ended before the others: rank 1 (killed)"]
 
@@ -68,7 +67,7 @@ def test_a_slow_rank_is_named_though_all_ranks_step_together(going):
     for rank, waiting_s in enumerate((0.5, 0.0, 0.5)):
         made.start(rank)
         made.window(rank, 10, wall_s=1.0, waiting_s=waiting_s)
-    (trouble,) = RunningRun(made.run).look().troubles
+    (trouble,) = RunningRun(made.run).look(RUNNING).troubles
     assert trouble == "rank 1 is slow: its own part of a step takes 2.0 times as long"
 
 
@@ -78,12 +77,12 @@ def test_ranks_that_record_nothing_for_long_are_told(going):
     made.window(0, 10)
     path = made.run.event_file(0)
     age(path, DAY_S)
-    (trouble,) = RunningRun(made.run).look().troubles
+    (trouble,) = RunningRun(made.run).look(RUNNING).troubles
     assert trouble == "its ranks have recorded nothing for 1 day"
 
     made.window(0, 20, wall_s=DAY_S)  # its next window may take as long
     age(path, DAY_S)
-    assert not RunningRun(made.run).look().troubles
+    assert not RunningRun(made.run).look(RUNNING).troubles
 
 
 def test_a_rank_that_records_nothing_while_others_do_is_named(going):
@@ -92,26 +91,40 @@ def test_a_rank_that_records_nothing_while_others_do_is_named(going):
         made.start(rank)
         made.window(rank, 10)
     age(made.run.event_file(1), DAY_S)
-    (trouble,) = RunningRun(made.run).look().troubles
+    (trouble,) = RunningRun(made.run).look(RUNNING).troubles
     assert trouble == "rank 1 has recorded nothing for 1 day, while others have"
 
 
-def test_a_rank_whose_process_is_stopped_is_named_with_the_remedy(going):
-    made = going(world_size=2)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        try:
-            for rank, pid in enumerate((os.getpid(), process.pid)):
-                made.start(rank, host=socket.gethostname(), pid=pid)
-            running = RunningRun(made.run)
-            assert running.look().troubles == []
-            process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-            (trouble,) = running.look().troubles
-            assert trouble.startswith(f"rank 1 is stopped: kill -CONT {process.pid} on ")
-            made.end(1, "done")  # what another process does later, under that id, is its own
-            assert running.look().troubles == []
-        finally:
-            process.kill()
+def test_ranks_that_have_fallen_silent_have_no_pace(going):
+    """Long before that is said to be odd: 34 samples/s is no truth after 45 s without a step."""
+    made = going(world_size=1)
+    made.start(0)
+    made.window(0, 10)
+    assert RunningRun(made.run).look(RUNNING).progress.samples_per_s is not None
+    age(made.run.event_file(0), 45)
+    progress = RunningRun(made.run).look(RUNNING).progress
+    assert (progress.step, progress.samples_per_s, progress.remaining_s) == (10, None, None)
+    made.window(0, 20)
+    assert RunningRun(made.run).look(RUNNING).progress.samples_per_s is not None
+    made.end(0)  # the pace of the whole run
+    age(made.run.event_file(0), 45)
+    assert RunningRun(made.run).look(RUNNING).progress.samples_per_s is not None
+
+
+@pytest.mark.parametrize("has_ended", [False, True], ids=["began just now", "was ended"])
+def test_a_run_that_waits_has_a_pace_only_if_its_ranks_are_at_work(going, has_ended):
+    """Ranks that a requeue has killed said nothing at their end."""
+    made = going(world_size=1)
+    made.start(0)
+    made.window(0, 10)
+    if has_ended:
+        ended = Verdict(kind="preempted", state="preempted", message="", exit_code_of_run=75)
+        made.run.write_attempt_verdict(ended)
+    seen = RunningRun(made.run).look(Condition(state="pending", reason="it was requeued"))
+    assert seen.is_at_work == (not has_ended)
+    assert (seen.progress.samples_per_s is None) == has_ended
+    suspended = Condition(state="running", is_suspended=True)
+    assert RunningRun(made.run).look(suspended).progress.samples_per_s is None
 
 
 def age(path, seconds):
@@ -129,7 +142,7 @@ def test_a_file_server_whose_clock_is_behind_makes_no_rank_quiet(going):
     made.window(0, 10)
     stat = made.run.event_file(0).stat()
     os.utime(made.run.event_file(0), (stat.st_atime - DAY_S, stat.st_mtime - DAY_S))
-    assert RunningRun(made.run).look().troubles == []
+    assert RunningRun(made.run).look(RUNNING).troubles == []
 
 
 def test_a_restart_begins_with_the_new_attempt(going):
@@ -137,12 +150,12 @@ def test_a_restart_begins_with_the_new_attempt(going):
     running = RunningRun(made.run)
     made.start(0)
     made.window(0, 50)
-    assert running.look().progress.step == 50
+    assert running.look(RUNNING).progress.step == 50
     made.attempt(1)
-    assert running.look() is None
+    assert running.look(RUNNING) is None
     made.start(0)
     made.window(0, 30)
-    seen = running.look()
+    seen = running.look(RUNNING)
     assert (seen.progress.attempt, seen.progress.step) == (1, 30)
 
 
@@ -161,7 +174,7 @@ def test_windows_of_another_version_do_not_stop_the_view(going, odd):
     made.start(0)
     made.writers[0].write("setup", total_steps="some")
     made.writers[0].write("steps", **odd)
-    assert RunningRun(made.run).look().num_alive == 1
+    assert RunningRun(made.run).look(RUNNING).num_alive == 1
 
 
 # Files.
@@ -248,7 +261,7 @@ def test_a_file_that_does_not_grow_is_not_opened(file):
     assert list(tail.events(size + 1)) == []  # gone
 
 
-def test_of_thousands_of_ranks_some_are_looked_at_evenly(going, monkeypatch):
+def test_of_thousands_of_ranks_some_are_looked_at_evenly(going, drawn, monkeypatch):
     made = going(world_size=0)
     job = {"name": "ddp", "resources": {"nodes": 256, "gpus": 8}}
     files.write_json(made.run.spec_file, {"id": made.run.id, "created_s": 1.7e9, "job": job})
@@ -261,10 +274,10 @@ def test_of_thousands_of_ranks_some_are_looked_at_evenly(going, monkeypatch):
     opens = files.open_regular
     note = lambda path, **options: opened.append(path.name) or opens(path, **options)  # noqa: E731
     running = RunningRun(made.run)
-    monkeypatch.setattr("hpcdist.monitor.tail.open_regular", note)
-    seen = running.look()
+    monkeypatch.setattr("hpcdist.monitor.progress.open_regular", note)
+    seen = running.look(RUNNING)
     assert {*opened} == {f"rank-{rank:05d}.jsonl" for rank in (0, 4, 2044)}
     assert (seen.num_alive, seen.num_looked_at, seen.world_size) == (3, 512, 2048)
     assert seen.progress.samples_per_s == pytest.approx(2048 * 100)
-    shown = plain(make_frame([RunView(run="ddp-1", state="running", ranks=seen)], title=""))
-    assert "3/512 of 2048" in shown
+    (*_, row) = drawn([RunView(run="ddp-1", state="running", ranks=seen)], title="")
+    assert "3/512 of 2048" in row

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,16 +12,16 @@ from torch.autograd import DeviceType
 from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.inquiry import StepReport
-from hpcdist.rank.profiling import Profiler, divide
+from hpcdist.rank.pipe import StepReport
+from hpcdist.rank.profiling import Profiler, covered_us, divide
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
 from hpcdist.summary import summarize
 
 
-def event(name, begin, end, *, device=DeviceType.CPU):
+def event(name, begin, end, *, device=DeviceType.CPU, is_async=False):
     span = SimpleNamespace(start=begin, end=end)
-    return SimpleNamespace(name=name, time_range=span, device_type=device)
+    return SimpleNamespace(name=name, time_range=span, device_type=device, is_async=is_async)
 
 
 def test_communication_is_divided_by_what_is_computed_at_the_same_time():
@@ -39,6 +41,18 @@ def test_communication_is_divided_by_what_is_computed_at_the_same_time():
     ]
     assert divide(kernels, on_gpu=True) == (10.0, pytest.approx(3.0))
     assert divide([], on_gpu=True) == (0.0, 0.0)
+
+
+def test_the_time_in_which_any_operation_ran_counts_once():
+    on_cpu = [
+        event("aten::addmm", 10, 20),
+        event("aten::mm", 12, 14),  # within the other
+        event("aten::mul", 18, 30),  # of another thread
+        event("gloo:all_reduce", 25, 90, is_async=True),
+        event("aten::mul", 40, 41),
+    ]
+    assert covered_us(on_cpu, on_gpu=False) == 21
+    assert covered_us([], on_gpu=False) == 0
 
 
 def test_all_communication_that_is_hidden_is_not_more_than_there_is_by_rounding():
@@ -145,7 +159,13 @@ def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{run.id}: 2 steps of rank 0, ")
     assert lines[2].split() == ["OPERATION", "CALLS", "MS", "%"]
-    assert max(map(len, lines[2 : lines.index("", 2)])) <= 80
+    table = lines[2 : lines.index("", 2)]
+    assert max(map(len, table)) <= 80
+    assert any(row.startswith("outside of operations: Python, waiting") for row in table)
+    step, unit = re.search(r" ([\d.]+) (m?s) each under the profiler", lines[0]).groups()
+    step_ms = float(step) * {"ms": 1, "s": 1000}[unit]
+    assert sum(float(row.split()[-2]) for row in table[1:]) == pytest.approx(step_ms, rel=0.01)
+    assert sum(int(row.split()[-1]) for row in table[1:]) == pytest.approx(100, abs=8)
 
     (tmp_path / "rest").touch()
     launched.wait(lambda: "rests" in launched.log(0) and "rests" in launched.log(1))
@@ -173,7 +193,9 @@ class Loop:
         self.lag, self.passed = lag, 0
         self.dropped = 0
         board = ProgressBoard(1)
-        self.desk, progress = board.desk(0), board.slot(0)
+        progress = board.slot(0)
+        self.wish_for = partial(board.wish_for, 0)
+        self.report_on = board.pipe(0).report_on
         self.written = []
         events = SimpleNamespace(
             write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
@@ -221,9 +243,9 @@ class Loop:
 def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monkeypatch, lag):
     loop = Loop(monkeypatch, lag=lag)
     loop.step(10)
-    first = loop.desk.wish_for(3)
+    first = loop.wish_for(3)
     loop.step(12)
-    report = loop.desk.report_on(first)
+    report = loop.report_on(first)
     assert len(loop.begun) == 1
     assert 3 <= report.steps <= 3 + lag
     assert report.last_step <= 22
@@ -232,19 +254,19 @@ def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monke
     loop.step(10)
     assert len(loop.begun) == 1
 
-    second = loop.desk.wish_for(1000)
+    second = loop.wish_for(1000)
     loop.step(6)
-    loop.desk.wish_for(0)  # nobody waits for it any more
+    loop.wish_for(0)  # nobody waits for it any more
     loop.step(6)
     assert (len(loop.begun), loop.dropped) == (2, 1)
-    assert loop.desk.report_on(second) is None
+    assert loop.report_on(second) is None
 
 
 def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch):
     loop = Loop(monkeypatch, lag=0)
     loop.begun = ["fails"]
-    number = loop.desk.wish_for(2)
+    number = loop.wish_for(2)
     loop.step(3)
-    assert loop.desk.report_on(number).error == "RuntimeError: busy"
+    assert loop.report_on(number).error == "RuntimeError: busy"
     loop.timer.finish()
     assert sum(steps for kind, steps in loop.written if kind == "steps") == 3

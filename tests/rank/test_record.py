@@ -42,9 +42,9 @@ def test_steps_of_a_script_are_in_the_summary(launch, write_script):
 def test_the_verdict_on_a_script_names_the_last_step(launch, write_script):
     launched = launch(write_script(LOOP), "--fail", gpus=2)
     verdict = launched.verdict()
-    assert (verdict.exception, verdict.step) == ("ValueError", 30)
+    assert (verdict.first.report.exception, verdict.first.step) == ("ValueError", 30)
     assert "after step 30" in verdict.message
-    assert launched.events(verdict.rank)[-1]["step"] == 30
+    assert launched.events(verdict.first.rank)[-1]["step"] == 30
 
 
 COUNTED = """

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from hpcdist.rank.recorder import HISTOGRAM_RATIO, StepRecorder
-from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import HISTOGRAM_RATIO, EventWriter, read_events
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 
 import pytest
 from login_node import LoginNode, missing_programs
+from slow_line import SlowLine
 
 from hpcdist.base.version import __version__
 
@@ -70,14 +72,6 @@ def test_what_a_profile_prints_is_no_part_of_the_answer(login, call, profile):
     assert "hello" not in err
 
 
-def test_a_profile_that_prints_without_end_is_refused(login, call):
-    login.install()
-    login.profile("cat /dev/zero")
-    code, _, err = call("runs", "--host", "login")
-    assert code == 3
-    assert "prints without an end" in err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -106,33 +100,33 @@ def test_a_folder_there_on_a_full_disk_is_named(login, call, small_disk, tmp_pat
     assert not list(disk.rglob("large"))
 
 
-def test_only_contents_that_the_host_lacks_are_sent(login, call, tmp_path):
+def test_only_what_the_host_lacks_is_sent_and_lies_there_read_only(login, call, tmp_path, request):
     login.install()
     login.profile("")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    subprocess.run(["git", "config", "user.name", "x"], cwd=tmp_path, check=True)
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / "large").write_bytes(os.urandom(3_000_000))
     (tmp_path / "link").symlink_to("train.py")
-    log = tmp_path / "sent.txt"
-    counting = tmp_path / "counting"
-    counting.write_text(f'#!/bin/bash\ntee >(wc -c >>{log}) | {login.ssh} "$@"\n')
-    counting.chmod(0o755)
+    line = SlowLine(login.port, round_trip_s=0)
+    request.addfinalizer(line.close)
+    login.reach_by(line.port)
+    request.addfinalizer(lambda: login.reach_by(login.port))
     words = ("render", "train.py", "--host", "login", "--scheduler", "slurm")
-    code, _, err = call(*words, ssh=str(counting))
-    assert code == 0
-    assert "note: 3 MB of the work tree go to login" in err
+    code, _, err = call(*words)
+    assert code == 0, err
+    assert "note: the work tree (3 MB) goes to login" in err
+    assert line.sent_bytes > 3_000_000
+    line.sent_bytes = 0
     (tmp_path / "train.py").write_text("print(2)")
-    (tmp_path / "large").rename(tmp_path / "other")
-    code, out, err = call(*words, ssh=str(counting))
-    assert code == 0
-    assert "work tree go" not in err
-    sent = [int(line) for line in log.read_text().split() if int(line)]
-    assert sent[0] > 3_000_000
-    assert sent[1] < 10_000
-    (cwd,) = [line[3:] for line in out.splitlines() if line.startswith("cd ")]
-    assert (login.home / cwd / "link").read_text() == "print(2)"
-    assert (login.home / cwd / "other").stat().st_size == 3_000_000
+    code, _, err = call(*words)
+    assert code == 0, err
+    assert line.sent_bytes < 100_000
+    project = login.home / "hpcdist" / tmp_path.name
+    there = project / ".tree-last"
+    assert (there / "link").read_text() == "print(2)"
+    assert stat.S_IMODE((there / "large").stat().st_mode) == 0o400
+    assert (there / "large").stat().st_nlink == 2  # the tree before has it, too
+    assert line.connections == 2
 
 
 def test_what_is_no_utf_8_is_refused_with_its_name(login, call, tmp_path):
@@ -144,7 +138,8 @@ def test_what_is_no_utf_8_is_refused_with_its_name(login, call, tmp_path):
     code, _, err = call(*words, "--", b"a\xff")
     assert (code, "'a\\udcff' cannot be sent" in err) == (2, True)
     (tmp_path / "new\nline \"$(id)'").write_text("")
-    assert call(*words, "--", "new\nline", "$(id) '", "--", "--host")[0] == 0
+    code, _, err = call(*words, "--", "new\nline", "$(id) '", "--", "--host")
+    assert code == 0, err
     (tmp_path / os.fsdecode(b"b\xff")).write_text("")
     code, _, err = call(*words)
     assert (code, "'b\\udcff' cannot be sent" in err) == (2, True)

@@ -6,18 +6,18 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
-from hpcdist.runs import fetching, parcels
-from hpcdist.runs.parcels import FolderSource
-from hpcdist.runs.publishing import Publisher
+from hpcdist.runs import fetching, publishing
+from hpcdist.runs.publishing import Entry, FolderSource, Listing, Publisher, is_wanted
 from hpcdist.runs.run import Run, _Within
 
 LARGE = 2 << 20
 NOT_FOR_NODES = (
-    *("../escaped", "spec.json", "parcels/marks.json", "submitit/x", "remote.json", "sweep.json"),
+    *("../escaped", "spec.json", "fetched.json", "submitit/x", "remote.json", "sweep.json"),
     *("figures.msgpack", "cancel", "launch/cancel", "launch/requests", "launch/missed.json"),
     *("launch/answer-0123456789abcdef.json", "function.pkl"),
 )
@@ -29,20 +29,17 @@ class Elsewhere(FolderSource):
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.read_names, self.breaks_at, self.most_bytes = [], None, None
-
-    def read(self, name):
-        if self.breaks_at == len(self.read_names):
-            raise TimeoutError(110, "no answer")
-        self.read_names.append(name)
-        return super().read(name)
+        self.copied, self.breaks_at, self.most_bytes = [], None, None
 
     def copy(self, name, to):
+        if self.breaks_at == len(self.copied):
+            raise TimeoutError(110, "no answer")
+        self.copied.append(name)
         counted = io.BytesIO()
         try:
-            super().copy(name, to if self.most_bytes is None else Both(to, counted))
+            super().copy(name, Both(to, counted))
         finally:
-            assert counted.tell() <= (self.most_bytes or 0)
+            assert self.most_bytes is None or counted.tell() <= self.most_bytes
 
 
 class Both:
@@ -73,6 +70,27 @@ def node(tmp_path):
 
 
 @pytest.fixture
+def write_listing(tmp_path):
+    """Write what no node writes: a listing, with the copies that its entries name."""
+
+    def write(*entries, copies=None):
+        folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
+        folder.mkdir()
+        for name, content in (copies or {}).items():
+            (folder / name).write_bytes(content)
+        listing = Listing(time_s=2e9, files=list(entries), gone=[])
+        (folder / "00000099.json").write_bytes(msgspec.json.encode(listing))
+
+    return write
+
+
+def entry_of(path, content, name, **odd):
+    sha256 = hashlib.sha256(content).hexdigest()
+    fields = {"path": path, "copy": name, "size": len(content), "sha256": sha256, "time_s": 2e9}
+    return Entry(**fields | odd)
+
+
+@pytest.fixture
 def home(tmp_path):
     run = Run.create(tmp_path / "runs", "train")
     run.spec_file.write_text('{"created_s": 1.0, "job": {"name": "mine"}}')
@@ -86,11 +104,11 @@ def test_only_what_is_new_is_brought_and_an_interrupted_fetch_goes_on(node, home
     with pytest.raises(TimeoutError):
         fetching.fetch(home, node.source)
     node.source.breaks_at = None
-    assert fetching.fetch(home, node.source).num_files == 2
-    assert len(node.source.read_names) == len(set(node.source.read_names)) == 3
+    assert fetching.fetch(home, node.source).num_files == 1
+    assert len(node.source.copied) == len(set(node.source.copied)) == 2
     node(events__b=b"22")
     assert fetching.fetch(home, node.source).num_files == 1
-    assert len(node.source.read_names) == 4
+    assert len(node.source.copied) == 3
     assert fetching.fetch(home, node.source).num_files == 0
     assert (home.events_folder / "b").read_bytes() == b"22"
 
@@ -105,15 +123,14 @@ def test_checkpoints_are_brought_where_that_is_asked_for_and_pickles_never(node,
     assert not (home.path / "results").exists()
 
 
-def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, tmp_path):
+def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, write_listing):
     spec = home.spec_file.read_bytes()
-    entries = [parcels.Entry(path=path, size=1) for path in (*NOT_FOR_NODES, "events/good")]
-    folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
-    folder.mkdir()
-    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, entries, [b"x"] * len(entries)))
-    odd = tmp_path / "output" / "node-00000" / ".." / "node-00000" / "x"
-    odd.mkdir()
-    (odd / "00000000.parcel").write_bytes(b"x")
+    copies = {f"{n:08d}.copy": b"x" for n in range(len(NOT_FOR_NODES) + 1)}
+    paths = (*NOT_FOR_NODES, "events/good")
+    write_listing(
+        *(entry_of(path, b"x", copy) for path, copy in zip(paths, copies, strict=True)),
+        copies=copies,
+    )
     assert fetching.fetch(home, node.source).num_files == 1
     assert home.spec_file.read_bytes() == spec
     assert (home.events_folder / "good").read_bytes() == b"x"
@@ -127,24 +144,17 @@ def test_every_file_that_hpcdist_reads_of_a_run_is_a_nodes_or_refused():
         str(getattr(Run(Path()), name)) for name, at in vars(Run).items() if type(at) is _Within
     }
     of_nodes = {"verdict.json", "notify.log", *FOLDERS}
-    assert {place for place in places if parcels.is_wanted(place)} == of_nodes
+    assert {place for place in places if is_wanted(place)} == of_nodes
 
 
-def test_parcels_are_limited_in_all_and_a_file_beside_them_counts_once(
-    node, home, tmp_path, monkeypatch
+def test_a_copy_that_stands_for_several_files_is_of_no_node_and_listings_are_limited(
+    node, home, write_listing, monkeypatch
 ):
-    node(samples=bytes(LARGE))
-    folder = next((tmp_path / "output" / "node-00000").iterdir())
-    (data,) = folder.glob("*.data")
-    digest = hashlib.sha256(bytes(LARGE)).hexdigest()
-    entries = [
-        parcels.Entry(path=f"events/{number}", size=LARGE, data=data.name, sha256=digest)
-        for number in range(50)
-    ]
-    (folder / "00000009.parcel").write_bytes(parcels.encode(2e9, entries, []))
+    entries = [entry_of(f"events/{number}", b"x", "00000000.copy") for number in range(50)]
+    write_listing(*entries, copies={"00000000.copy": b"x"})
     assert fetching.fetch(home, node.source, with_checkpoints=True).num_files == 0
-    monkeypatch.setattr(fetching, "_MOST_BYTES", 1000)
-    with pytest.raises(RunDirectoryError, match=r"3 parcels with .* and no more than"):
+    monkeypatch.setattr(publishing, "_MOST_LISTED_BYTES", 1000)
+    with pytest.raises(OSError, match="more was published than is read"):
         fetching.fetch(home, node.source)
 
 
@@ -170,8 +180,8 @@ def test_data_that_is_not_what_was_published_is_refused_and_keeps_nothing_else_a
     node, home, tmp_path, size
 ):
     node(checkpoints__a=os.urandom(LARGE), **{"verdict.json": b"{}"})
-    (data,) = (tmp_path / "output").rglob("*.data")
-    data.write_bytes(bytes(size))
+    (copy,) = (path for path in (tmp_path / "output").rglob("*.copy") if path.stat().st_size > 2)
+    copy.write_bytes(bytes(size))
     node.source.most_bytes = 2 * LARGE  # no more than that is taken
     with pytest.raises(OSError, match="not what was written"):
         fetching.fetch(home, node.source, with_checkpoints=True)
@@ -189,22 +199,15 @@ def test_large_files_stay_where_they_are_until_they_are_asked_for(node, home, mo
 
 @pytest.mark.parametrize(
     "odd",
-    [
-        {"data": "../../../secret", "size": 6},
-        {"data": "/etc/passwd"},
-        {"data": ""},
-        {"offset": -1},
-        {"size": -1},
-    ],
+    [{"copy": "../../../secret"}, {"copy": "/etc/passwd"}, {"copy": ""}, {"size": -1}],
     ids=lambda odd: " ".join(map(str, odd.values())),
 )
-def test_a_parcel_that_no_node_writes_is_none(node, home, tmp_path, odd):
+def test_a_listing_that_no_node_writes_is_none(node, home, tmp_path, write_listing, odd):
     (tmp_path / "secret").write_bytes(b"secret")
-    digest = hashlib.sha256(b"secret").hexdigest()
-    entry = parcels.Entry(path="events/odd", sha256=digest, **odd)
-    folder = tmp_path / "output" / "node-00000" / "1999999999999999999-00000000"
-    folder.mkdir()
-    (folder / "00000000.parcel").write_bytes(parcels.encode(2e9, [entry], []))
+    write_listing(
+        entry_of("events/odd", b"secret", "00000000.copy", **odd),
+        copies={"00000000.copy": b"secret"},
+    )
     assert fetching.fetch(home, node.source).num_files == 0
     assert list(home.events_folder.iterdir()) == []
 

@@ -219,10 +219,10 @@ def test_nothing_is_written_for_the_hosts_of_a_job_where_the_folder_is_somebody_
 
 @needs_root
 @pytest.mark.parametrize("how", ["foreign", "link"])
-def test_no_program_is_started_in_a_snapshot_that_somebody_else_has_put_there(
+def test_no_program_is_started_in_a_copy_that_somebody_else_has_put_there(
     reachable, write_script, how
 ):
-    snapshot = reachable / ".snapshots"
+    snapshot = reachable / "code"
     if how == "foreign":
         snapshot.mkdir()
         os.chown(snapshot, NOBODY, NOBODY)

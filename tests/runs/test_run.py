@@ -1,6 +1,7 @@
 """Run directories: made unique and private, found by id, prefix, path or `last`."""
 
 import os
+import shutil
 import signal
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from full_disks import fill
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
+from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.sweep import list_unfinished
 from hpcdist.runs.verdict import Verdict
 
 
@@ -243,3 +246,13 @@ def test_a_run_that_is_named_by_its_whole_id_is_found_without_reading_any_other(
     monkeypatch.setattr("hpcdist.base.files.open_regular", note)
     assert find_run(tmp_path, wanted.id).path == wanted.path
     assert opened == [str(wanted.spec_file)]
+
+
+def test_a_hidden_folder_is_neither_a_run_nor_what_a_submission_left(tmp_path):
+    run = Run.create(tmp_path, "x")
+    run.write_spec(RunSpec(id=run.id, created_s=1.0))
+    shutil.copytree(run.path, tmp_path / f".{run.id}")
+    hidden = Run.create(tmp_path, "x")
+    hidden.path.rename(tmp_path / f".{hidden.id}")
+    assert [run.id for run in all_runs(tmp_path)] == [run.id]
+    assert list_unfinished(tmp_path, [run]) == []

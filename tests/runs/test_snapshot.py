@@ -1,23 +1,20 @@
-"""Snapshots: what of a work tree they hold, what they are called, and that they are stored once."""
+"""Snapshots: what of a work tree a run has a copy of, and what copies have in common."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from submitting import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, UserError
 from hpcdist.job import LoadedJob, load_job
-from hpcdist.runs.run import Run
+from hpcdist.runs.code import copy_code, read_contents
+from hpcdist.runs.run import Run, make_unique_folder
 from hpcdist.runs.snapshot import NoWorkTreeError, SnapshotTooLargeError, plan_snapshot
-from hpcdist.runs.snapshot_store import SnapshotChangedError, manifest_file, read_manifest, store
-from hpcdist.runs.spec import UsedSnapshot
+from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.submission.layout import planned_scripts
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec
@@ -59,8 +56,21 @@ def plan(tree, runs, **options):
     return plan_snapshot(tree, runs=runs, **options)
 
 
-def stored(tree, runs):
-    return store(plan(tree, runs), runs)
+def copied(tree, runs):
+    """The copy that a run has of the work tree as it is."""
+    planned = plan(tree, runs)
+    runs.mkdir(exist_ok=True)
+    run = Run(runs / f"x-20260101-{len(list(runs.glob('*'))):06d}-aaaa")
+    run.make()
+    digest = copy_code(planned, run.path)
+    copy = run.path / "code"
+    used = UsedSnapshot(digest=digest, folder=str(copy), source=planned.source, cwd=str(copy))
+    run.write_spec(RunSpec(id=run.id, created_s=1.0, snapshot=used))
+    return copy
+
+
+def digest(tree, runs):
+    return Run(copied(tree, runs).parent).read_spec().snapshot.digest
 
 
 def names(folder):
@@ -76,8 +86,7 @@ def test_files_that_hold_secrets_are_left_out_and_named(tree, runs):
     write(tree / ".env.example", "TOKEN=")
     (tree / "link").symlink_to(".env")
     git(tree, "add", ".env")
-    snapshot = plan(tree, runs)
-    folder = store(snapshot, runs)
+    snapshot, folder = plan(tree, runs), copied(tree, runs)
     assert names(folder) == {
         *(".env.example", ".gitignore", "train.py", "link", "deploy", "deploy/server.pem")
     }
@@ -89,20 +98,20 @@ def test_files_that_hold_secrets_are_left_out_and_named(tree, runs):
     git(tree, "rm", "--cached", ".env")
     snapshot = plan(tree, runs)
     assert not snapshot.notes
-    assert (store(snapshot, runs) / ".env").readlink() == tree / ".env"
+    assert (copied(tree, runs) / ".env").readlink() == tree / ".env"
 
 
 def test_what_is_not_committed_is_in_the_snapshot(tree, runs):
     write(tree / "train.py", "print('changed')")
     write(tree / "pkg/new.py", "untracked")
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     assert (folder / "train.py").read_text() == "print('changed')"
     assert (folder / "pkg/new.py").read_text() == "untracked"
 
 
 def test_a_file_that_was_deleted_is_not_in_the_snapshot(tree, runs):
     (tree / "train.py").unlink()
-    assert names(stored(tree, runs)) == {".gitignore"}
+    assert names(copied(tree, runs)) == {".gitignore"}
 
 
 def test_what_git_ignores_is_linked_to_and_bytecode_left_out(tree, runs):
@@ -110,7 +119,7 @@ def test_what_git_ignores_is_linked_to_and_bytecode_left_out(tree, runs):
     write(tree / "lab/.keep", "")
     write(tree / "lab/note.log", "note")
     write(tree / "lab/__pycache__/x.pyc", "code")
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     assert os.readlink(folder / "data") == str(tree / "data")
     assert (folder / "data/train.bin").read_text() == "numbers"
     assert os.readlink(folder / "lab/note.log") == str(tree / "lab/note.log")
@@ -126,7 +135,7 @@ def test_a_folder_whose_files_are_all_ignored_is_one_link(tree, runs):
 
 def test_files_are_readable_only_and_stay_executable(tree, runs):
     (tree / "train.py").chmod(0o755)
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert modes == {"train.py": 0o500, ".gitignore": 0o400}
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -145,7 +154,7 @@ def test_links_within_the_tree_lead_to_the_copy_and_others_to_where_they_led(tre
     ):
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).symlink_to(target)
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     write(tree / "train.py", "edited")
     inside = [folder / name for name in ("beside", "sub/up", "sub/absolute")]
     assert [path.resolve() for path in inside] == [folder / "train.py"] * 3
@@ -158,7 +167,7 @@ def test_a_folder_that_became_a_link_does_not_bring_its_old_files(tree, runs):
     git(tree, "add", ".")
     shutil.move(tree / "pkg", tree.parent / "moved")
     (tree / "pkg").symlink_to(tree.parent / "moved")
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     assert os.readlink(folder / "pkg") == str(tree.parent / "moved")
 
 
@@ -167,15 +176,12 @@ def test_a_folder_that_became_a_link_does_not_bring_its_old_files(tree, runs):
     ["with space.py", "new\nline.py", "-dash.py", b"latin-\xe9.py", "é/ü.py", 'quote".py'],
     ids=["space", "newline", "dash", "not-utf-8", "letters", "quote"],
 )
-def test_any_name_that_a_file_can_have_is_copied_and_found_in_the_manifest(tree, runs, name):
+def test_any_name_that_a_file_can_have_is_copied(tree, runs, name):
     name = os.fsdecode(name)
     write(tree / name, "odd")
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     assert (folder / name).read_text() == "odd"
-    manifest = read_manifest(folder)
-    assert name in {entry.path for entry in manifest.entries}
-    assert manifest.source == str(tree)
-    assert len(manifest.commit) == 40
+    assert name in read_contents(folder)
 
 
 def test_submodules_and_nested_work_trees_are_copied(tree, runs):
@@ -185,11 +191,11 @@ def test_submodules_and_nested_work_trees_are_copied(tree, runs):
     write(nested / "m.py", "nested")
     write(nested / ".gitignore", "*.bin\n")
     write(nested / "x.bin", "ignored")
-    assert names(stored(tree, runs) / "nested") == {"m.py", ".gitignore"}
+    assert names(copied(tree, runs) / "nested") == {"m.py", ".gitignore"}
     git(nested, "add", ".")
     git(nested, "commit", "-m", "first")
     git(tree, "add", "nested")
-    assert (stored(tree, runs) / "nested/m.py").read_text() == "nested"
+    assert (copied(tree, runs) / "nested/m.py").read_text() == "nested"
 
 
 @pytest.mark.parametrize("where", ["tree/out", "tree/runs", "tree"])
@@ -198,30 +204,28 @@ def test_runs_are_never_in_a_snapshot(tree, tmp_path, where):
     runs = tmp_path / where
     write(Run.create(runs, "x").spec_file, "{}")
     for _ in range(2):
-        folder = stored(tree, runs)
+        folder = copied(tree, runs)
         assert names(folder) == {".gitignore", "train.py"}
 
 
 def test_the_runs_of_other_days_are_not_in_a_snapshot(tree, runs):
     write(tree / ".gitignore", "")
     write(Run.create(tree / "runs", "x").spec_file, "{}")
-    assert names(stored(tree, runs)) == {".gitignore", "train.py"}
+    assert names(copied(tree, runs)) == {".gitignore", "train.py"}
 
 
-def test_a_snapshot_is_called_after_all_that_a_job_could_see(tree, runs):
-    ids = [plan(tree, runs).id, plan(tree, runs).id]
-    assert ids[0] == ids[1]
+def test_the_digest_of_a_copy_is_that_of_all_that_a_job_could_see(tree, runs):
+    digests = [digest(tree, runs), digest(tree, runs)]
+    assert digests[0] == digests[1]
     write(tree / "train.py", "changed")
-    ids.append(plan(tree, runs).id)
-    (tree / "train.py").chmod(0o755)
-    ids.append(plan(tree, runs).id)
+    digests.append(digest(tree, runs))
     (tree / "train.py").rename(tree / "other.py")
-    ids.append(plan(tree, runs).id)
+    digests.append(digest(tree, runs))
     (tree / "link").symlink_to("other.py")
-    ids.append(plan(tree, runs).id)
+    digests.append(digest(tree, runs))
     write(tree / "data/x", "")
-    ids.append(plan(tree, runs).id)
-    assert len(set(ids[1:])) == len(ids) - 1
+    digests.append(digest(tree, runs))
+    assert len(set(digests[1:])) == len(digests) - 1
 
 
 def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
@@ -271,63 +275,71 @@ def test_before_the_first_commit_there_is_a_snapshot_too(tmp_path, runs):
     tree.mkdir()
     git(tree, "init")
     write(tree / "x.py", "new")
-    folder = stored(tree, runs)
+    folder = copied(tree, runs)
     assert (folder / "x.py").read_text() == "new"
-    assert read_manifest(folder).commit is None
 
 
-def test_equal_trees_are_stored_once(tree, runs):
-    folder = stored(tree, runs)
-    inode = (folder / "train.py").stat().st_ino
-    assert stored(tree, runs) == folder
-    assert (folder / "train.py").stat().st_ino == inode
-    assert sorted(os.listdir(folder.parent)) == [folder.name, f"{folder.name}.json"]
+def inodes(folder):
+    return {path.name: path.stat().st_ino for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_stored_snapshot_that_was_damaged_is_made_whole(tree, runs):
-    for name in ("a", "b", "c"):
-        write(tree / name, name)
-    folder = stored(tree, runs)
-    (folder / "a").unlink()
-    (folder / "b").chmod(0o600)
-    (folder / "b").write_text("B")
-    write(folder / "of-a-job", "result")
-    stored(tree, runs)
-    assert [(folder / name).read_text() for name in "abc"] == ["a", "b", "c"]
-    assert (folder / "of-a-job").read_text() == "result"
-    manifest_file(folder).unlink()
-    stored(tree, runs)
-    assert read_manifest(folder).id == folder.name
-    assert (folder / "of-a-job").exists()
+def test_files_that_did_not_change_are_links_to_the_copy_before(tree, runs):
+    write(tree / "helper.py", "pass")
+    first = inodes(copied(tree, runs))
+    write(tree / "train.py", "changed")
+    (tree / "helper.py").chmod(0o755)
+    folder = copied(tree, runs)
+    second = inodes(folder)
+    assert [name for name in first if second[name] == first[name]] == [".gitignore"]
+    assert (folder / "train.py").read_text() == "changed"
+    assert inodes(copied(tree, runs)) == second
 
 
-def test_submissions_at_one_moment_share_a_snapshot(tree, runs):
-    for number in range(50):
-        write(tree / f"m{number}.py", str(number))
-    planned = plan(tree, runs)
-    barrier = threading.Barrier(6)
+@pytest.mark.parametrize("how", ["written", "exchanged", "linked"])
+def test_nothing_is_linked_to_that_a_job_changed_in_its_copy(tree, runs, how, tmp_path):
+    path = copied(tree, runs) / "train.py"
+    if how == "written":
+        path.chmod(0o600)
+        path.write_text("print('x-changed')")
+        path.chmod(0o400)
+    else:
+        path.unlink()
+        write(tmp_path / "own.py", "print('committed')")
+        path.symlink_to(tmp_path / "own.py") if how == "linked" else write(
+            path, "print('committed')"
+        )
+    fresh = copied(tree, runs) / "train.py"
+    assert fresh.read_text() == "print('committed')"
+    assert not fresh.is_symlink()
+    assert (fresh.stat().st_nlink, fresh.stat().st_mode & 0o777) == (1, 0o400)
 
-    def store_at_once(_):
-        barrier.wait()
-        return store(planned, runs)
 
-    with ThreadPoolExecutor(6) as pool:
-        (folder,) = set(pool.map(store_at_once, range(6)))
-    assert sorted(os.listdir(folder.parent)) == [folder.name, f"{folder.name}.json"]
-    assert all((folder / f"m{number}.py").read_text() == str(number) for number in range(50))
+def test_without_hard_links_files_are_copied(tree, runs, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(1, "Operation not permitted")
+
+    first = copied(tree, runs)
+    monkeypatch.setattr(os, "link", refuse)
+    second = copied(tree, runs)
+    assert read_contents(first) == read_contents(second)
+    assert not set(inodes(first).values()) & set(inodes(second).values())
 
 
-@pytest.mark.parametrize("change", ["edited", "deleted", "link"])
-def test_a_file_that_changed_after_the_plan_is_not_stored_under_its_name(tree, runs, change):
+def test_the_copy_of_another_work_tree_is_not_looked_at(tree, runs, tmp_path):
+    copied(tree, runs)
+    other = tmp_path / "other"
+    shutil.copytree(tree, other)
+    assert all(path.stat().st_nlink == 1 for path in copied(other, runs).iterdir())
+
+
+@pytest.mark.parametrize("change", ["deleted", "link"])
+def test_a_file_that_is_gone_before_it_is_copied_is_an_error(tree, runs, change):
     planned = plan(tree, runs)
     (tree / "train.py").unlink()
-    if change == "edited":
-        write(tree / "train.py", "edited")
-    elif change == "link":
+    if change == "link":
         (tree / "train.py").symlink_to("/etc/hostname")
-    with pytest.raises(SnapshotChangedError, match=r"train.py changed while"):
-        store(planned, runs)
-    assert os.listdir(runs / ".snapshots") == []
+    with pytest.raises(UserError, match=r"train.py cannot be read for the snapshot"):
+        copy_code(planned, make_unique_folder(runs, "x"))
 
 
 def loaded(tree, name="train.py"):
@@ -340,16 +352,15 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
     )
     (script,) = planned_scripts(PlannedSubmission.of_run(planned), runs)
     assert not runs.exists()
-    folder = planned.workspace.snapshot.folder(runs)
-    assert f"\ncd {folder}" in script
+    assert f"\ncd {runs}/RUN/code" in script
     assert f"\nexport HPCDIST_SUBMIT_DIR={tree}\n" in script
-    stored_plan = planned.stored(runs)
-    assert stored_plan.workspace.snapshot.folder(runs) == folder
     run = Run.create(runs, "x")
-    write_spec(run, planned)
+    (placed,) = PlannedSubmission.of_run(planned).copied(run.path).runs
+    write_spec(run, placed)
     spec = run.read_spec()
+    folder = run.path / "code"
     assert spec.snapshot == UsedSnapshot(
-        id=folder.name, folder=str(folder), source=str(tree), cwd=str(folder)
+        digest=digest(tree, runs), folder=str(folder), source=str(tree), cwd=str(folder)
     )
     assert spec.job["script"] == str(folder / "train.py")
     assert spec.cwd == str(tree)
@@ -362,9 +373,8 @@ def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot
     monkeypatch.chdir(tree / "exp/one")
     request = SnapshotRequest(wanted=True, runs=runs)
     workspace = plan_workspace(loaded(tree, "train.py").job, request, by_default=False)
-    folder = workspace.snapshot.folder(runs)
-    assert workspace.place(runs)[0] == str(folder / "exp/one")
-    assert workspace.job_in(runs, loaded(tree).job).script == str(folder / "train.py")
+    assert workspace.cwd == str(runs / "RUN/code/exp/one")
+    assert workspace.job(loaded(tree).job).script == str(runs / "RUN/code/train.py")
 
 
 def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tree, runs):
@@ -373,7 +383,7 @@ def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tre
     for script in (outside, hidden):
         job = load_job(script).job
         workspace = plan_workspace(job, SnapshotRequest(wanted=True, runs=runs), by_default=False)
-        assert workspace.job_in(runs, job).script == str(script)
+        assert workspace.job(job).script == str(script)
         assert f"{script} is not among the files" in workspace.notes[0]
 
 
@@ -383,12 +393,11 @@ def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatc
     workspace = plan_workspace(
         loaded(tree).job, SnapshotRequest(wanted=True, runs=runs), by_default=False
     )
-    folder = workspace.snapshot.folder(runs)
-    assert workspace.place(runs)[1]["PYTHONPATH"] == f"/elsewhere:{folder}/src"
+    assert workspace.variables["PYTHONPATH"] == f"/elsewhere:{runs}/RUN/code/src"
     monkeypatch.delenv("PYTHONPATH")
-    assert "PYTHONPATH" not in workspace.place(runs)[1]
+    assert "PYTHONPATH" not in workspace.placed(runs / "x").variables
     monkeypatch.setattr(sys, "path", [*sys.path, str(tree / "src")])  # as an editable install does
-    assert workspace.place(runs)[1]["PYTHONPATH"] == f"{folder}/src"
+    assert workspace.placed(runs / "x").variables["PYTHONPATH"] == f"{runs}/x/code/src"
 
 
 def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
@@ -441,10 +450,9 @@ def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tre
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
     write(tree / "train.py", "print('later')")
-    again = planned.stored(runs)
-    folder = again.workspace.snapshot.folder(runs)
-    assert (folder / "train.py").read_text() == "print('later')"
-    assert again.workspace.snapshot.id != planned.workspace.snapshot.id
+    run = Run.create(runs, "x")
+    PlannedSubmission.of_run(planned).copied(run.path)
+    assert (run.path / "code/train.py").read_text() == "print('later')"
 
 
 def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does_not(tree, runs):
@@ -466,7 +474,7 @@ def test_jobs_with_a_model_of_the_users_take_a_snapshot_and_others_do_not(tree, 
     assert plan_workspace(shipped, request, by_default=True).snapshot is None
 
 
-def test_a_store_that_cannot_be_written_says_so(tree, tmp_path):
-    runs = write(tmp_path / "file", "")
+def test_a_folder_that_cannot_be_written_is_named(tree, tmp_path):
+    owner = write(tmp_path / "file", "")
     with pytest.raises(RunDirectoryError, match="cannot be written"):
-        stored(tree, Path(runs))
+        copy_code(plan(tree, tmp_path), owner)

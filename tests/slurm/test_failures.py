@@ -36,7 +36,7 @@ def test_a_verdict_tells_of_a_setup_line_that_had_failed_before(user):
     user.write("hpcdist.yaml", "clusters: {c: {setup: [ml cuda/99]}}")
     run = user.submit(user.write("raise.py", "raise ValueError('it cannot go on')\n"))
     verdict = user.verdict(run)
-    assert (verdict.kind, verdict.exception) == ("exception", "ValueError")
+    assert (verdict.kind, verdict.first.report.exception) == ("exception", "ValueError")
     setup = "; before that, a line of the profile's setup had failed (exit code 127: ml cuda/99)"
     assert verdict.message.endswith(setup)
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
@@ -86,6 +86,42 @@ def test_a_node_whose_slurmstepd_was_killed_is_named_by_what_srun_said(user, wor
     assert "missing" in verdict.message  # the step, found by srun or by slurmctld first
     assert "node 1" not in verdict.message
     user.cluster.wait_for_end(job_id(working))
+
+
+@pytest.fixture
+def unwritable(slurm_netns, tmp_path):
+    """Call it with a node, which then cannot write the runs folder; returns the cluster's user."""
+    nodes, runs = [], tmp_path / "runs"
+    runs.mkdir()
+
+    def mount(node):
+        slurm_netns.run("mount", "--bind", "--options=ro", runs, runs, node=node)
+        nodes.append(node)
+        return User(slurm_netns, tmp_path)
+
+    yield mount
+    for node in nodes:
+        slurm_netns.run("umount", runs, node=node)
+
+
+def test_a_node_that_cannot_write_the_runs_folder_ends_the_run_at_srun_s_words(unwritable):
+    """srun itself goes on waiting for the others, and they for that node."""
+    user = unwritable("n2")
+    run = user.submit(user.write("work.py", WORK), *FOUR)
+    verdict = user.verdict(run)
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    assert (verdict.kind, verdict.node, verdict.host) == ("launch", 1, "n2"), verdict.message
+    assert "Slurmd could not connect IO" in verdict.message
+    assert str(run.path) in verdict.message
+
+
+def test_a_first_node_that_cannot_write_the_runs_folder_is_told_by_slurm_s_reason(unwritable):
+    user = unwritable("n1")
+    run = user.submit(user.write("work.py", WORK), *FOUR)
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    status = user.status(run)
+    assert status["state"] == "failed"
+    assert "its first node could not start its script" in status["reason"]
 
 
 def parent(pid):

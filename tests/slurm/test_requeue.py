@@ -111,6 +111,21 @@ def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
     user.cluster.revive_node(name)
 
 
+def test_a_node_that_slurm_has_lost_is_named_where_its_agent_went_on(user):
+    """As where slurmd hangs: to the agents it is the same SIGTERM as that of a preemption."""
+    run = count(user)
+    name = hosts(user, run)[1]
+    user.cluster.kill_daemon(name)
+    user.cluster.give_up_node(name)
+    lost = user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
+    await_counting(user, run, 1)
+    user.write("gate", "")
+    user.done(run)
+    assert (lost.kind, lost.state, lost.node, lost.host) == ("agent_lost", "preempted", 1, name)
+    assert lost.message.startswith(f"Slurm lost node 1 (host {name}: down, lost): stopped at step ")
+    assert name not in hosts(user, run)
+
+
 LATE_ON_NODE_1 = """\
 import os, time
 if os.environ.get("SLURM_PROCID") == "1" and "SLURM_RESTART_COUNT" not in os.environ:
@@ -127,6 +142,7 @@ def test_a_run_whose_daemons_died_begins_elsewhere_while_its_first_leader_still_
     user.write("gate", "")
     run = user.submit(user.write("count.py", COUNT), *CPU, *TWO)
     user.cluster.wait_for(run.meeting_file.exists)
+    assert "waits for  the agent of node 1 to join" in user("status", run.id).stdout
     former, names = agent_pid(run, 0), hosts(user, run)
     for name in names:
         user.cluster.kill_daemon(name)
@@ -213,3 +229,40 @@ def test_cancel_ends_a_job_that_slurm_requeued_after_the_run_had_ended(user):
     )
     assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
     assert run.read_verdict().state == "done"
+
+
+KNOWS_SIGTERM = """\
+import os, signal, sys, time
+from pathlib import Path
+
+saved = Path(os.environ["HPCDIST_RUN_DIR"], "saved-" + os.environ["RANK"])
+if saved.exists():
+    print("went on", flush=True)
+    sys.exit()
+
+def save(number, frame):
+    saved.touch()
+    if os.environ["RANK"] == "1":
+        raise RuntimeError("terminated")
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_script_that_handles_sigterm_gets_it_at_a_preemption_as_from_torchrun(user):
+    """However it ends then, it has stopped: Slurm starts the job again."""
+    script = user.write("knows_sigterm.py", KNOWS_SIGTERM)
+    run = user.submit(script, *CPU, *TWO, "--partition", "low")
+    for rank in range(2):
+        user.wait_for_line(run, "up", rank=rank)
+    preempt(user, run)
+    user.done(run)
+    assert log(run, 0) == "up\nwent on\n"
+    assert log(run, 1).count("RuntimeError: terminated") == 1
+    assert log(run, 1).endswith("went on\n")
+    assert (first := run.read_attempt_verdict(0)).state == "preempted"
+    assert first.message.endswith("ended by SIGTERM")

@@ -1,5 +1,7 @@
 """The time limit. Slurm looks at limits every 30 s, so all of this takes most of a minute."""
 
+import re
+
 import pytest
 from cluster_user import TWO, User, job_id, log
 from counting import COUNT, await_counting
@@ -18,6 +20,21 @@ print("up", flush=True)
 while True:
     time.sleep(1)
 """
+SAVES = """\
+import os, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], "model.pt")
+step = int(saved.read_text()) if saved.exists() else 0
+print("up", step, flush=True)
+record.start(first_step=step)
+while not Path("second gate").exists():
+    time.sleep(0.02)
+    record.step(samples=1)
+    step += 1
+    saved.with_suffix(".new").write_text(str(step))
+    saved.with_suffix(".new").rename(saved)
+"""
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
@@ -32,14 +49,20 @@ def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_
         for name, text, options in (("deaf.py", DEAF, TWO), ("sleep.py", SLEEP, ()))
     ]
     await_counting(user, counts)
-    for run in do_not_stop:
+    saves = user.submit(user.write("saves.py", SAVES), "--time", "10")
+    for run in (*do_not_stop, saves):
         user.wait_for_line(run, "up")
-    for run, left_s in ((counts, 100), *((run, 31) for run in do_not_stop)):
+    for run, left_s in ((counts, 100), *((run, 31) for run in (*do_not_stop, saves))):
         user.cluster.run("scontrol", "update", f"JobId={job_id(run)}", f"EndTime=now+{left_s}")
     user.cluster.wait_for(lambda: counts.newest_attempt() == 1, 120)
     user.write("gate", "")
     user.done(counts)
     assert_went_on(counts)
+    user.cluster.wait_for(lambda: log(saves).count("up") == 2, 120)
+    user.write("second gate", "")
+    user.done(saves)
+    assert saves.read_attempt_verdict(0).kind == "time_limit"
+    assert re.fullmatch(r"up 0\nup [1-9]\d*\n", log(saves))
     for run in do_not_stop:
         user.verdict(run, 120)
         assert user.cluster.wait_for_end(job_id(run)) == "TIMEOUT"

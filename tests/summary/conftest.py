@@ -12,8 +12,7 @@ import pytest
 
 from hpcdist.base import files
 from hpcdist.job.spec import Checkpoint, Data, Record, Resources, Train, TrainJob, job_to_dict
-from hpcdist.rank.recorder import HISTOGRAM_RATIO
-from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.events import HISTOGRAM_RATIO, SCHEMA_VERSION
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 

@@ -91,7 +91,7 @@ def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(a
     last = printed(runs).split("Not shown: ")[1]
     assert " ".join(last.split()) == (
         "how sure each speed-up is, phases of a step, time to accuracy. "
-        "`hpcdist summary --details` has all."
+        "With --details, all is shown."
     )
     everything = printed(runs, details=True)
     for text in (everything, to_markdown(make_report(summarize(runs, {})))):

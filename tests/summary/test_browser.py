@@ -8,6 +8,7 @@ import shutil
 
 import msgspec
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
@@ -21,9 +22,8 @@ FAILED = Verdict(
     state="failed",
     message="rank 0 failed: ValueError",
     exit_code_of_run=1,
-    rank=0,
+    first=rank_end(0, traceback=f"{EVIL}\nthe end"),
     log="logs/rank-00000.log",
-    traceback=f"{EVIL}\nthe end",
 )
 DESKTOP, PHONE = 1200, 390
 LIMIT_S = 90.0
@@ -326,7 +326,9 @@ def test_a_hostile_traceback_stays_text_and_is_cut(browser, make_run, tmp_path):
     from selenium.webdriver.common.by import By
 
     text = f"{'y' * 20_000}\n\x1b[31mred {EVIL}\n{'x' * 5_000}\n</pre></html>"
-    run = make_run("bad", verdict=msgspec.structs.replace(FAILED, traceback=text))
+    run = make_run(
+        "bad", verdict=msgspec.structs.replace(FAILED, first=rank_end(0, traceback=text))
+    )
     page = tmp_path / "report.html"
     page.write_text(page_of([run]))
     show(browser, page, width=PHONE)

@@ -22,16 +22,12 @@ def trained(make_run, events):
         lines = [
             {"event": "node", "begin_s": 0.0, "node": 0, "host": "host0", "cpus": cpus},
             {"event": "usage", "time_s": 0.0, "wall_s": 5.0, "samples": 3}
-            | {"cpus_busy": spread(own), "bound_cpus_busy": spread(busy)},
+            | {"cpus_busy": own, "bound_cpus_busy": busy},
         ]
         run.usage_file(0, 0).write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
         return run
 
     return make
-
-
-def spread(mean):
-    return {"mean": mean, "max": mean}
 
 
 def told(capsys, summary):

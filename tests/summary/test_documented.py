@@ -11,7 +11,7 @@ from hpcdist.base.statistics import Interval, Measure
 from hpcdist.bench.allreduce.figures import AllreduceSummary
 from hpcdist.bench.dataload.figures import DataloadCell, DataloadSummary, Setting
 from hpcdist.bench.inference.figures import InferenceSummary
-from hpcdist.schedulers.base import Accounting
+from hpcdist.runs.spec import Accounting
 from hpcdist.summary import summarize
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.values import (

@@ -8,6 +8,7 @@ import os
 import threading
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.base.errors import UserError
 from hpcdist.runs.verdict import Verdict
@@ -22,7 +23,7 @@ FAILED = Verdict(
     state="failed",
     message="=HYPERLINK(1)\n| <b>x</b> | `y` $z$",
     exit_code_of_run=1,
-    rank=0,
+    first=rank_end(0),
 )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
@@ -41,11 +42,7 @@ KILLED = Verdict(
     state="failed",
     message="rank 3 (node 1, host b) was killed by SIGKILL after step 70",
     exit_code_of_run=1,
-    rank=3,
-    node=1,
-    host="b",
-    signal="SIGKILL",
-    step=70,
+    first=rank_end(3, node=1, host="b", signal="SIGKILL", step=70),
     restarts=1,
     log="logs/rank-00003.log",
 )

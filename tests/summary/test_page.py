@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+from rank_ends import rank_end
 
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -23,9 +24,8 @@ FAILED = Verdict(
     state="failed",
     message=f"rank 0 failed: {EVIL}",
     exit_code_of_run=1,
-    rank=0,
+    first=rank_end(0, traceback=f"\x1b[31m{EVIL}\nhow it ended\n"),
     log="logs/rank-00000.log",
-    traceback=f"\x1b[31m{EVIL}\nhow it ended\n",
 )
 
 
@@ -118,9 +118,8 @@ def test_ids_are_unique_and_what_refers_to_them_finds_them(page):
 
 
 def test_the_page_shows_the_traceback_with_stars_and_nothing_of_a_log(make_run):
-    verdict = msgspec.structs.replace(
-        FAILED, log="logs/rank-00000.log", traceback="Traceback ...\nLoginError: no *** for ann"
-    )
+    first = rank_end(0, traceback="Traceback ...\nLoginError: no *** for ann")
+    verdict = msgspec.structs.replace(FAILED, log="logs/rank-00000.log", first=first)
     run = make_run("bad-3", verdict=verdict)
     run.log_file(0).write_text("Traceback ...\nLoginError: no hunter22 for ann\n")
     page = page_of([run])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from rank_ends import rank_end
 from rich.console import Console
 
 from hpcdist.runs.verdict import Verdict
@@ -15,7 +16,7 @@ KILLED = Verdict(
     state="failed",
     message="rank 1 (node 0, host a) was killed by SIGKILL after step 40",
     exit_code_of_run=1,
-    rank=1,
+    first=rank_end(1),
     log="logs/rank-00001.log",
 )
 
@@ -122,7 +123,7 @@ What could not be read:
   runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
   runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped
 Not shown: how sure each speed-up is, where the time of other groups goes,
-phases of a step, time to accuracy. `hpcdist summary --details` has all."""
+phases of a step, time to accuracy. With --details, all is shown."""
 
 
 def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):

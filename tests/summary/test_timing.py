@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpcdist.runs.events import Window
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import StepTotals
-from hpcdist.summary.read.records import Window
 
 
 def windows_of(made: list[dict[str, Any]]) -> list[Window]:

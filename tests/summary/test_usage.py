@@ -11,8 +11,8 @@ import pytest
 from hpcdist.base.plotting import render
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Beginning, Verdict
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events, lost_time_s
 from hpcdist.summary.report.csv import to_csv
@@ -23,10 +23,6 @@ from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.report.text import make_console
 
 GIB = 2**30
-
-
-def spread(mean):
-    return {"mean": mean, "max": mean}
 
 
 def begin(node=0, *, begin_s=1000.0, host=None, cpus=(0, 1), gpus=0, **fields):
@@ -54,17 +50,17 @@ def window(end_s, *, wall_s=10.0, cpus_busy=1.0, gpus=()):
         "time_s": end_s,
         "wall_s": wall_s,
         "samples": 2,
-        "cpus_busy": spread(cpus_busy),
+        "cpus_busy": cpus_busy,
         "gpus": list(gpus),
     }
 
 
 def gpu(utilization, *, memory=GIB, power_w=100.0, energy_j=1000.0, throttled=0.0):
     return {
-        "utilization": spread(utilization),
-        "memory_bytes": spread(memory),
-        "power_w": spread(power_w),
-        "throttled": spread(throttled),
+        "utilization": utilization,
+        "memory_bytes": memory,
+        "power_w": power_w,
+        "throttled": throttled,
         "energy_j": energy_j,
     }
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from fuzzing import Sample
+from rank_ends import rank_end
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import RankCheck
@@ -28,13 +29,13 @@ from hpcdist.agent.requests import (
     WantStacks,
     take_answer,
 )
+from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
 from hpcdist.rank.collectives import Collectives, GroupRecord
-from hpcdist.rank.inquiry import OperationTime, StepReport
-from hpcdist.rank.stacks import Frame, ThreadStack
+from hpcdist.rank.pipe import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -47,7 +48,7 @@ from hpcdist.runs.spec import (
     SweepSpec,
 )
 from hpcdist.runs.sweep import Sweep, find_runs
-from hpcdist.runs.verdict import Beginning, RankEnd, Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
 from hpcdist.summary.read.records import BENCHMARK_EVENTS
 
@@ -56,9 +57,7 @@ FAILED = Verdict(
     state="failed",
     message="rank 1 raised ValueError: x",
     exit_code_of_run=1,
-    rank=1,
-    exception="ValueError",
-    traceback='File "a.py", line 1\nValueError: x',
+    first=rank_end(1, exception="ValueError", traceback='File "a.py", line 1\nValueError: x'),
     victims=[0],
     time_s=1.7e9,
     log="logs/rank-00001.log",
@@ -498,7 +497,7 @@ def idx(folder: Path) -> list[Sample]:
 
 
 def message(_folder: Path) -> list[Sample]:
-    end = RankEnd(rank=1, local_rank=1, node=0, host="a", time_s=1.0, message="x", traceback="y")
+    end = rank_end(1, message="x", traceback="y")
     check = RankCheck(rank=0, host="a", environment={"RANK": "0"})
     meeting = Meeting(
         attempt=0,
@@ -535,7 +534,6 @@ def message(_folder: Path) -> list[Sample]:
                 messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
             ],
         ),
-        (messages.FROM_RANK, [messages.Leaving(pid=3, code=0, limit_s=1.0)]),
     ]
 
     def look(decoder: Any) -> Callable[[bytes], bool]:

@@ -4,6 +4,7 @@ Nothing of the user's ~/.ssh is used or changed."""
 import contextlib
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
@@ -84,7 +85,8 @@ class LoginNode:
 
     def reach_by(self, port):
         """Have the laptop come by another port, such as that of a slow line."""
-        self.config.write_text(self.config.read_text().replace(f"Port {self.port}", f"Port {port}"))
+        text = self.config.read_text()
+        self.config.write_text(re.sub(r"Port \d+", f"Port {port}", text))
 
     def profile(self, text):
         """What bash reads when the user logs in."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import selectors
 import socket
 import threading
 import time
@@ -10,8 +9,9 @@ import time
 import msgspec
 
 from hpcdist.agent.agreement import NodeFacts
-from hpcdist.agent.follower import join_meeting
-from hpcdist.agent.meeting import HostedMeeting, MeetingPlace
+from hpcdist.agent.coordinator import Heard
+from hpcdist.agent.joining import join_meeting
+from hpcdist.agent.leader import Connections, MeetingPlace
 from hpcdist.agent.messages import Join
 from hpcdist.base import files
 from hpcdist.machine.network import network_key
@@ -23,19 +23,15 @@ LIMIT_S = 30
 class MeetingHost:
     """A hosted meeting on 127.0.0.1; what it was told, and what it logged, in lists."""
 
-    def __init__(self, folder, num_nodes=2, **options):
+    def __init__(self, folder, num_nodes=2, agent_timeout_s=0.0, **options):
         self.run = Run.create(folder, "x")
-        self.selector = selectors.DefaultSelector()
         self.heard, self.lost, self.logged = [], [], []
-        self.meeting = HostedMeeting(
+        self.meeting = Connections(agent_timeout_s, self.logged.append)
+        self.meeting.listen(
             self.run,
             num_nodes=num_nodes,
             addresses=["127.0.0.1"],
             port_range=None,
-            selector=self.selector,
-            on_message=lambda node, message: self.heard.append((node, message)),
-            on_lost=lambda node, _: self.lost.append(node),
-            log=self.logged.append,
             **options,
         )
         self.place = msgspec.convert(json.loads(self.run.meeting_file.read_text()), MeetingPlace)
@@ -43,17 +39,20 @@ class MeetingHost:
         self.secret = bytes.fromhex(self.place.secret)
 
     @property
-    def num_sockets(self):
-        """Its open sockets, the listening one included."""
-        return len(self.selector.get_map())
+    def num_members(self):
+        return len(self.meeting._channels)
+
+    @property
+    def num_strangers(self):
+        return len(self.meeting._entrance._strangers)
 
     def turn(self, timeout_s=0.02):
-        """One turn of an agent's loop; the number of sockets that were ready."""
-        ready = self.selector.select(timeout_s)
-        for key, _ in ready:
-            key.data()
-        self.meeting.on_time()
-        return len(ready)
+        """One turn of the leader's loop."""
+        for event in self.meeting.wait(timeout_s):
+            if isinstance(event, Heard):
+                self.heard.append((event.node, event.message))
+            else:
+                self.lost.append(event.node)
 
     def turn_until(self, condition):
         deadline = time.monotonic() + LIMIT_S
@@ -82,9 +81,7 @@ class MeetingHost:
         return socket.create_connection(self.address, timeout=LIMIT_S)
 
     def close(self):
-        for key in list(self.selector.get_map().values()):
-            key.fileobj.close()
-        self.selector.close()
+        self.meeting.close()
 
 
 def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):

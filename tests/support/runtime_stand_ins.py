@@ -78,6 +78,7 @@ def apptainer(words, _):
     if words[:1] != ["exec"]:
         refuse(words[0])
     known = {"--nv": False, "--rocm": False, "--bind": True, "--pwd": True, "--cleanenv": False}
+    # Like the real one, which is set up before it starts the command, it passes on no descriptors.
     options, (image, *command) = _parse(words[1:], known, refuse)
     if not os.path.exists(image):
         fail(
@@ -95,9 +96,9 @@ def apptainer(words, _):
             )
         binds.append(f"--bind={source}:{target}")
     environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    if "--cleanenv" in options:
+        environment = {}
     environment |= {"PATH": _PATH, "APPTAINER_CONTAINER": image, "USER": "somebody"}
-    for key in [key for key in environment if key.startswith("APPTAINERENV_")]:
-        environment[key.removeprefix("APPTAINERENV_")] = environment.pop(key)
     _run_below(
         ["ch-run", *binds, f"--cd={options['--pwd'][0]}", _folder_of(image), "--", *command],
         environment,
@@ -105,7 +106,7 @@ def apptainer(words, _):
 
 
 def podman(words, _):
-    """man podman-run; of the environment a container gets only what it is given by name."""
+    """man podman-run; a container gets nothing of the environment."""
 
     def refuse(name):
         print(f"Error: unknown flag: {name}", file=sys.stderr)
@@ -114,7 +115,7 @@ def podman(words, _):
     if words[:1] != ["run"]:
         refuse(words[0])
     with_value = ("network", "pid", "ipc", "uts", "userns", "cgroups", "security-opt", "ulimit")
-    with_value += ("entrypoint", "volume", "env", "workdir", "device")
+    with_value += ("entrypoint", "volume", "workdir", "device")
     known = {f"--{name}": True for name in with_value} | {"--rm": False, "--rootfs": False}
     options, (image, *command) = _parse(words[1:], known, refuse)
     if not os.path.isdir(image):
@@ -127,10 +128,7 @@ def podman(words, _):
             print(f"Error: statfs {source}: no such file or directory", file=sys.stderr)
             sys.exit(125)
         binds.append(f"--bind={source}:{target}")
-    names = [name for name in options["--env"] if name in os.environ]
-    assert not any("=" in name for name in options["--env"])
-    environment = {name: os.environ[name] for name in names}
-    environment |= {"PATH": _PATH, "HOME": "/root", "container": "podman", "USER": "somebody"}
+    environment = {"PATH": _PATH, "HOME": "/root", "container": "podman", "USER": "somebody"}
     _run_below(
         ["ch-run", *binds, f"--cd={options['--workdir'][0]}", image, "--", *command], environment
     )
@@ -150,8 +148,7 @@ def srun(words, real):
         sys.exit(1)
 
     known = {"--container-image": True, "--container-mounts": True, "--container-workdir": True}
-    known |= {"--container-env": True, "--no-container-entrypoint": False}
-    known |= {"--no-container-remap-root": False}
+    known |= {"--no-container-entrypoint": False, "--no-container-remap-root": False}
     options, _ = _parse(own, known, lambda name: fail(f"srun: unrecognized option '{name}'"))
     (image,) = options["--container-image"]
     if not os.path.isabs(image) or not os.path.isfile(image):

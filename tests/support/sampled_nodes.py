@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.agent.usage import GpuFacts, NodeBegin, Sample, Windows, to_fields
-from hpcdist.runs.events import EventWriter
+import msgspec
+
+from hpcdist.agent.sampler import Sample, Windows, write
+from hpcdist.runs.events import EventWriter, GpuFacts, NodeBegin
 from hpcdist.runs.run import Run
 
 _OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
@@ -75,18 +77,17 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
             cpus=list(range(_NUM_CPUS)),
             num_cpus=_NUM_CPUS,
         )
-        events.write("node", **to_fields(begin))
+        write(events, begin)
         facts = [
             GpuFacts(uuid=_uuid(one.node, index), memory_bytes=_GPU_BYTES)
             for index in range(one.num_gpus)
         ]
         if facts:
-            events.write("node", **to_fields(begin) | {"gpus": facts})
+            write(events, msgspec.structs.replace(begin, gpus=facts))
         windows = Windows(1.0)
         found = [windows.add(sample, time_s=0.0) for sample in one.samples]
         for window in [*found, windows.close(time_s=0.0)]:
-            if window is not None:
-                events.write("usage", **to_fields(window))
+            write(events, window)
         events.close()
 
 

@@ -61,24 +61,3 @@ def test_a_script_that_starts_its_ranks_itself_is_refused_unless_forced(tmp_path
         check()
     assert call in error.value.message
     assert "--force" in error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("call", "size", "lacks"),
-    [
-        ("Trainer()", "resources.gpus=2", "devices"),
-        ("Fabric(devices=2)", "resources.nodes=2", "num_nodes"),
-        ("Trainer()", "resources.nodes=2", "devices and num_nodes"),
-        ("Trainer(devices=2)", "resources.gpus=2", None),
-        ("Trainer(devices=2, num_nodes=2)", "resources.nodes=2", None),
-        ("Trainer()", "resources.gpus=1", None),
-        ("train()", "resources.gpus=2", None),
-    ],
-)
-def test_a_note_says_what_lightning_does_without_the_number_of_ranks(tmp_path, call, size, lacks):
-    name = call.partition("(")[0]
-    (tmp_path / "main.py").write_text(f"from lightning import {name}\n{call}\n")
-    notes = load_workload(load_job(tmp_path / "main.py", overrides=[size]).job).notes()
-    assert [f"main.py gives Lightning no {lacks}:" in note for note in notes] == [True] * bool(
-        lacks
-    )

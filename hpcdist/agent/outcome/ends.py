@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.disk import full_disk_in_log, places_of_writing, why_bus_error
-from hpcdist.agent.outcome.failure import is_out_of_memory
-from hpcdist.agent.outcome.shortage import parse_shortage
+from hpcdist.agent.outcome.lack import full_disk, places_of_writing
 from hpcdist.agent.rank_process import (
     MOST_MESSAGE_LETTERS,
     MOST_TRACEBACK_LETTERS,
@@ -24,7 +22,7 @@ from hpcdist.agent.rank_process import (
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.terminal_lines import end_of_log
-from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob
+from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
@@ -87,73 +85,70 @@ def rank_end(
     if killed or (status == 0 and progress.finished):
         report = None  # what it raised was not what ended it
     left_early = status == 0 and not progress.finished and report is None
-    end_s = report.time_s if report else time_s
-    signal_name = last_words = crash_report = None
-    if killed:
-        with contextlib.suppress(ValueError):  # a real-time signal has no name
-            signal_name = signal.Signals(os.WTERMSIG(status)).name
-        signal_name = signal_name or f"signal {os.WTERMSIG(status)}"
-        if signal_name not in _FROM_OUTSIDE:
-            last_words, crash_report = _from_log(run.log_file(order.rank, order.attempt))
-    full_disk = None if report else _full_disk(run, order, status)
-    message = report.text if report else out_of_memory
-    if message is None and signal_name == "SIGABRT":
-        message = last_words
-    has_reason = killed or message is not None or full_disk is not None
-    if not has_reason and os.WEXITSTATUS(status) not in {0, EXIT_STOPPED}:
-        lines = end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES)
-        said = next((line.strip() for line in reversed(lines) if line.strip()), None)
-        message = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
-    trace = report.traceback if report else crash_report
-    shown = secrets_of(job).again if message or trace else str
-    end = msgspec.structs.replace(
+    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
+    if report is None:
+        report = _report_by_agent(
+            run, order, status=status, signal_name=signal_name, out_of_memory=out_of_memory
+        )
+        end_s = time_s
+    else:
+        end_s = report.time_s
+    shown = secrets_of(job).again if report.text or report.traceback else str
+    return msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=None if killed else os.WEXITSTATUS(status),
         signal=signal_name,
-        exception=report.exception if report else None,
-        message=message and shown(message),
-        traceback=trace and shown(trace),
-        free_bytes=report.free_bytes if report else None,
-        full_disk=report.full_disk if report else full_disk,
-        lost_worker=report.lost_worker if report else None,
+        report=msgspec.structs.replace(
+            report,
+            text=shown(report.text),
+            traceback=report.traceback and shown(report.traceback),
+            message={},  # both are in it once more
+        ),
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
-        out_of_memory=out_of_memory is not None or (report is not None and report.out_of_memory),
+        handles_sigterm=progress.handles_sigterm,
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
-    if isinstance(job, TrainingJob) and is_out_of_memory(end) and end.lost_worker is None:
-        return msgspec.structs.replace(end, advice=_advice(run, job, order, end))
-    return end
 
 
-def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
-    # Few trainings run out of memory; every agent would import all data sets with it.
-    from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
-
+def _signal_name(number: int) -> str:
     try:
-        events = read_events(run.event_file(order.rank, order.attempt)).events
-    except OSError:
-        return None
-    newest = {event["event"]: event for event in events}
-    if "memory" in newest:
-        fields = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-        holding = Holding(**{field: newest["memory"][field] for field in fields})
-    elif "setup" in newest:
-        holding = expected_holding(job, newest["setup"]["parameters"], order.world_size)
-    elif model := newest.get("model"):
-        return advise_on_model(
-            job,
-            num_parameters=model["parameters"],
-            world_size=order.world_size,
-            is_built=model["built"],
-        )
-    else:
-        return None
-    shortage = parse_shortage(end.message or "")
-    used_bytes = shortage.used_bytes if shortage else None
-    return advise(job, world_size=order.world_size, holding=holding, used_bytes=used_bytes)
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+def _report_by_agent(
+    run: Run, order: RankOrder, *, status: int, signal_name: str | None, out_of_memory: str | None
+) -> ErrorReport:
+    """Return what tells why a rank ended that left no report: its log, and disks that are full."""
+    log = run.log_file(order.rank, order.attempt)
+    code = None if signal_name else os.WEXITSTATUS(status)
+    text, trace, lack = out_of_memory or "", None, None
+    if signal_name is not None and signal_name not in _FROM_OUTSIDE:
+        said, mark, crash = "\n".join(end_of_log(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
+        trace = mark + crash if mark else None
+        if signal_name == "SIGABRT" and not text:
+            lines = (said if mark else crash).strip().splitlines()
+            text = "\n".join(lines[-_LAST_LINES:])
+    if signal_name == "SIGBUS" or code not in {None, EXIT_STOPPED, 0}:
+        lack = full_disk(None, places_of_writing(run.path))
+    elif code is not None:  # what it recorded may be cut
+        lack = full_disk(None, [run.path])
+    if code not in {None, EXIT_STOPPED, 0} and not text and lack is None:
+        lines = end_of_log(log, _LAST_LINES)
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        text = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
+    return ErrorReport(
+        exception=None,
+        text=text,
+        traceback=trace,
+        time_s=0.0,
+        lack=lack,
+        out_of_memory=out_of_memory is not None,
+    )
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
@@ -193,35 +188,14 @@ def close_event_file(
         status=status,
         exit_code=end.exit_code,
         signal=end.signal,
-        exception=end.exception,
-        message=end.message if end.exception else None,
+        exception=end.report.exception,
+        message=end.report.text if end.report.exception else None,
         step=end.step,
         max_rss_bytes=max_rss_bytes,
         max_cuda_bytes=None,
         by="agent",
     )
     writer.close()
-
-
-def _full_disk(run: Run, order: RankOrder, status: int) -> str | None:
-    """Return the disk that had no room for a rank that failed and gave no reason, as by exit(1)."""
-    places = places_of_writing(run.path)
-    if os.WIFSIGNALED(status):
-        return why_bus_error(places) if os.WTERMSIG(status) == signal.SIGBUS else None
-    if os.WEXITSTATUS(status) in {0, EXIT_STOPPED}:  # what it recorded may be cut all the same
-        return full_disk_in_log([], [run.path])
-    return full_disk_in_log(
-        end_of_log(run.log_file(order.rank, order.attempt), _LAST_LINES), places
-    )
-
-
-def _from_log(path: Path) -> tuple[str | None, str | None]:
-    """Return the last lines of a killed rank's log, and what faulthandler wrote there at a
-    crash."""
-    text = "\n".join(end_of_log(path, _CRASH_LINES))
-    said, mark, trace = text.rpartition(_CRASH_MARK)
-    lines = (said if mark else text).strip().splitlines()
-    return "\n".join(lines[-_LAST_LINES:]) or None, mark + trace if mark else None
 
 
 def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:

@@ -15,13 +15,12 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.outcome.disk import is_about_full_disk
-from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
+from hpcdist.agent.outcome.lack import is_about_full_disk, is_about_memory
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.base.text import listed, number_of, one_line
 from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.runs.rank_files import log_place
-from hpcdist.runs.verdict import Kind, RankEnd, Verdict
+from hpcdist.runs.verdict import ErrorReport, Kind, RankEnd, Verdict
 
 _PEER_IS_GONE = re.compile(
     r"connection closed by peer|connection reset by peer|connection refused|broken pipe"
@@ -90,8 +89,10 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
         return False
     if end.exit_code == EXIT_STOPPED:
         return True
-    if notice.signal == "SIGINT" and end.exception == "KeyboardInterrupt":
+    if notice.signal == "SIGINT" and end.report.exception == "KeyboardInterrupt":
         return True
+    if end.handles_sigterm and notice.signal == "SIGTERM":
+        return True  # however it ends then: what was written for torchrun knows no exit code 75
     if notice.signal is None or end.signal is None:
         return False
     return end.signal in {notice.signal, "SIGTERM"}
@@ -99,22 +100,19 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
 
 def is_victim(end: RankEnd) -> bool:
     """Return True where a rank ended only because others did."""
-    if is_out_of_memory(end) or _tells_of_full_disk(end):
+    name, text = end.report.exception, end.report.text
+    # NCCL says in an error that is otherwise about other ranks that /dev/shm has no room.
+    if is_out_of_memory(end) or (name is not None and is_about_full_disk(text)):
         return False
     if end.stopped:
         return True
-    return not _SIZES_DIFFER.search(end.message or "") and _tells_of_a_lost_peer(end)
-
-
-def _tells_of_a_lost_peer(end: RankEnd) -> bool:
-    if end.signal == "SIGABRT":  # NCCL's watchdog raises nothing: it logs why, and aborts
-        return bool(_PEER_IS_GONE.search(end.message or ""))
-    if end.exception is None:
+    if _SIZES_DIFFER.search(text):
         return False
-    if end.exception.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
+    if name is not None and name.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
         return True
-    is_runtime_error = end.exception in {"RuntimeError", "ConnectionError", "TimeoutError"}
-    return is_runtime_error and bool(_PEER_IS_GONE.search(end.message or ""))
+    # NCCL's watchdog raises nothing: it logs why, and aborts.
+    may_say = end.signal == "SIGABRT" or name in {"RuntimeError", "ConnectionError", "TimeoutError"}
+    return may_say and bool(_PEER_IS_GONE.search(text))
 
 
 def is_own_error(exception: str | None) -> bool:
@@ -124,15 +122,10 @@ def is_own_error(exception: str | None) -> bool:
 
 def is_out_of_memory(end: RankEnd) -> bool:
     """Return True where a rank ended for a lack of memory, on the host or on the GPU."""
-    return end.out_of_memory or (
-        end.exception is not None and tells_of_shortage(end.exception, end.message or "")
+    report = end.report
+    return report.out_of_memory or (
+        report.exception is not None and is_about_memory(report.exception, report.text)
     )
-
-
-def _tells_of_full_disk(end: RankEnd) -> bool:
-    """Return True for what NCCL says where it finds no room in /dev/shm, in an error that is
-    otherwise about other ranks."""
-    return end.full_disk is not None and is_about_full_disk(end.message or "")
 
 
 def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
@@ -160,7 +153,7 @@ def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float
         attempt=attempt,
         restarts=restarts,
         time_s=time_s if verdict.time_s is None else verdict.time_s,
-        log=None if verdict.rank is None else log_place(verdict.rank, attempt),
+        log=None if verdict.first is None else log_place(verdict.first.rank, attempt),
     )
 
 
@@ -175,7 +168,10 @@ def decide(
 
     `notice` had been given before; `saves`: a rank that stops has saved a checkpoint.
     """
-    failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
+    failures = sorted(
+        (end for end in ends if is_failure(end) or (notice and is_stop(end, notice))),
+        key=lambda end: end.time_s,
+    )
     if notice is not None:
         if _is_cut_short(ends, notice):
             asked = f"the ranks had been asked to stop by {notice.signal}, and did not"
@@ -193,19 +189,12 @@ def decide(
     if not causes and leavers:
         causes = [min(leavers, key=lambda end: end.time_s)]
     first = (causes or failures)[0]
-    if is_out_of_memory(first):
-        kind: Kind = "out_of_memory"
-    elif first.signal is not None:
-        kind = "signal"
-    else:
-        kind = "exit" if first.exception is None else "exception"
-    sentence = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
-    reasons = (
-        first.full_disk,
-        None if first.out_of_memory else first.lost_worker,
-        MORE_DESCRIPTORS if os.strerror(errno.EMFILE) in (first.message or "") else None,
-    )
-    sentence += "".join(f"; {reason}" for reason in reasons if reason)
+    kind, why = _cause(first)
+    sentence = f"{place(first)} failed first{at_step(first)}: {why}"
+    if first.report.lack and not first.report.out_of_memory:
+        sentence += f"; {first.report.lack}"
+    if os.strerror(errno.EMFILE) in first.report.text:
+        sentence += f"; {MORE_DESCRIPTORS}"
     early = [end.rank for end in ends if not is_failure(end)]
     if early and not causes:
         sentence += (
@@ -239,15 +228,7 @@ def verdict_on(
         state="failed",
         message=sentence,
         exit_code_of_run=EXIT_FAILED,
-        rank=first.rank,
-        local_rank=first.local_rank,
-        node=first.node,
-        host=first.host,
-        exit_code=first.exit_code,
-        signal=first.signal,
-        exception=first.exception,
-        traceback=first.traceback,
-        step=first.step,
+        first=first,
         victims=sorted(victims),
         time_s=first.time_s,
     )
@@ -267,7 +248,9 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
             f"hpcdist's end of {who} crashed ({crashed[0].teardown}), after the program was done "
             "and its files were written"
         )
-    remarks += _cut_recordings(ends)
+    if cut := [end for end in ends if end.report.lack]:
+        who = listed([end.rank for end in cut])
+        remarks.append(f"what {who} recorded may be cut: {cut[0].report.lack}")
     remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return Verdict(
@@ -279,13 +262,6 @@ def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
         exit_code=0,
         time_s=max(end.time_s for end in ends),
     )
-
-
-def _cut_recordings(ends: Sequence[RankEnd]) -> list[str]:
-    cut = [end for end in ends if end.full_disk]
-    if not cut:
-        return []
-    return [f"what {listed([end.rank for end in cut])} recorded may be cut: {cut[0].full_disk}"]
 
 
 def _stopped_by_ranks(ends: Sequence[RankEnd], notice: Notice, *, saves: bool) -> Verdict:
@@ -362,62 +338,48 @@ def at_step(end: RankEnd) -> str:
     return "" if end.step is None else f" after step {end.step}"
 
 
-def _cause(end: RankEnd) -> str:
-    if is_out_of_memory(end):
-        return f"out of memory: {_shortage(end)}" + (f"; {end.advice}" if end.advice else "")
-    if end.signal == "SIGKILL":
-        return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
-    if end.signal is not None:
-        return f"killed by {end.signal}{_mismatch(end)}"
-    if end.exception is not None:
-        return _exception(end) + _mismatch(end) + _size_for_lightning(end)
-    if end.exit_code == 0:
-        return "exited with code 0 before its workload was done (os._exit?)"
-    if end.exit_code == EXIT_STOPPED:
-        said = ", to stop, without having been asked to"
+def _cause(end: RankEnd) -> tuple[Kind, str]:
+    """Return the kind of the verdict on a rank, and why it ended in words."""
+    report = end.report
+    kind: Kind = "exit"
+    if report.out_of_memory:
+        kind, why = "out_of_memory", f"out of memory: {report.lack or report.text}"
+    elif is_out_of_memory(end):
+        kind, why = "out_of_memory", f"out of memory: {_exception(report)}"
+    elif end.signal == "SIGKILL":
+        kind = "signal"
+        why = "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
+    elif end.signal is not None:
+        kind, why = "signal", f"killed by {end.signal}"
+    elif report.exception is not None:
+        kind, why = "exception", _exception(report)
+    elif end.exit_code == 0:
+        why = "exited with code 0 before its workload was done (os._exit?)"
+    elif end.exit_code == EXIT_STOPPED:
+        why = f"exited with code {EXIT_STOPPED}, to stop, without having been asked to"
     else:
-        said = f": {_one_line(end.message)}" if end.message else ""
-    return f"exited with code {end.exit_code}{said}"
+        why = f"exited with code {end.exit_code}"
+        why += f": {_one_line(report.text)}" if report.text else ""
+    if _SIZES_DIFFER.search(report.text):  # it got more from another rank than it has room for
+        why += (
+            "; the ranks put tensors of different sizes or types into one collective operation, "
+            "or began different ones"
+        )
+    return kind, why
 
 
-def _mismatch(end: RankEnd) -> str:
-    """Return in words that a rank got more from another than it has room for, where it says so."""
-    if not _SIZES_DIFFER.search(end.message or ""):
-        return ""
-    return (
-        "; the ranks put tensors of different sizes or types into one collective operation, or "
-        "began different ones"
-    )
-
-
-def _size_for_lightning(end: RankEnd) -> str:
-    """Return what to write where Lightning was given another number of ranks than there are."""
-    if "in Lightning, but the product" not in (end.message or ""):
-        return ""
-    return (
-        '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
-        'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
-    )
-
-
-def _shortage(end: RankEnd) -> str:
-    if end.out_of_memory:
-        return end.lost_worker or end.message or "killed by the kernel"
-    found = parse_shortage(end.message or "")
-    if found is None:
-        return _exception(end)
-    if found.gpu is None and found.free_bytes is None:
-        found = msgspec.structs.replace(found, free_bytes=end.free_bytes)
-    return shortage_sentence(found)
-
-
-def _exception(end: RankEnd) -> str:
-    text = _one_line(_without_frames(end.message or ""))
-    if is_own_error(end.exception):
+def _exception(report: ErrorReport) -> str:
+    text = _one_line(_without_frames(report.text))
+    if is_own_error(report.exception):
         return text  # it says in words what is wrong, and what to do
-    said = f"{end.exception}: {text}" if text else str(end.exception)
-    if end.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
+    said = f"{report.exception}: {text}" if text else str(report.exception)
+    if report.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
         said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+    if "in Lightning, but the product" in text:  # it was given another number of ranks
+        said += (
+            '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
+            'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])'
+        )
     return said
 
 

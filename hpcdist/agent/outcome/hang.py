@@ -1,12 +1,24 @@
-"""The verdict on ranks that make no step: which one the others wait for, and in what."""
+"""A hang: from nodes whose ranks show no sign of work to a notice, and then to the verdict.
+
+After `launch.hang_notice_s` without a sign of work on any node, the run is said to hang; after
+`launch.hang_timeout_s` it is ended with a verdict that names the rank for which the others wait,
+and in what.
+
+For a notice, a rank that uses no CPU and no GPU does nothing. One that uses them may wait in NCCL,
+which spins: it counts as waiting where two looks find it in the same collective operation, at the
+same place. A rank that evaluates while the others wait is in none, and so shows that the run works.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hpcdist.agent.messages import HangReport
+from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.collectives import (
     describe,
@@ -15,17 +27,188 @@ from hpcdist.agent.outcome.collectives import (
     to_blame,
 )
 from hpcdist.base.text import listed
-from hpcdist.runs.verdict import RankEnd, Verdict
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.runs.verdict import Hang, RankEnd, Verdict
+
+_TRAINER_TIMEOUT_S = 600.0
+ANSWERS_S = 5.0
+"""Time that agents have to say where ranks are before the verdict is made without them."""
+_FORGIVEN_S = 5.0
+"""After a suspension of node 0, how long others may take to hear that its time does not count."""
+_FIRST_AGAIN_S = 60.0
+_AGAIN_SHARE = 0.25
+"""Share of the time without a sign of work after which is looked again."""
 
 
-class HangFound(NamedTuple):
-    """Where a run hangs."""
+def limits_of(job: JobSpec) -> tuple[float, float]:
+    """Return the seconds without a sign of work after which a run of this job is said to hang, and
+    after which it is ended; inf: never."""
+    timeout_s = job.launch.hang_timeout_s
+    if timeout_s is None:
+        timeout_s = 0.0 if isinstance(job, OwnCodeJob) else _TRAINER_TIMEOUT_S
+    return job.launch.hang_notice_s or math.inf, timeout_s or math.inf
 
-    first: RankEnd
-    """The rank to look at, which may have ended well."""
-    sentence: str
-    others: list[int]
-    """The other living ranks."""
+
+class _Mark(NamedTuple):
+    """What stays the same in a rank that waits."""
+
+    pending: tuple[tuple[str, int], ...]
+    """Group and number of each operation that it has begun, and that has not ended."""
+    place: str | None
+
+
+@dataclass
+class HangWatch:
+    """The nodes of one attempt on which no rank works. Pure state: each method returns what is to
+    be done: ask all nodes where their ranks are, note a hang, or end the run."""
+
+    attempt: int
+    num_nodes: int
+    ranks_per_node: int
+    timeout_s: float
+    """Time without a sign of work after which the run is ended; inf: never."""
+    deadline: float = math.inf
+    """When `on_time` must be called next; times are of the monotonic clock."""
+    _quiet_since: dict[int, float] = field(default_factory=dict)
+    """When a rank of each quiet node last worked."""
+    _reports: dict[int, HangReport] = field(default_factory=dict)
+    """Answers to the last question, by rank."""
+    _answered: set[int] = field(default_factory=set)
+    _is_last: bool = False
+    """The verdict follows from the answers."""
+    _marks: dict[int, _Mark] = field(default_factory=dict)
+    """Of the look before, by rank."""
+    _again_s: float = _FIRST_AGAIN_S
+    _most_again_s: float = _FIRST_AGAIN_S
+    _hang: Hang | None = None
+    """What was said, and holds."""
+    _forgiven_at: float = -math.inf
+
+    def on_quiet(
+        self,
+        node: int,
+        quiet_s: float,
+        ends: Mapping[int, RankEnd],
+        *,
+        now: float,
+        unix_now: float,
+    ) -> list[Dump | Hang | Verdict]:
+        """Take for how long no rank of a node has worked; 0: one works again. `ends` are those of
+        ranks that have ended well."""
+        if not quiet_s:
+            self._quiet_since.pop(node, None)
+            self._marks, self._is_last, self.deadline = {}, False, math.inf
+            return self._recover(unix_now)
+        if now - self._forgiven_at < _FORGIVEN_S:
+            return []  # sent before, or before the word of it had come
+        self._quiet_since[node] = now - quiet_s
+        if self.deadline < math.inf or not self._quiet_since.keys() >= self._nodes_at_work(ends):
+            return []
+        self._again_s, self._most_again_s = min(_FIRST_AGAIN_S, quiet_s * _AGAIN_SHARE), quiet_s
+        return self._look(now)
+
+    def on_reports(
+        self,
+        node: int,
+        reports: Sequence[HangReport],
+        ends: Mapping[int, RankEnd],
+        *,
+        now: float,
+        unix_now: float,
+    ) -> list[Dump | Hang | Verdict]:
+        """Take a node's answer; with the last one's is decided."""
+        if self.deadline == math.inf:
+            return []
+        self._reports |= {report.end.rank: report for report in reports}
+        self._answered.add(node)
+        if not self._answered >= self._nodes_at_work(ends):
+            return []
+        living = [report for rank, report in self._reports.items() if rank not in ends]
+        if self._is_last:
+            return [self._verdict(living, ends)]
+        before, self._marks = self._marks, {one.end.rank: _mark(one) for one in living}
+        said: list[Dump | Hang | Verdict] = []
+        if living and all(_waits(one, before.get(one.end.rank)) for one in living):
+            if self._hang is None:
+                said.append(self._say(living, ends, now=now, unix_now=unix_now))
+        elif before:
+            said = self._recover(unix_now)
+        # Looks take each rank a moment: they become rare where nothing follows from them.
+        if self._hang is not None or before:
+            self._again_s = self._most_again_s
+        ends_at = max(self._quiet_since.values()) + self.timeout_s
+        self.deadline = min(now + self._again_s, ends_at)
+        return said
+
+    def on_time(self, ends: Mapping[int, RankEnd], *, now: float) -> list[Dump | Hang | Verdict]:
+        if now < self.deadline:
+            return []
+        if self._is_last:
+            living = [report for rank, report in self._reports.items() if rank not in ends]
+            return [self._verdict(living, ends)]
+        return self._look(now)
+
+    def forgive(self, now: float) -> None:
+        """Forget the silence until now: node 0 was suspended, and the others had to wait for it."""
+        self._forgiven_at = now
+        self._quiet_since, self._marks = {}, {}
+        self._is_last, self.deadline = False, math.inf
+
+    def _nodes_at_work(self, ends: Mapping[int, RankEnd]) -> set[int]:
+        """Return the nodes that have ranks which have not ended."""
+        num_ended = Counter(end.node for end in ends.values())
+        return {n for n in range(self.num_nodes) if num_ended[n] < self.ranks_per_node}
+
+    def _look(self, now: float) -> list[Dump | Hang | Verdict]:
+        self._reports, self._answered = {}, set()
+        ends_at = max(self._quiet_since.values()) + self.timeout_s
+        self._is_last = now >= ends_at
+        self.deadline = now + ANSWERS_S if self._is_last else min(now + self._again_s, ends_at)
+        return [Dump(attempt=self.attempt)]
+
+    def _say(
+        self,
+        reports: Sequence[HangReport],
+        ends: Mapping[int, RankEnd],
+        *,
+        now: float,
+        unix_now: float,
+    ) -> Hang:
+        last_work_s = unix_now - (now - max(self._quiet_since.values()))
+        clock = time.strftime("%H:%M:%S", time.localtime(last_work_s))
+        silence = f"no rank has worked since {clock}"
+        world_size = self.num_nodes * self.ranks_per_node
+        first, sentence, _ = describe_hang(reports, world_size, ends, silence=silence)
+        self._hang = Hang(attempt=self.attempt, message=sentence, rank=first.rank, time_s=unix_now)
+        return self._hang
+
+    def _recover(self, unix_now: float) -> list[Dump | Hang | Verdict]:
+        if self._hang is None:
+            return []
+        recovered, self._hang = self._hang.recovered(unix_now), None
+        return [recovered]
+
+    def _verdict(self, reports: Sequence[HangReport], ends: Mapping[int, RankEnd]) -> Verdict:
+        self.deadline = math.inf
+        if reports:
+            return hang_verdict(reports, self.num_nodes * self.ranks_per_node, ends)
+        mute = sorted(set(range(self.num_nodes)) - self._answered or range(self.num_nodes))
+        sentence = f"the run hangs, and the agents of {listed(mute, 'node')} did not say where"
+        return failure.without_rank("hang", sentence, node=mute[0])
+
+
+def _mark(report: HangReport) -> _Mark:
+    groups = report.collectives.groups if report.collectives is not None else []
+    pending = ((one.name, op.number) for one in groups for op in one.operations if not op.is_done)
+    return _Mark(tuple(sorted(pending)), report.stack)
+
+
+def _waits(report: HangReport, before: _Mark | None) -> bool:
+    """Return True where a rank does nothing, or nothing but wait for others since the last look."""
+    if not report.spins:
+        return True
+    mark = _mark(report)
+    return (bool(mark.pending) or report.is_waiting) and mark.place is not None and mark == before
 
 
 def hang_verdict(
@@ -33,10 +216,8 @@ def hang_verdict(
 ) -> Verdict:
     """Return the verdict on a run whose living ranks gave these reports; `ends` are those of ranks
     that have ended well, by rank."""
-    found = describe_hang(reports, world_size, ends)
-    return failure.verdict_on(
-        found.first, kind="hang", sentence=found.sentence, victims=found.others
-    )
+    first, sentence, others = describe_hang(reports, world_size, ends)
+    return failure.verdict_on(first, kind="hang", sentence=sentence, victims=others)
 
 
 def describe_hang(
@@ -45,9 +226,10 @@ def describe_hang(
     ends: Mapping[int, RankEnd],
     *,
     silence: str | None = None,
-) -> HangFound:
-    """Return which rank the others wait for, and in what. `silence` says by what the run seems to
-    hang; None: it does, by the steps that the rank has not made.
+) -> tuple[RankEnd, str, list[int]]:
+    """Return the rank for which the others wait (it may have ended well), a sentence on that, and
+    the other living ranks. `silence` says by what the run seems to hang; None: it does, by the time
+    without a sign of work.
 
     Where torch's flight recorder tells which collective operation a rank never reached, it is that
     rank. Else one that does not answer or is not waiting itself comes before one that is; then the
@@ -61,11 +243,8 @@ def describe_hang(
     finding = describe(standstills, lines)
     if blamed is not None and blamed in ends:
         early = ends[blamed]
-        return HangFound(
-            early,
-            f"{failure.place(early)} has ended{failure.at_step(early)}; {finding}",
-            sorted(report.end.rank for report in reports),
-        )
+        sentence = f"{failure.place(early)} has ended{failure.at_step(early)}; {finding}"
+        return early, sentence, sorted(report.end.rank for report in reports)
     first, *others = sorted(
         reports,
         key=lambda report: (
@@ -76,9 +255,11 @@ def describe_hang(
             report.end.rank,
         ),
     )
-    step = failure.at_step(first.end)
-    how = f"seems to hang{step}" if silence else f"hangs{step}: no step for {first.silent_s:.0f} s"
-    sentence = f"{failure.place(first.end)} {how}, {_whereabouts(first, mute)}"
+    how = "seems to hang" if silence else "hangs"
+    sentence = f"{failure.place(first.end)} {how}{failure.at_step(first.end)}"
+    if silence is None:
+        sentence += f": no sign of work for {first.silent_s:.0f} s"
+    sentence += f", {_whereabouts(first, mute)}"
     if finding is not None:
         sentence += f"; {finding}"
     elif first.is_waiting:
@@ -87,7 +268,7 @@ def describe_hang(
         sentence += f"; {_who_wait(waiting)}"
     if silence is not None:
         sentence += f"; {silence}"
-    return HangFound(first.end, sentence, [report.end.rank for report in others])
+    return first.end, sentence, [report.end.rank for report in others]
 
 
 def _who_wait(waiting: Sequence[HangReport]) -> str:

@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.disk import full_disk
+from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
@@ -48,6 +48,11 @@ _MOST_UNKNOWN = 10
 first step."""
 _MOST_UNSTARTED = 3
 """Lives in a row in which no agent could be started."""
+_GOES_ON = (
+    "a script is started again after its limit if it leaves with 75 when record.should_stop() says "
+    "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
+    "starts it again by hand"
+)
 _OF_OTHERS = frozenset[Kind]({"preempted"})
 _PERHAPS_OWN = frozenset[Kind]({"agent_lost", "launch"})
 """Kinds of ends that others bring about, and those that the job may have brought about itself."""
@@ -149,14 +154,19 @@ def progress(run: Run, job: JobSpec) -> int:
 
 
 def has_saved(run: Run, job: JobSpec) -> bool:
-    """Return True where a checkpoint is newer than the begin of this life. A script that did not
-    stop when it was told to counts as one without: nothing says that it could go on."""
+    """Return True where a checkpoint is newer than the begin of this life; of a script, where it
+    has recorded steps, too: without them nothing says that it goes on from what it saved."""
     begun = beginnings(run)
-    if isinstance(job, OwnCodeJob) or not begun:
+    if not begun:
         return False
     life = begun[max(begun)].life
     first = min(attempt for attempt, one in begun.items() if one.life == life)
-    return progress(run, job) > begun[first].progress
+    is_further = progress(run, job) > begun[first].progress
+    if not is_further or not isinstance(job, OwnCodeJob):
+        return is_further
+    saved = checkpoint_files.list_saved(run.path)
+    begin = run.attempts_folder / f"{first:05d}" / "begin.json"  # by the file server's clock
+    return max(saved.values(), default=0) > begin.stat().st_mtime_ns
 
 
 def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> Verdict | None:
@@ -230,7 +240,10 @@ def _ended_early(
     last = ends.get(life[-1])
     if last is None or last.kind not in kinds:
         return False
-    told = any(attempt in ends and ends[attempt].step is not None for attempt in life)
+    told = any(
+        attempt in ends and (ends[attempt].first or ends[attempt]).step is not None
+        for attempt in life
+    )
     # Of a lost node nothing says how far it came but what was recorded.
     return not told and not any(_has_recorded_steps(run, attempt) for attempt in life)
 
@@ -351,12 +364,13 @@ def conclude(
         if has_a_say():
             _end_undecided(run, job, explained, error)
         return explained
-    explained = with_cause(verdict, decision.cause)
+    explained = with_cause(verdict, decision)
     if not has_a_say():
         return explained
     is_lost = is_overdue(explained) and not has_saved(run, job)
     goes_on = job.launch.requeue or decision.sequel == "open"
     if decision.sequel == "final" or not goes_on or is_lost:
+        explained = _with_advice(explained, job) if is_lost else explained
         run.write_verdict(explained)
     elif (stalled := verdict_if_stalled(run, job, explained)) is not None:
         run.write_verdict(stalled)
@@ -446,6 +460,13 @@ def _requeue(
 
 def _not_requeued(verdict: Verdict, reason: Exception | str) -> Verdict:
     return _with_words(verdict, f"it could not be requeued: {reason}")
+
+
+def _with_advice(verdict: Verdict, job: JobSpec) -> Verdict:
+    """Return the verdict on a run that was ended at its limit with what a script could do."""
+    if not isinstance(job, OwnCodeJob) or not job.launch.requeue:
+        return verdict
+    return _with_words(verdict, _GOES_ON)
 
 
 def _with_words(verdict: Verdict, sentence: str) -> Verdict:

@@ -17,7 +17,8 @@ from msgspec.structs import asdict
 
 from hpcdist.base.statistics import Measure, spread_measure
 from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
-from hpcdist.bench.benchmark import Count, PerSecond, Seconds
+from hpcdist.bench.benchmark import PerSecond
+from hpcdist.runs.events import Count, Seconds
 
 Pair = tuple[int, int]
 """Two nodes, the smaller number first."""

@@ -14,17 +14,13 @@ from hpcdist.bench.dataload.figures import (
     DataloadSummary,
     ModelStep,
     Series,
-    Setting,
     against_fastest,
-    alternatives,
     best_by_transform,
-    in_job,
     is_slower,
     is_undecided,
     recommended,
     slowest_node,
     spread,
-    varied,
 )
 
 _NOISY = 0.2  # sd to mean from which on a word of doubt is due
@@ -40,9 +36,6 @@ _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _UNCLEAR_RATIO = 20  # what stands in the way then is too small to be measured well
 _OVERLAP = 1.2  # reads at once: a little more than one may be chance
 _FEW_READS = 8  # at once
-_AXES = ("workers", "transform", "batch_size")
-"""Keys that are compared otherwise, or that are no choice."""
-
 _NAMES = dict(
     zip(
         PARTS,
@@ -89,7 +82,7 @@ def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Datal
         ],
         details=[
             *_on_ways(best, chosen, pairs, named=len(best) > 1),
-            *_advise(chosen[dearest], best[dearest], own),
+            *_advise(chosen[dearest], best[dearest]),
             *_on_threads(own),
             *_on_passes(chosen[dearest], [cell for series in best.values() for cell in series]),
         ],
@@ -279,13 +272,9 @@ def _on_passes(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[st
         yield "There was one pass of each, so any difference may be chance: use data.repeats=5."
 
 
-def _advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Advise on the best way of loading of a series; `cells` are all of its node.
-
-    Nothing is advised about keys that were compared, as the figures show what they gain.
-    """
-    total_s = work_s(cell)
-    if total_s:
+def _advise(cell: DataloadCell, series: Series) -> Iterator[str]:
+    """Advise on the best way of loading of a series."""
+    if total_s := work_s(cell):
         named = ", ".join(
             f"{_NAMES[name]} {show_percent(part_s / total_s)}"
             for name, part_s in _parts_s(cell).items()
@@ -304,13 +293,10 @@ def _advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -
             for name, part_s in _parts_s(cell).items()
             if part_s >= _NOTABLE_SHARE * total_s
         }
-        compared = varied([other.setting for other in cells])
         for name in sorted(notable, key=lambda name: -notable[name]):
-            advice = _would_help(name, cell.setting, _parts_s(cell))
-            yield from (text for key, text in advice if key not in compared)
+            yield from _would_help(name, cell)
         if "read" in notable and not is_busy:
             yield from _on_reads(cell, more_workers=series[-1] is cell)
-    yield from _on_choices(cell, cells)
 
 
 def work_s(cell: DataloadCell) -> float:
@@ -327,58 +313,34 @@ def _parts_s(cell: DataloadCell) -> dict[str, float]:
     return {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
 
 
-def _would_help(
-    name: str, setting: Setting, parts_s: Mapping[str, float]
-) -> Iterator[tuple[str, str]]:
-    """Yield keys, and what could be done with them about a part."""
+def _would_help(name: str, cell: DataloadCell) -> Iterator[str]:
+    """Yield what could be done about a part."""
+    total_s = work_s(cell)
 
     def most(*saved: str) -> str:
-        total_s = sum(parts_s.values())
-        left_s = total_s - sum(parts_s.get(part, 0.0) for part in saved)
+        left_s = total_s - sum(cell.parts_s.get(part, 0.0) for part in saved)
         if left_s * _UNCLEAR_RATIO < total_s:
             return "many times as fast"
         return f"at most {total_s / left_s:.1f} times as fast"
 
-    if name in {"read", "decode"} and setting.cache is False:
+    if name in {"read", "decode"} and cell.cache is False:
         keeps = "data.cache=auto keeps decoded images that fit in memory: later epochs are"
-        yield "cache", f"{keeps} {most('read', 'decode')}."
-    if name == "decode":
-        yield "decoder", _LESS_DECODING[setting.decoder]
+        yield f"{keeps} {most('read', 'decode')}."
+    if name == "decode" and cell.decoder in _LESS_DECODING:
+        yield _LESS_DECODING[cell.decoder]
     if name == "transform":
-        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
-    if name in {"collate", "hand_over"} and setting.handover == "float32":
-        yield "handover", "data.handover=uint8 hands over a quarter of the bytes."
+        yield f"Cheaper transforms would help: without any, {most('transform')}."
 
 
 def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
     """Advise on slow storage; `more_workers`: more workers may gain something."""
-    read_s, setting = cell.parts_s["read"], cell.setting
-    at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
+    read_s = cell.parts_s["read"]
+    at_once = cell.images_per_s / cell.ranks * read_s / max(1, cell.setting.workers)
     now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
     yield f"Reading a file takes {show_time(read_s)}{now}."
-    reads = 2 * max(setting.reads or 0, round(at_once), _FEW_READS)
+    reads = 2 * max(round(at_once), _FEW_READS)
     workers = "more workers than CPUs, " if more_workers else ""
     yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
-
-
-def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Say what the compared keys gained, all else being equal."""
-    for key in varied([other.setting for other in cells]):
-        same = sorted([cell, *alternatives(cell, cells, key)], key=lambda cell: cell.images_per_s)
-        if key in _AXES or len(same) == 1:
-            continue
-        slow, fast = same[0], same[-1]
-        own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
-        times = _rate_ratio(fast, slow, same)
-        gain = f"{interval_text(times, 2)} times as fast as {other}"
-        if is_slower(times):
-            yield f"data.{key}: {own} loads {gain}, all else being equal."
-        elif is_undecided(times):
-            yield f"data.{key}: whether {own} or {other} loads faster is not certain: {gain}."
-        else:
-            yield (
-                f"data.{key}: {own} and {other} load equally fast: {gain}, all else being equal."
-            )
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:

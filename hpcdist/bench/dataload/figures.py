@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import fields, replace
 
 from hpcdist.base.statistics import (
     Measure,
@@ -17,14 +16,14 @@ from hpcdist.base.statistics import (
     spread_measure,
 )
 from hpcdist.bench.benchmark import (
-    Count,
     PerSecond,
     PositiveCount,
     PositiveSeconds,
-    Seconds,
     rate_measure,
     timed_fields,
 )
+from hpcdist.job.spec import Data
+from hpcdist.runs.events import Count, Seconds
 
 PARTS = ("read", "decode", "transform", "collate", "hand_over")
 """The parts of an image's time, in their order."""
@@ -47,29 +46,11 @@ not every file system can be asked to forget; memory: the data set is in memory 
 class Setting(Struct, frozen=True, kw_only=True):
     """One way of loading: a value of each key that may have several."""
 
-    root: str | None = None
     transform: str = "none"
     """In words: the name of a preset, or the transforms one after the other."""
-    decoder: str = "exact"
-    reads: int | None = None
-    cache: str | bool = "auto"
-    handover: str = "uint8"
     batch_size: PositiveCount
-    pin_memory: str | bool = "auto"
-    prefetch_factor: int = 2
-    persistent_workers: bool = True
-    multiprocessing_context: str = "fork"
     workers: Annotated[int, Meta(ge=0, le=10**6)]
     """Per rank; 0: the rank loads by itself."""
-
-
-ALWAYS = ("transform", "workers")
-"""Keys that are shown whether they vary or not."""
-
-OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-"""Keys that mean nothing without workers."""
-
-_USUAL = {field.name: field.default for field in fields(Setting) if field.name in OF_WORKERS}
 
 
 class DataloadCell(Struct, frozen=True, kw_only=True):
@@ -82,6 +63,8 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
     """Ranks of the node; each loads its share, all at the same time."""
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
+    decoder: str = "exact"
+    cache: str | bool = False
     threads: PositiveCount | None = None
     """CPU threads of each process that makes batches: a worker, or the rank without workers."""
     repeats: PositiveCount
@@ -184,7 +167,11 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def to_cell(
-    setting: Setting, place: Place, ranks: Sequence[Passes], stages_s: dict[str, float]
+    setting: Setting,
+    data: Data,
+    place: Place,
+    ranks: Sequence[Passes],
+    stages_s: dict[str, float],
 ) -> DataloadCell:
     """Return the figures of one node: all its ranks have a batch when the slowest has.
 
@@ -204,6 +191,8 @@ def to_cell(
         node=place.node,
         host=place.host,
         cpus=place.cpus,
+        decoder=data.decoder,
+        cache=data.cache,
         threads=first.threads,
         ranks=len(ranks),
         batches=max(first.batches),
@@ -216,33 +205,13 @@ def to_cell(
     )
 
 
-def varied(settings: Sequence[Setting]) -> list[str]:
-    """Return the keys in which settings differ."""
-    return [
-        key
-        for key in Setting.__struct_fields__
-        if len({getattr(setting, key) for setting in settings}) > 1
-    ]
-
-
-def in_job(value: object) -> str:
-    """Write a value as a job file has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "unset" if value is None else str(value)
-
-
 def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
-    """Return the series in cells of one node; a cell without workers is in all that it fits."""
-    by_setting: dict[Setting, list[DataloadCell]] = {}
-    for cell in sorted(cells, key=lambda cell: not cell.setting.workers):  # those without come last
-        fitting = [but_workers(cell.setting)]
-        if not cell.setting.workers:
-            alike = [key for key in by_setting if replace(key, **_USUAL) == cell.setting]
-            fitting = alike or fitting
-        for key in fitting:
-            by_setting.setdefault(key, []).append(cell)
-    return [sorted(series, key=lambda cell: cell.setting.workers) for series in by_setting.values()]
+    """Return the series in cells of one node."""
+    series: dict[tuple[str, int], list[DataloadCell]] = {}
+    for cell in cells:
+        key = (cell.setting.transform, cell.setting.batch_size)
+        series.setdefault(key, []).append(cell)
+    return [sorted(each, key=lambda cell: cell.setting.workers) for each in series.values()]
 
 
 def against_fastest(series: Series) -> list[Ratio]:
@@ -290,24 +259,7 @@ def best_by_transform(cells: Iterable[DataloadCell]) -> dict[str, Series]:
     return best
 
 
-def alternatives(
-    cell: DataloadCell, cells: Iterable[DataloadCell], key: str
-) -> Iterator[DataloadCell]:
-    """List the cells that differ in one key alone, on the same node."""
-    own = getattr(cell.setting, key)
-    for other in cells:
-        value = getattr(other.setting, key)
-        same = replace(other.setting, **{key: own}) == cell.setting
-        if value != own and same and other.node == cell.node:
-            yield other
-
-
 def slowest_node(cells: Sequence[DataloadCell]) -> int:
     """Return the node whose best way of loading is the slowest."""
     best = {cell.node: cell.images_per_s for cell in sorted(cells, key=lambda c: c.images_per_s)}
     return min(best, key=lambda node: (best[node], node))
-
-
-def but_workers(setting: Setting) -> Setting:
-    """Return what a setting has in common with others of its series."""
-    return replace(setting, workers=0)

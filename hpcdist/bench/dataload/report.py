@@ -7,8 +7,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
 from hpcdist.base.plotting import (
     LINES,
     Picture,
@@ -29,17 +27,12 @@ from hpcdist.bench.benchmark import (
 )
 from hpcdist.bench.dataload.conclusion import conclude, shortened, work_s
 from hpcdist.bench.dataload.figures import (
-    ALWAYS,
     PARTS,
     DataloadCell,
     DataloadSummary,
     ModelStep,
     Series,
-    Setting,
-    but_workers,
     by_workers,
-    in_job,
-    varied,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +49,7 @@ _MB = 1e6
 
 
 class DataloadBenchmark(Benchmark[DataloadSummary]):
-    """Loading batches by workers, transforms, and whatever else the job compares."""
+    """Loading batches by workers, transforms and batch sizes."""
 
     key = "loading"
     events: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
@@ -93,41 +86,33 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
 
 
 def _way_in_words(cell: DataloadCell) -> str:
-    """Name a way of loading: workers, batch, all that is not the default, and the node."""
-    setting = msgspec.to_builtins(cell.setting)
-    usual = msgspec.to_builtins(
-        Setting(batch_size=cell.setting.batch_size, workers=cell.setting.workers)
-    )
-    others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
-    workers = f"{cell.setting.workers} workers, batch {cell.setting.batch_size}"
+    """Name a way of loading: workers, batch, the transform, the threads and the node."""
+    words = [f"{cell.setting.workers} workers", f"batch {cell.setting.batch_size}"]
+    if cell.setting.transform != "none":
+        words.append(f"transform {cell.setting.transform}")
     if cell.threads is not None and cell.threads > 1:
-        others.append(f"{cell.threads} threads")
-    return ", ".join([workers, *others, *([f"node {cell.node}"] if cell.node else [])])
+        words.append(f"{cell.threads} threads")
+    return ", ".join([*words, *([f"node {cell.node}"] if cell.node else [])])
 
 
 def _key_columns(cells: Sequence[DataloadCell]) -> list[Column[DataloadCell]]:
-    """Make columns of transform, workers, the keys that vary, and the node if there are several."""
-    settings = [cell.setting for cell in cells]
-    keys = [key for key in varied(settings) if key not in ALWAYS]
-    columns = [_key_column(key, cells) for key in (*ALWAYS, *keys)]
-    if len({cell.threads for cell in cells}) > 1:
-        columns.append(Column("threads", lambda cell: cell.threads, count))
+    """Make columns of transform and workers, and of what else differs."""
+    columns: list[Column[DataloadCell]] = [
+        Column("transform", lambda cell: cell.setting.transform, align="left"),
+        Column("batch\nsize", lambda cell: cell.setting.batch_size),
+        Column("workers", lambda cell: cell.setting.workers),
+        Column("threads", lambda cell: cell.threads, count),
+    ]
+    if len({cell.threads for cell in cells}) == 1:
+        columns.pop()
+    if len({cell.setting.batch_size for cell in cells}) == 1:
+        columns.pop(1)
     if len({cell.node for cell in cells}) > 1:
         node = Column[DataloadCell](
             "node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left"
         )
         return [node, *columns]
     return columns
-
-
-def _key_column(key: str, cells: Sequence[DataloadCell]) -> Column[DataloadCell]:
-    def value(cell: DataloadCell) -> Any:
-        return getattr(cell.setting, key)
-
-    header = key.replace("_", "\n")
-    if all(type(value(cell)) is int for cell in cells):
-        return Column(header, value, each(in_job))
-    return Column(header, lambda cell: in_job(value(cell)), align="left")
 
 
 def _time_table(
@@ -185,12 +170,15 @@ def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelSt
 
 
 def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:
-    """Sort by other keys than workers in the order of measuring, then by workers and node."""
-    places = {but_workers(cell.setting): -index for index, cell in enumerate(reversed(cells))}
+    """Sort by transform and batch size in the order of measuring, then by workers and node."""
+    places = {_but_workers(cell): -index for index, cell in enumerate(reversed(cells))}
     return sorted(
-        cells,
-        key=lambda cell: (places[but_workers(cell.setting)], cell.setting.workers, cell.node),
+        cells, key=lambda cell: (places[_but_workers(cell)], cell.setting.workers, cell.node)
     )
+
+
+def _but_workers(cell: DataloadCell) -> tuple[str, int]:
+    return cell.setting.transform, cell.setting.batch_size
 
 
 def make_figure(cells: Sequence[DataloadCell], runs: Sequence[int] = ()) -> Figure:
@@ -237,15 +225,14 @@ def _cell_in_words(cell: DataloadCell) -> str:
 def group_in_panels(cells: Sequence[DataloadCell]) -> dict[str, Series]:
     """Return each series by what makes it another than the others, which is the heading of its
     axes; only the first MOST_AXES are drawn."""
-    keys = [key for key in varied([cell.setting for cell in cells]) if key not in ALWAYS]
     nodes = sorted({cell.node for cell in cells})
+    has_sizes = len({cell.setting.batch_size for cell in cells}) > 1
     panels: dict[str, Series] = {}
     for node in nodes:
         for series in by_workers(cell for cell in cells if cell.node == node):
-            setting = series[-1].setting  # with workers, whose keys the others lack
-            words = [f"transform {shortened(setting.transform)}"]
-            words += [f"{key} {in_job(getattr(setting, key))}" for key in keys]
-            if len(nodes) > 1:
-                words.insert(0, f"node {node} ({series[0].host})")
+            setting = series[0].setting
+            words = [f"node {node} ({series[0].host})"] if len(nodes) > 1 else []
+            words.append(f"transform {shortened(setting.transform)}")
+            words += [f"batch_size {setting.batch_size}"] if has_sizes else []
             panels[", ".join(words)] = series
     return panels

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from hpcdist.base.errors import JobError
-from hpcdist.bench.dataload.figures import OF_WORKERS, Setting, in_job
-from hpcdist.data.catalog import check_data, find_data_set
+from hpcdist.bench.dataload.figures import Setting
+from hpcdist.data.catalog import check_data
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob, LoadedData
 from hpcdist.training.model.checks import check_model_name
-
-_OF_FILES = ("decoder", "reads", "cache", "handover")
-"""Keys that mean nothing where the data set is in memory."""
 
 _KEYS = Setting.__struct_fields__
 """The last changes fastest: neighbours in time are those that are most compared."""
@@ -27,42 +21,18 @@ _MOST_COMBINATIONS = 1_000
 _SHARED = tuple(
     key
     for key in LoadedData.__struct_fields__
-    if key in Data.__struct_fields__ and key not in Setting.__struct_fields__
+    if key in Data.__struct_fields__ and key not in _KEYS
 )
 """Keys with one value for all combinations."""
 
-_USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
-_MAY_BE_IDLE = (*OF_WORKERS, *_OF_FILES, "pin_memory")
-"""Keys whose values do not always differ."""
-
-
-def combine(data: LoadedData, *, in_memory: bool, device: str | None = None) -> dict[Setting, Data]:
-    """Return every way of loading once, with the data section of a training job that loads in it;
-    those that differ only in keys without effect are one.
-
-    Until the ranks' `device` is known, what differs on some devices counts as different.
-    """
-    from hpcdist.data.images.transforms import is_unchanged
-
-    has_workers = any(several(data, "workers"))
-    pins_by_auto = device not in {None, "cpu"} and "auto" in several(data, "pin_memory")
-    shared = {key: getattr(data, key) for key in _SHARED}
-    combinations: dict[Setting, Data] = {}
-    for point in itertools.product(*(several(data, key) for key in _KEYS)):
-        chosen = dict(zip(_KEYS, point, strict=True))
-        # Batches are pinned to be copied to a GPU; a data set in memory may be there as a whole.
-        is_there = in_memory and not has_workers and is_unchanged(chosen["transform"])
-        is_pin_idle = device == "cpu" or is_there or (pins_by_auto and chosen["pin_memory"])
-        without_effect = [
-            *(() if chosen["workers"] else OF_WORKERS),
-            *(_OF_FILES if in_memory else ()),
-            *(("pin_memory",) if is_pin_idle else ()),
-        ]
-        chosen |= {key: _USUAL[key] for key in without_effect}
-        setting = Setting(**chosen | {"transform": in_words(chosen["transform"])})
-        del chosen["batch_size"]
-        combinations.setdefault(setting, Data(**shared, **chosen))
+def combine(job: DataloadJob) -> dict[Setting, Data]:
+    """Return every way of loading, with the data section of a training job that loads in it."""
+    shared = {key: getattr(job.data, key) for key in _SHARED}
+    combinations = {}
+    for transform, size, workers in itertools.product(*(several(job.data, key) for key in _KEYS)):
+        setting = Setting(transform=in_words(transform), batch_size=size, workers=workers)
+        combinations[setting] = Data(**shared, transform=transform, workers=workers)
     return combinations
 
 
@@ -115,37 +85,13 @@ def check_dataload(job: DataloadJob) -> None:
             raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
         often = "data.repeats says how often it is timed"
         check_each_once(f"data.{key}", values, hint=often, show=show)
-    combinations = combine_job(job)
+    combinations = combine(job)
     if len(combinations) > _MOST_COMBINATIONS:
         raise JobError(
             f"the lists in data make {len(combinations):,} combinations, more than "
             f"{_MOST_COMBINATIONS:,}",
             hint="shorten the lists, or submit some of them as a job of their own",
         )
-    for data in {data.root: data for data in combinations.values()}.values():
-        check_data(data)
+    check_data(next(iter(combinations.values())))
     for transform in several(job.data, "transform"):
         check_transform(transform)
-
-
-def combine_job(job: DataloadJob, device: str | None = None) -> dict[Setting, Data]:
-    """Return the ways of loading that the job measures on a device, once it is known."""
-    in_memory = find_data_set(any_data(job)).images is None
-    return combine(job.data, in_memory=in_memory, device=device)
-
-
-def once_notes(job: DataloadJob, device: str) -> Iterator[str]:
-    """Say which of the values to compare do not differ on the device in any way of loading."""
-    ways = combine_job(job, device)
-    for key in _MAY_BE_IDLE:
-        values, measured = several(job.data, key), {getattr(way, key) for way in ways}
-        alike = [value for value in values if value not in measured or value == _USUAL[key]]
-        if len(alike) > 1:
-            where = "without a GPU" if key == "pin_memory" and device == "cpu" else "here"
-            named = f"{', '.join(map(in_job, alike[:-1]))} and {in_job(alike[-1])}"
-            yield f"data.{key}: {named} do not differ {where}, and are measured once"
-
-
-def any_data(job: DataloadJob) -> Data:
-    """Return the data section with only what all ways of loading share: the data set's name."""
-    return Data(name=job.data.name)

@@ -1,11 +1,10 @@
-"""The data-loading benchmark: time per batch by workers, transforms, and all else that data say."""
+"""The data-loading benchmark: time per batch by workers, transforms and batch sizes."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import warnings
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,21 +19,16 @@ from hpcdist.bench.dataload.conclusion import (
     with_workers,
 )
 from hpcdist.bench.dataload.figures import (
-    ALWAYS,
     DataloadCell,
     ModelStep,
     Passes,
     Place,
     Setting,
-    in_job,
     to_cell,
-    varied,
 )
 from hpcdist.bench.dataload.settings import (
-    any_data,
     check_dataload,
-    combine_job,
-    once_notes,
+    combine,
     several,
 )
 from hpcdist.bench.ranks import BenchmarkRank, process_group
@@ -62,24 +56,26 @@ class DataloadWorkload(Workload[DataloadJob]):
         split changes nothing here."""
         from hpcdist.data.images.transforms import notes_on_transform
 
-        unmade = (find_data_set(data).unmade(data) for data in self._data_sets())
+        data = self._data()
+        unmade = find_data_set(data).unmade(data)
         on_transforms = map(notes_on_transform, several(self.job.data, "transform"))
-        return [*filter(None, unmade), *dict.fromkeys(itertools.chain(*on_transforms))]
+        return [*filter(None, [unmade]), *dict.fromkeys(itertools.chain(*on_transforms))]
 
     def prepare(self) -> None:
-        for data in self._data_sets():
-            if not find_data_set(data).is_complete(data):
-                download_data(data)
+        data = self._data()
+        if not find_data_set(data).is_complete(data):
+            download_data(data)
 
-    def _data_sets(self) -> Iterable[Data]:
-        return {data.root: data for data in combine_job(self.job).values()}.values()
+    def _data(self) -> Data:
+        """Return the data section of one way: all ways load the same data set."""
+        return next(iter(combine(self.job).values()))
 
     def preload(self) -> list[str]:
         """Return what measures, and torchvision where model, data or transforms need it."""
         from hpcdist.data.images.transforms import is_unchanged
 
         modules = ["hpcdist.bench.dataload.measure"]
-        model, entry = self.job.model.name, find_data_set(any_data(self.job))
+        model, entry = self.job.model.name, find_data_set(self._data())
         heavy_model = model is not None and is_torchvision(model)
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
         if heavy_model or transformed or "torchvision" in entry.modules:
@@ -106,7 +102,7 @@ class _DataloadRank(BenchmarkRank):
 
         super().__init__(context)
         self._job = job
-        self._combinations = combine_job(job, context.device)
+        self._combinations = combine(job)
         self._sources = Sources(job.dataload.seed, BadFileNotes(context))
         # A node has the CPUs that its ranks have together, or their quota.
         cpus = min(context.num_cpus, cpu_quota() or math.inf)
@@ -217,8 +213,6 @@ class _DataloadRank(BenchmarkRank):
                     f"{key}: {number} per rank are more than the {num_cpus(cpus)} that each rank "
                     "has here"
                 )
-        for note in once_notes(self._job, self.context.device):
-            self.note(note)
 
     def _report(self, setting: Setting, measured: list[tuple[Passes, dict[str, float]]]) -> None:
         if self.context.rank != 0:
@@ -228,17 +222,18 @@ class _DataloadRank(BenchmarkRank):
             stages = [stages for _, stages in own]
             in_all = [name for name in stages[0] if all(name in each for each in stages)]
             means_s = {name: mean(each[name] for each in stages) for name in in_all}
-            cell = to_cell(setting, place, [passes for passes, _ in own], means_s)
+            data, passes = self._combinations[setting], [passes for passes, _ in own]
+            cell = to_cell(setting, data, place, passes, means_s)
             self._cells[setting, place.node] = cell
             self.report("loading", self._line(cell), msgspec.to_builtins(cell))
 
     def _line(self, cell: DataloadCell) -> str:
-        keys = [key for key in varied(list(self._combinations)) if key not in ALWAYS]
+        sizes = {setting.batch_size for setting in self._combinations}
         words = [f"node {cell.node}"] if self.context.num_nodes > 1 else []
         words += [
             shortened(cell.setting.transform, BRIEF),
             with_workers(cell.setting.workers),
-            *(f"{key} {shortened(in_job(getattr(cell.setting, key)), BRIEF)}" for key in keys),
+            *([f"batch_size {cell.setting.batch_size}"] if len(sizes) > 1 else []),
         ]
         return (
             f"{', '.join(words)}: {show_mean_sd(cell.mean_time_s, cell.sd_time_s)} per batch, "

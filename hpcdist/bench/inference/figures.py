@@ -18,14 +18,8 @@ from hpcdist.base.statistics import (
     spread_measure,
 )
 from hpcdist.base.text import interval_text, number_of, show_percent
-from hpcdist.bench.benchmark import (
-    Count,
-    PerSecond,
-    PositiveCount,
-    PositiveSeconds,
-    Seconds,
-    is_shorter,
-)
+from hpcdist.bench.benchmark import PerSecond, PositiveCount, PositiveSeconds, is_shorter
+from hpcdist.runs.events import Count, Seconds
 
 SINGLE = "single"
 DATA_PARALLEL = "data_parallel"

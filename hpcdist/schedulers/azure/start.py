@@ -1,11 +1,11 @@
 """The program that each node of an Azure job executes in the folder where the job's archive was
 unpacked: `python -m hpcdist.schedulers.azure.start OUTPUT`.
 
-The mounted OUTPUT is no place to run in (hpcdist/runs/parcels.py says why): its files appear when
-they are closed, and Azure's mount keeps by default for ever what it once knew of a file. So each
-node works in a run directory on its own disk, which begins as former starts of the job have left
-it, and publishes what is new there. This process does that; the agent is its child, so that what
-ends the agent does not end the publishing.
+The mounted OUTPUT is no place to run in (hpcdist/runs/publishing.py says why): its files appear
+when they are closed, and Azure's mount keeps by default for ever what it once knew of a file. So
+each node works in a run directory on its own disk, which begins as former starts of the job have
+left it, and publishes what is new there. This process does that; the agent is its child, so that
+what ends the agent does not end the publishing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,9 +31,7 @@ from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import die_with_parent
-from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource, Piece
-from hpcdist.runs.publishing import Publisher
+from hpcdist.runs.publishing import FolderSource, Publisher, bring_file, files_of, read_starts
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers.azure.node import KEY_FILE, KEY_VARIABLE
@@ -55,10 +53,9 @@ from hpcdist.workloads import load_workload
 load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
 """
 _LOOK_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _PAUSE_SHARE = 0.02
-"""Pauses grow with the age of the run: that much of it can be lost with a node, but no checkpoint
-that was saved some seconds before."""
+"""Pauses grow with the age of the run; checkpoints and ends of attempts do not wait for them."""
 _LAST_TRIES_S = 60.0
 _KEPT_CHECKPOINTS = 2
 """The newest may turn out to be damaged."""
@@ -156,21 +153,21 @@ def working_folder(code: Path, spec: RunSpec) -> Path:
 
 def restore(run: Run, source: FolderSource) -> float:
     """Bring what former starts have published: of the checkpoints the newest, no logs, and of the
-    folder where agents meet nothing that is of their time; return the time of the newest parcel.
+    folder where agents meet nothing that is of their time; return the time of the newest listing.
     Raises OSError."""
-    starts = parcels.read_starts(source, source.sizes())
-    found = parcels.files_of(starts)
+    starts = read_starts(source)
+    found = files_of(starts)
     for path in sorted(found.keys() - _old_checkpoints(found)):
         if not path.startswith("logs/"):
             try:
-                parcels.write_file(source, run.path, path, found[path], {})
+                bring_file(source, run.path, found[path])
             except (FileNotFoundError, files.DamagedFileError) as error:
                 # Its node was lost as it wrote that: what is older may do.
                 print(f"hpcdist: {path} is left out: {error.strerror}", file=sys.stderr, flush=True)
-    return parcels.newest_time_s(starts)
+    return max((start.listing.time_s for start in starts), default=0.0)
 
 
-def _old_checkpoints(found: Mapping[str, list[Piece]]) -> set[str]:
+def _old_checkpoints(found: Iterable[str]) -> set[str]:
     """Return the files of those that are older than the newest ones."""
     of_steps: dict[int, set[str]] = {}
     for path in found:

@@ -66,7 +66,7 @@ class BlobFolder:
 
 
 def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
-    """Return what a job has written into its output: a run in parcels (hpcdist.runs.parcels)."""
+    """Return a job's output: its run, as nodes publish it (hpcdist.runs.publishing)."""
     return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
 
 

@@ -11,9 +11,8 @@ import msgspec
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import format_ranges, number_of
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.amd import why_not_used
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
-from hpcdist.machine.gpus import Gpu, list_gpus
+from hpcdist.machine.gpus import Gpu, list_gpus, why_not_used
 from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.runs.spec import LaunchPlan, NodePlan, threads_of_user

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.jobs import NoJobNamedError, find_by_name
 from hpcdist.schedulers.lsf.commands import (
     JOB_ID,

@@ -14,17 +14,8 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.base import (
-    Accounting,
-    Condition,
-    JobPlace,
-    Plan,
-    Scheduler,
-    Target,
-    Task,
-    former_lives,
-)
+from hpcdist.runs.spec import Accounting, Submission
+from hpcdist.schedulers.base import Condition, JobPlace, Plan, Scheduler, Target, Task, former_lives
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, place_on_hosts
 from hpcdist.schedulers.jobs import cancel_jobs, condition_of, find_jobs, note_jobs
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, submit_script

@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.machine.command import call_command, failure_of
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.pbs.commands import (
     JOB_ID,
     LONGEST_ARGUMENTS,

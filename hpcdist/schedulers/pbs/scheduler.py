@@ -15,9 +15,8 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
+from hpcdist.runs.spec import Accounting, Submission
 from hpcdist.schedulers.base import (
-    Accounting,
     Allocation,
     Condition,
     JobPlace,

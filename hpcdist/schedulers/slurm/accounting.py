@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpcdist.machine.command import run_command
-from hpcdist.schedulers.base import Accounting
+from hpcdist.runs.spec import Accounting
 from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
 
 _TIMEOUT_S = 20.0

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import run_command
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import Condition
@@ -98,6 +99,11 @@ _REASONS = {
     "launch failed requeued held": "its start failed on a node, and it is held; release it with: "
     "scontrol release JOBID",
 }
+_WHY_ENDED = {
+    "JobLaunchFailure": "its first node could not start its script, as where that node cannot "
+    "write the runs folder",
+}
+_LOST_STATES = ("down", "fail")
 _NEVER = "DependencyNeverSatisfied"
 _REMOVED = (
     f"the run that it waited for did not end as --after requires, so Slurm removed it ({_NEVER})"
@@ -131,6 +137,8 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
             stopped = _STOPPED.get(self.state)
             return Condition(state=state, reason=stopped, is_suspended=stopped is not None)
         why = _REMOVED if self.reason == _NEVER else f"Slurm says {self.state}"
+        if words := _WHY_ENDED.get(self.reason):
+            why += f": {words} ({self.reason})"
         return Condition(state=state, reason=why)
 
 
@@ -270,6 +278,29 @@ def decide(verdict: Verdict, said: str, *, life: int) -> Decision:
         return Decision(sequel="final", cause="cancel" if is_terminated else "nothing")
     # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
     return Decision(sequel="final" if is_terminated else "requeue", cause="nothing")
+
+
+def with_lost_node(decision: Decision, said: str, hosts: Sequence[str]) -> Decision:
+    """Return the decision with the first of the job's hosts that Slurm has lost, where it has lost
+    one, from the lines of `sinfo --Node --format=%N|%T|%E`."""
+    rows = (line.split("|", 2) for line in said.splitlines())
+    states = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+    for node, host in enumerate(hosts):
+        state, reason = states.get(host, ("", ""))
+        if state.startswith(_LOST_STATES) or state.endswith("*"):  # *: its slurmd does not respond
+            why = state if reason in {"", "none"} else f"{state}, {reason}"
+            lost = f"Slurm lost node {node} (host {host}: {why})"
+            return msgspec.structs.replace(decision, node=node, host=host, lost=lost)
+    return decision
+
+
+def ask_nodes_of_job(node_list: str, *, timeout_s: float) -> str:
+    """Return what sinfo says of nodes, for `with_lost_node`; nothing where it does not answer."""
+    argv = ["sinfo", "--noheader", "--Node", f"--nodes={node_list}", "--format=%N|%T|%E"]
+    try:
+        return run_command(argv, timeout_s=timeout_s).stdout
+    except SchedulerError:
+        return ""
 
 
 def _was_killed(fields: Mapping[str, str]) -> bool:

@@ -18,10 +18,9 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
+from hpcdist.runs.spec import Accounting, Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import (
-    Accounting,
     Allocation,
     Condition,
     JobPlace,
@@ -43,15 +42,17 @@ from hpcdist.schedulers.jobs import (
 from hpcdist.schedulers.request import check_folder, cpus_per_node, lay_out, render
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.slurm import directives, site, steps
-from hpcdist.schedulers.slurm.accounting import ask_usage
+from hpcdist.schedulers.slurm.accounting import ask_usage, expand_nodes
 from hpcdist.schedulers.slurm.doctor import SlurmDoctor
 from hpcdist.schedulers.slurm.queue import (
     ask_accounting,
+    ask_nodes_of_job,
     ask_queue,
     decide,
     own_job_id,
     scancel,
     show_job,
+    with_lost_node,
 )
 from hpcdist.schedulers.steps import is_step
 
@@ -259,7 +260,12 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
 
     def decide(self, verdict: Verdict) -> Decision:
         said = show_job(own_job_id(), timeout_s=_OWN_JOB_TIMEOUT_S)
-        return decide(verdict, said, life=_restarts())
+        decision = decide(verdict, said, life=_restarts())
+        if decision.cause != "requeue or preemption":
+            return decision
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
+        states = ask_nodes_of_job(nodes, timeout_s=_OWN_JOB_TIMEOUT_S)
+        return with_lost_node(decision, states, expand_nodes(nodes))
 
     def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
         run_command(["scontrol", "requeue", own_job_id()], timeout_s=_OWN_JOB_TIMEOUT_S)

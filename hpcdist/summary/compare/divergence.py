@@ -7,14 +7,13 @@ last bit, and the first bit that differs is the one to explain.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from hpcdist.base.errors import UserError
+from hpcdist.runs.code import find_code, read_contents
 from hpcdist.runs.run import Run
-from hpcdist.runs.snapshot_store import read_manifest
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.read.collect import job_as_submitted, read_node, read_rank
@@ -126,9 +125,8 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
     nodes = [read_node(path, node=node, attempt=n) for node, n, path in files if n == newest]
     begins = [node.begins[-1] for node in nodes if node.begins]
     gpus = [gpu for begin in begins for gpu in begin.gpus]
-    manifest = None
-    if spec.snapshot is not None and spec.snapshot.folder is not None:
-        manifest = read_manifest(Path(spec.snapshot.folder))
+    copy = find_code(run, spec)
+    files_of_copy = {} if copy is None else read_contents(copy)
     facts: dict[str, dict[str, Any]] = {
         "setting": flatten(job_as_submitted(spec)),
         "version": {**spec.versions, "driver": _joined(gpu.driver for gpu in gpus)},
@@ -136,8 +134,8 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
             "commit": (spec.git.commit or "")[:_SHORT] if spec.git else None,
             "changes not committed": spec.git.dirty if spec.git else None,
             **{
-                f"file {entry.path}": entry.sha256[:_SHORT] or f"link to {entry.target}"
-                for entry in (manifest.entries if manifest else ())
+                f"file {path}": content if content.startswith("link") else content[:_SHORT]
+                for path, content in files_of_copy.items()
             },
             **{f"file of {name}": digest for name, digest in code.items()},
         },

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures.rank import RankFigures, largest, smallest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
 from hpcdist.summary.values import AttemptSummary, Cost

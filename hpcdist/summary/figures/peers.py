@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.runs.events import PeerGroup
 from hpcdist.summary.figures.rank import RankFigures
-from hpcdist.summary.read.records import PeerGroup
 from hpcdist.summary.values import Parting
 
 

@@ -11,20 +11,19 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from hpcdist.bench.registry import BENCHMARKS
-from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import (
+from hpcdist.runs.events import (
     Communication,
     Digest,
-    Disorder,
     Evaluation,
     Flops,
     Memory,
     PeerGroup,
-    RankRecord,
     Start,
     Window,
 )
+from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.timing import Spans, StepTotals
+from hpcdist.summary.read.records import Disorder, RankRecord
 
 
 class Tested(NamedTuple):

@@ -14,9 +14,9 @@ from hpcdist.base.statistics import mean
 from hpcdist.base.text import listed, number_of
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.job.goal import Quantity
-from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.events import PHASES, Memory
+from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
     Attempts,
@@ -41,7 +41,7 @@ from hpcdist.summary.figures.usage import (
     num_cpus_of,
     summarize_usage,
 )
-from hpcdist.summary.read.records import Disorder, Memory, RunRecord
+from hpcdist.summary.read.records import Disorder, RunRecord
 from hpcdist.summary.values import (
     CommunicationTime,
     Final,
@@ -106,7 +106,19 @@ def measure_run(
     newest = attempts[max(stepped or attempts)] if attempts else []
     verdict, verdict_summary = record.verdict, None
     if verdict is not None:
-        verdict_summary = msgspec.convert(verdict, VerdictSummary, from_attributes=True)
+        first, by = verdict.first, verdict.first or verdict
+        verdict_summary = VerdictSummary(
+            kind=verdict.kind,
+            rank=first.rank if first else None,
+            node=by.node,
+            host=by.host,
+            exit_code=by.exit_code,
+            signal=by.signal,
+            exception=first.report.exception if first else None,
+            message=verdict.message,
+            step=by.step,
+            log=verdict.log,
+        )
     complete = _complete_attempts(attempts, world_size)
     totals = timing.merged(figures.totals for figures in ranks)
     step_time_s = timing.step_time(totals)

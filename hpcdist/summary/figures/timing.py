@@ -23,8 +23,7 @@ from hpcdist.base.statistics import (
     spread_measure,
     weighted_standard_deviation,
 )
-from hpcdist.rank.recorder import HISTOGRAM_RATIO
-from hpcdist.summary.read.records import Window
+from hpcdist.runs.events import HISTOGRAM_RATIO, Window
 from hpcdist.summary.values import StepTime
 
 OTHER = "other"

@@ -9,9 +9,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from hpcdist.agent.usage import GpuFacts, NodeBegin, Spread
 from hpcdist.base.statistics import mean
 from hpcdist.machine.peaks import peak_flops_per_s
+from hpcdist.runs.events import GpuFacts, NodeBegin
 from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
@@ -22,13 +22,16 @@ class Total(Struct, kw_only=True):
 
     length_s: float = 0.0
     integral: float = 0.0
-    max: float | None = None
+    max: float = 0.0
+
+    def add(self, value: float, length_s: float) -> None:
+        """Take in the mean of so many seconds."""
+        self.merge(Total(length_s=length_s, integral=value * length_s, max=value))
 
     def merge(self, other: Total) -> None:
         self.length_s += other.length_s
         self.integral += other.integral
-        if other.max is not None and (self.max is None or other.max > self.max):
-            self.max = other.max
+        self.max = max(self.max, other.max)
 
     @property
     def mean(self) -> float | None:
@@ -38,7 +41,7 @@ class Total(Struct, kw_only=True):
     @property
     def max_whole(self) -> int | None:
         """The maximum of a quantity that is counted, as bytes are."""
-        return None if self.max is None else int(self.max)
+        return int(self.max) if self.length_s else None
 
 
 class Totals(defaultdict[str, Total]):
@@ -47,17 +50,19 @@ class Totals(defaultdict[str, Total]):
     def __init__(self) -> None:
         super().__init__(Total)
 
-    def add(self, window: Struct, length_s: float) -> None:
+    def add(self, window: Struct, names: Iterable[str], length_s: float) -> None:
         """Take in a window of so many seconds."""
-        for name in window.__struct_fields__:
-            spread = getattr(window, name)
-            if isinstance(spread, Spread):
-                integral = spread.mean * length_s
-                self[name].merge(Total(length_s=length_s, integral=integral, max=spread.max))
+        for name in names:
+            if (value := getattr(window, name)) is not None:
+                self[name].add(value, length_s)
 
     def merge(self, other: Totals) -> None:
         for name, total in other.items():
             self[name].merge(total)
+
+
+_OF_NODE = ("cpus_busy", "bound_cpus_busy")
+_OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
 
 
 class GpuTotals(Struct, kw_only=True):
@@ -85,9 +90,9 @@ def measure_node(record: NodeRecord) -> NodeTotals:
     totals = NodeTotals(node=record.node, attempt=record.attempt, begin=begin, gpus=gpus)
     for window in record.windows:
         totals.length_s += window.wall_s
-        totals.totals.add(window, window.wall_s)
+        totals.totals.add(window, _OF_NODE, window.wall_s)
         for gpu, own in zip(totals.gpus, window.gpus, strict=False):
-            gpu.totals.add(own, window.wall_s)
+            gpu.totals.add(own, _OF_GPU, window.wall_s)
             gpu.energy_j = _sum((gpu.energy_j, own.energy_j))
     return totals
 
@@ -121,7 +126,7 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     for gpu in gpus:
         utilization.merge(gpu.totals["utilization"])
         power.merge(gpu.totals["power_w"])
-    fullest = max(gpus, key=lambda gpu: gpu.totals["memory_bytes"].max or 0.0, default=None)
+    fullest = max(gpus, key=lambda gpu: gpu.totals["memory_bytes"].max, default=None)
     return UsageSummary(
         sampled_s=max(totals.length_s for totals in merged),
         gpu_utilization=utilization.mean,

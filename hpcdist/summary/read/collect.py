@@ -16,7 +16,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.text import number_of
-from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.events import SCHEMA_VERSION, Window
 from hpcdist.runs.rank_files import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
@@ -32,7 +32,6 @@ from hpcdist.summary.read.records import (
     NodeRecord,
     RankRecord,
     RunRecord,
-    Window,
 )
 
 T = TypeVar("T")

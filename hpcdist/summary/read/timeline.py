@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcdist.runs.events import Evaluation, Window
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_rank
-from hpcdist.summary.read.records import Evaluation, RankRecord, Window
+from hpcdist.summary.read.records import RankRecord
 
 
 class Attempt(NamedTuple):

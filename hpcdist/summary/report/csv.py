@@ -16,7 +16,7 @@ from msgspec import Struct
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
 from hpcdist.bench.registry import BENCHMARKS
-from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.figures.timing import OTHER

@@ -283,7 +283,7 @@ def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
     directory = Run(Path(run.path)) if run.path else None
     spec = directory.read_spec() if directory else None
     verdict = directory.read_verdict() if directory and is_failed else None
-    traceback = (verdict and verdict.traceback) or ""
+    traceback = (verdict and verdict.first and verdict.first.report.traceback) or ""
     return PageRun(
         number=row.number,
         id=shown(run.run),

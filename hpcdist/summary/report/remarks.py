@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hpcdist.base.statistics import Measure
 from hpcdist.base.text import (
@@ -17,6 +18,7 @@ from hpcdist.base.text import (
     shown,
     spread_text,
 )
+from hpcdist.runs.run import name_to_type
 from hpcdist.summary.compare.conclusions import times_hardware, uncertainty
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.values import Group, Parting, RunSummary, UsageSummary
@@ -143,7 +145,9 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
     """Return how fast the newest of the running runs is, or else why the newest run ended."""
     going = [run for run in runs if run.state == "running" and run.samples_per_s]
     if going:
-        return f" So far {_rate_on_ranks(going[-1])}; hpcdist watch shows its progress."
+        newest = going[-1]
+        name = name_to_type(Path(newest.path)) if newest.path else newest.run
+        return f" So far {_rate_on_ranks(newest)}; hpcdist watch {name} shows its progress."
     messages = [shown(run.verdict.message) for run in runs if run.verdict]
     return f" The newest run: {messages[-1]}." if messages else ""
 

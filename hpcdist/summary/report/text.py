@@ -46,7 +46,7 @@ def print_report(report: Report, console: Console) -> None:
         say(console, "What could not be read:", style="bold")
         say_each(console, report.skipped)
     if left_out:
-        say(console, f"Not shown: {', '.join(left_out)}. `hpcdist summary --details` has all.")
+        say(console, f"Not shown: {', '.join(left_out)}. With --details, all is shown.")
 
 
 def say(console: Console, text: str, style: str = "") -> None:

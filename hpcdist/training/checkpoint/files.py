@@ -9,6 +9,7 @@ step-00000120.pt.damaged       was found damaged, and is never looked at again
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -28,6 +29,14 @@ METADATA = ".metadata"
 """In a checkpoint in parts: torch's list of the tensors."""
 COMPLETE = "complete.json"
 """In a checkpoint in parts: every file with its size and checksum."""
+
+SUFFIXES = (
+    *(".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz", ".tar", ".h5"),
+    *(".distcp", ".metadata"),
+)
+"""Endings of the names of checkpoints; the last two are of the parts of one."""
+_NO_CHECKPOINTS = frozenset({"submitit", "launch", "results"})
+"""Folders of a run that hold none."""
 
 _NAME = re.compile(r"step-(\d{8,})\.(?:pt|ckpt|dcp)")
 _ASIDE = ".step-*.*.*"
@@ -73,6 +82,20 @@ def list_checkpoints(folder: Path) -> list[Path]:
         (int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))
     ]
     return [path for _, path in sorted(numbered, reverse=True)]
+
+
+def list_saved(folder: Path) -> dict[Path, int]:
+    """Return what a user's own program seems to have saved in a folder and below, by the endings of
+    the names, each with the time at which it was written, in ns."""
+    saved: dict[Path, int] = {}
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if name not in _NO_CHECKPOINTS]
+        for name in names:
+            if name.endswith(SUFFIXES) and name != "function.pkl":
+                path = Path(place, name)
+                with contextlib.suppress(OSError):  # replaced a moment ago
+                    saved[path] = path.lstat().st_mtime_ns
+    return saved
 
 
 class SealedFile:

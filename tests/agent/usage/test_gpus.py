@@ -12,13 +12,14 @@ from hpcdist.agent.sampler import GpuReader
 READ = """
 import json, sys, time, msgspec
 from hpcdist.agent.sampler import GpuReader
-reader = GpuReader(sys.argv[1:])
-reader.sample(0.0)
-begin_s = time.monotonic()
-time.sleep(0.05)
-length_s = time.monotonic() - begin_s
-found = reader.sample(length_s)
-reader.close()
+from hpcdist.machine.gpus import nvml
+with nvml() as library:
+    reader = GpuReader(library, sys.argv[1:])
+    reader.sample(0.0)
+    begin_s = time.monotonic()
+    time.sleep(0.05)
+    length_s = time.monotonic() - begin_s
+    found = reader.sample(length_s)
 print(json.dumps([msgspec.to_builtins(reader.facts), found, length_s]))
 """
 
@@ -63,7 +64,7 @@ def test_a_gpu_that_the_driver_does_not_know_is_left_out(read):
 
 
 def test_without_a_gpu_or_a_driver_nothing_is_read(tmp_path):
-    assert GpuReader([]).sample(1.0) == []
+    assert GpuReader(None, []).sample(1.0) == []
     done = subprocess.run(
         [sys.executable, "-c", READ, "GPU-fake-0"],
         env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},

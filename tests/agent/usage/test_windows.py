@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.agent.usage import Sample, Windows
+from hpcdist.agent.sampler import Sample, Windows
 
 
 def sample(length_s, *, cpus_busy=1.0, gpus=()):
@@ -16,7 +16,7 @@ def test_means_weigh_each_sample_by_the_time_that_it_stands_for():
     assert windows.add(sample(3.0, cpus_busy=3.0), time_s=3.0) is None
     window = windows.close(time_s=4.0)
     assert (window.time_s, window.wall_s, window.samples) == (4.0, 4.0, 2)
-    assert (window.cpus_busy.mean, window.cpus_busy.max) == (2.5, 3.0)
+    assert window.cpus_busy == 2.5
     assert windows.close(time_s=5.0) is None
 
 
@@ -27,8 +27,8 @@ def test_what_only_some_samples_tell_is_their_mean_and_what_none_tells_is_left_o
     windows.add(sample(2.0, gpus=told), time_s=1.0)
     windows.add(sample(2.0, gpus=[{"energy_j": 250.0}, {}]), time_s=2.0)
     first, second = windows.close(time_s=3.0).gpus
-    assert (first.power_w.mean, first.energy_j, first.utilization) == (100.0, 400.0, None)
-    assert (second.utilization.mean, second.energy_j) == (0.5, None)
+    assert (first.power_w, first.energy_j, first.utilization) == (100.0, 400.0, None)
+    assert (second.utilization, second.energy_j) == (0.5, None)
 
 
 @pytest.mark.parametrize(("every_s", "first_s"), [(5.0, 0.5), (1.0, 0.5), (0.4, 0.4)])

@@ -35,18 +35,8 @@ def test_times_that_span_decades_have_a_log_axis_and_bars_are_quartiles(cell):
 
 
 def test_what_else_is_compared_has_axes_of_its_own_but_not_too_many(cell):
-    cells = [cell(2, 30.0, batch_size=size, prefetch_factor=2) for size in range(1, 20)]
+    cells = [cell(2, 30.0, batch_size=size) for size in range(1, 20)]
     assert len(group_in_panels(cells)) == 19
     many, most = make_figure(cells), make_figure(cells[:MOST_AXES])
     assert tuple(many.get_size_inches()) == tuple(most.get_size_inches())
     assert len(many.axes) == MOST_AXES
-
-
-@pytest.mark.parametrize("workers", [(0,), (2,), (0, 2)], ids=["alone", "two", "both"])
-def test_without_workers_belongs_to_every_prefetch_factor(cell, workers):
-    cells = [
-        cell(number, 30.0, prefetch_factor=factor)
-        for number in workers
-        for factor in ((2, 4) if number else (2,))
-    ]
-    assert len(group_in_panels(cells)) == (2 if 2 in workers else 1)

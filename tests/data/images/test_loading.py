@@ -6,7 +6,7 @@ import pytest
 import torch
 from pictures import encoded, picture, plain, write_files
 
-from hpcdist.agent.outcome.shortage import find_lost_worker
+from hpcdist.agent.outcome.lack import lost_worker
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.batches import ImageBatches
@@ -278,7 +278,8 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
 
     with pytest.raises(HpcdistError, match="a worker that loads data was lost") as caught:
         kill_and_go_on()
-    assert "was killed by SIGKILL" in find_lost_worker(caught.value, kernel_kills()).sentence
+    sentence, _ = lost_worker(caught.value, kernel_kills())
+    assert "was killed by a signal: Killed" in sentence
     batches.close()
 
 

@@ -100,9 +100,9 @@ def test_a_run_is_called_as_azure_allows(load_job, tmp_path):
 
 
 def test_the_command_has_the_setup_and_the_paths_of_the_snapshot(load_job, tmp_path):
-    snapshot = "/home/ann/runs/.snapshots/0123"
+    snapshot = "/home/ann/runs/x/code"
     placed = target(
-        own_folders=["/home/ann/runs/.snapshots", snapshot],
+        own_folders=["/home/ann/runs/x", snapshot],
         environment={"PYTHONPATH": f"{snapshot}/my src:/home/ann/other:{snapshot}"},
     )
     profiled = profile(setup=["pip install einops", "if true; then\n  echo 'a: b'\nfi"])
@@ -143,17 +143,17 @@ def test_what_azure_lacks_or_does_not_have_is_named(keys, message):
 def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azure):
     client_of.cache_clear()
     options = AzureOptions(**PROFILE)
-    azure.put_output("train-1", "node-00000/x/00000000.parcel", b"0123456789")
+    azure.put_output("train-1", "node-00000/x/00000000.copy", b"0123456789")
     azure.put_output("train-1", "node-00000/x/00000001-0.data", b"d" * 100_000)
-    azure.put_output("train-10", "node-00000/x/00000000.parcel", b"of another")
+    azure.put_output("train-10", "node-00000/x/00000000.copy", b"of another")
     folder = output_folder(options, "train-1")
 
     assert folder.sizes() == {
-        "node-00000/x/00000000.parcel": 10,
+        "node-00000/x/00000000.copy": 10,
         "node-00000/x/00000001-0.data": 100_000,
     }
-    assert folder.read("node-00000/x/00000000.parcel") == b"0123456789"
-    assert folder.read("node-00000/x/00000000.parcel", offset=4) == b"456789"
+    assert folder.read("node-00000/x/00000000.copy") == b"0123456789"
+    assert folder.read("node-00000/x/00000000.copy", offset=4) == b"456789"
     copy = io.BytesIO()
     folder.copy("node-00000/x/00000001-0.data", copy)
     assert copy.getvalue() == b"d" * 100_000

@@ -12,9 +12,7 @@ from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
-from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource
-from hpcdist.runs.publishing import Publisher
+from hpcdist.runs.publishing import FolderSource, Publisher, files_of, read_starts
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.azure.start import restore
@@ -75,7 +73,7 @@ def azure_job(tmp_path, network):
         run = Run.create(tmp_path / "runs", "train")
         job = ScriptJob(
             name="train",
-            script=f"{run.path.parent}/.snapshots/x/train.py",
+            script=f"{run.path.parent}/x/code/train.py",
             resources=resources,
             launch=Launch(device="cpu", **launch),
             record=Record(window_s=0.01),
@@ -88,8 +86,8 @@ def azure_job(tmp_path, network):
             profile=ClusterProfile(scheduler="azure", azure=azure, price_per_hour=2.0),
             origins={},
         )
-        (run.path.parent / ".snapshots" / "x").mkdir(parents=True, exist_ok=True)
-        (run.path.parent / ".snapshots" / "x" / "train.py").write_text(script)
+        (run.path.parent / "x" / "code").mkdir(parents=True, exist_ok=True)
+        (run.path.parent / "x" / "code" / "train.py").write_text(script)
         scheduler = load_scheduler("azure")
         planned = PlannedRun(
             loaded=LoadedJob(job=job, source="train.py"),
@@ -100,8 +98,8 @@ def azure_job(tmp_path, network):
         )
         write_spec(run, planned)
         spec = json.loads(run.spec_file.read_text())
-        folder = str(run.path.parent / ".snapshots" / "x")
-        spec["snapshot"] = {"id": "x", "folder": folder, "source": spec["cwd"]}
+        folder = str(run.path.parent / "x" / "code")
+        spec["snapshot"] = {"digest": "x", "folder": folder, "source": spec["cwd"]}
         run.spec_file.write_text(json.dumps(spec))
         storage = Storage(tmp_path)
         opened.append(storage)
@@ -115,9 +113,9 @@ def azure_job(tmp_path, network):
 
 
 def published(job):
-    source = FolderSource(job.storage.folder)
-    found = parcels.files_of(parcels.read_starts(source, source.sizes()))
-    return {path: b"".join(piece.content for piece in pieces) for path, pieces in found.items()}
+    folder = job.storage.folder
+    found = files_of(read_starts(FolderSource(folder)))
+    return {path: (folder / place / one.copy).read_bytes() for path, (place, one) in found.items()}
 
 
 def state_of(job, rank):
@@ -166,7 +164,7 @@ def test_a_start_goes_on_from_the_checkpoint_before_one_that_is_damaged(tmp_path
     for step in (1, 2):
         (before.checkpoints_folder / f"step-0000000{step}.pt").write_bytes(bytes([step]) * 2**21)
     publisher.publish(is_final=True)
-    (data,) = (path for path in output.rglob("*.data") if path.read_bytes()[0] == 2)
+    (data,) = (path for path in output.rglob("*.copy") if path.read_bytes()[0] == 2)
     data.write_bytes(b"torn")
     restore(run, FolderSource(output))
     assert [path.name for path in run.checkpoints_folder.iterdir()] == ["step-00000001.pt"]

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.agent.usage import UsageWindow
+from hpcdist.runs.events import UsageWindow, Window
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node, read_rank
-from hpcdist.summary.read.records import NodeRecord, Window
+from hpcdist.summary.read.records import NodeRecord
 from hpcdist.summary.read.timeline import read_timeline, window_ends_s
 
 NUM_COLUMNS = 160
@@ -209,14 +209,14 @@ def _add_node(panels: dict[str, dict[str, Line]], record: NodeRecord, zero_s: fl
 
 
 def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
-    """Yield panel, name of the line and value: the maximum of memory, else the mean."""
+    """Yield panel, name of the line and value: the mean, of memory the maximum."""
     for index, gpu in enumerate(window.gpus):
         name = f"{node}, GPU {index}"
-        if gpu.utilization:
-            yield GPU_BUSY, name, 100.0 * gpu.utilization.mean
-        if gpu.power_w:
-            yield GPU_POWER, name, gpu.power_w.mean
-        if gpu.memory_bytes:
-            yield GPU_MEMORY, name, gpu.memory_bytes.max / _MIB
-    if window.cpus_busy:
-        yield CPUS_BUSY, node, window.cpus_busy.mean
+        if gpu.utilization is not None:
+            yield GPU_BUSY, name, 100.0 * gpu.utilization
+        if gpu.power_w is not None:
+            yield GPU_POWER, name, gpu.power_w
+        if gpu.memory_bytes is not None:
+            yield GPU_MEMORY, name, gpu.memory_bytes / _MIB
+    if window.cpus_busy is not None:
+        yield CPUS_BUSY, node, window.cpus_busy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpcdist.base.plotting import error_bars, finish, label, new_figure, shared_legend, tip
 from hpcdist.base.statistics import Measure
 from hpcdist.base.text import format_percent, spread_text, time_unit
-from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.events import PHASES
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.runs import Row

@@ -23,6 +23,9 @@ export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not end the others at once:
 # they say why the run ended.
 begin="$(stat -L -c %s /dev/stderr 2> /dev/null || echo 0)"
+# The agent of node 0 reads in this log of which nodes srun says that it could start nothing there.
+HPCDIST_SRUN_LOG="$begin:$(readlink -f /dev/stderr || true)"
+export HPCDIST_SRUN_LOG
 ended=0
 srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     --cpus-per-task=1 --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \

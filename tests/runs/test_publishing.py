@@ -1,13 +1,20 @@
-"""Run directories in parcels: what is published, and what readers make of it."""
+"""Run directories on a bad storage: what is published, and what readers make of it."""
 
 import json
 import os
 
+import msgspec
 import pytest
 
-from hpcdist.runs import parcels
-from hpcdist.runs.parcels import FolderSource
-from hpcdist.runs.publishing import Publisher
+from hpcdist.runs.publishing import (
+    Entry,
+    FolderSource,
+    Listing,
+    Publisher,
+    bring_file,
+    files_of,
+    read_starts,
+)
 
 LARGE = 3 << 20
 
@@ -53,13 +60,13 @@ def node(tmp_path, clock):
 
 
 def read(folder):
-    source = FolderSource(folder)
-    return parcels.files_of(parcels.read_starts(source, source.sizes()))
+    return files_of(read_starts(FolderSource(folder)))
 
 
 def contents(folder):
     return {
-        path: b"".join(piece.content for piece in pieces) for path, pieces in read(folder).items()
+        path: (folder / place / entry.copy).read_bytes()
+        for path, (place, entry) in read(folder).items()
     }
 
 
@@ -87,13 +94,11 @@ def test_files_grow_are_replaced_and_go_with_names_that_are_written_once(node, t
     }
     home = tmp_path / "home"
     home.mkdir()
-    marks = {}
-    for _ in range(2):  # the second time all is there
-        for path, pieces in found.items():
-            marks[path] = parcels.write_file(FolderSource(one.output), home, path, pieces, marks)
+    for file in found.values():
+        bring_file(FolderSource(one.output), home, file)
     assert (home / "events/rank-00000.jsonl").read_bytes() == b"1\n2\n"
     assert (home / "checkpoints/step-00000002.pt").read_bytes() == newest
-    assert len(list(one.output.rglob("*.data"))) == 1
+    assert len(list(one.output.rglob("*.copy"))) == 3
 
 
 def test_checkpoints_that_are_soon_replaced_are_published_all_the_same(node, clock):
@@ -108,19 +113,40 @@ def test_checkpoints_that_are_soon_replaced_are_published_all_the_same(node, clo
         (one.run / f"checkpoints/step-0000000{step}.pt").unlink()
 
 
-def test_a_torn_parcel_costs_what_it_brought_and_no_more(node):
+def test_while_a_listing_is_torn_the_one_before_counts(node):
     one = node("a")
     one.write("events/rank-00000.jsonl", b"1\n")
     one.publish()
-    one.write("events/rank-00000.jsonl", b"2\n", "ab")
     one.write("errors/rank-00000.json", b"{}")
     one.publish()
-    one.write("events/rank-00000.jsonl", b"3\n", "ab")
+    torn = max(one.output.rglob("*.json"))
+    torn.write_bytes(torn.read_bytes()[:-3])
+    assert contents(one.output) == {"events/rank-00000.jsonl": b"1\n"}
     one.write("verdict.json", b"{}")
     one.publish()
-    torn = sorted(one.output.rglob("*.parcel"))[2]
-    torn.write_bytes(torn.read_bytes()[:-3])
-    assert contents(one.output) == {"events/rank-00000.jsonl": b"1\n", "verdict.json": b"{}"}
+    assert contents(one.output).keys() == {
+        *("events/rank-00000.jsonl", "errors/rank-00000.json", "verdict.json")
+    }
+
+
+def test_a_mount_that_fails_for_a_while_costs_nothing(node, monkeypatch):
+    one = node("a")
+    one.write("events/rank-00000.jsonl", b"1\n")
+    one.write("checkpoints/step-00000001.pt", b"whole")
+    opened = type(one.run).open
+
+    def fail(path, mode="r", *rest):
+        if path.suffix == ".json":
+            raise OSError(5, "Input/output error")
+        return opened(path, mode, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(one.run), "open", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            one.publish()
+    assert contents(one.output) == {}
+    one.publish()
+    assert len(contents(one.output)) == 2
 
 
 def test_what_a_node_writes_after_its_next_start_does_not_count(node):
@@ -167,22 +193,26 @@ def test_a_file_that_is_being_written_is_published_when_it_has_settled(node, clo
 def test_a_path_that_leads_out_or_to_what_was_submitted_is_passed_over(path, tmp_path):
     folder = tmp_path / "node-00000" / "1763859000123456789-9f31c2aa"
     folder.mkdir(parents=True)
-    entries = [parcels.Entry(path=path, size=1), parcels.Entry(path="logs/good", size=1)]
-    (folder / "00000000.parcel").write_bytes(parcels.encode(1.0, entries, [b"x", b"y"]))
-    assert contents(tmp_path) == {"logs/good": b"y"}
+    entries = [
+        Entry(path=name, copy=f"0000000{number}.copy", size=1, sha256="", time_s=1.0)
+        for number, name in enumerate((path, "logs/good"))
+    ]
+    listing = Listing(time_s=1.0, files=entries, gone=[])
+    (folder / "00000002.json").write_bytes(msgspec.json.encode(listing))
+    assert read(tmp_path).keys() == {"logs/good"}
 
 
 def test_a_link_in_the_place_of_a_folder_is_not_followed(node, tmp_path):
     one = node("a")
     one.write("events/rank-00000.jsonl", b"1\n")
     one.publish()
-    (pieces,) = read(one.output).values()
+    (file,) = read(one.output).values()
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
     (home / "events").symlink_to(elsewhere)
     with pytest.raises(OSError, match="link"):
-        parcels.write_file(FolderSource(one.output), home, "events/rank-00000.jsonl", pieces, {})
+        bring_file(FolderSource(one.output), home, file)
     assert not list(elsewhere.iterdir())
 
 
@@ -191,8 +221,7 @@ def test_a_start_counts_as_the_newest_though_its_clock_is_behind(node, clock, tm
     first = node("a")
     first.write("checkpoints/newest", b"1")
     first.publish()
-    source = FolderSource(tmp_path / "output")
-    newest_s = parcels.newest_time_s(parcels.read_starts(source, source.sizes()))
+    newest_s = max(one.listing.time_s for one in read_starts(FolderSource(tmp_path / "output")))
     assert newest_s == clock.time_s
     clock.time_s -= behind_s
     second = node("b", after_s=newest_s)

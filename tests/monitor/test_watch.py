@@ -6,9 +6,9 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.base import files
-from hpcdist.monitor.board import Board, RunView, make_frame, plain
 from hpcdist.monitor.progress import Progress, RanksSeen
 from hpcdist.monitor.states import end_verdict
+from hpcdist.monitor.watch import Board, RunView
 from hpcdist.runs.run import all_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Condition
@@ -88,13 +88,11 @@ def test_a_scheduler_that_does_not_answer_is_told_and_ends_nothing(
     assert not board.is_over
 
 
-def ranks(step=120, *, alive=4, troubles=()):
+def ranks(step=120, *, alive=4):
     progress = Progress(
         attempt=0, epoch=2, step=step, total_steps=400, samples_per_s=3412.3, remaining_s=62.4
     )
-    return RanksSeen(
-        progress=progress, num_alive=alive, world_size=4, quiet_s=0.0, troubles=list(troubles)
-    )
+    return RanksSeen(progress=progress, num_alive=alive, world_size=4, is_at_work=True, troubles=[])
 
 
 VIEWS = [
@@ -107,54 +105,47 @@ VIEWS = [
 EXPECTED = """\
 1 running, 1 failed, 1 pending, 1 done  12:00:00 all
 
-RUN     STATE       STEP  EPOCH  SAMPLES/S  RANKS  LEFT
-ddp-cc  running  120/400      3      3,412    4/4  1:02
-  rank 3 is \\x1b[31mslow
-ddp-d   failed
-  rank 1 was killed by SIGKILL
-ddp-b   pending
-  it waits for nodes (Resources)
-ddp-a   done     400/400      3      3,412
-"""
+RUN          STATE      STEP EPOCH SAMPLES/S RANKS LEFT
+ddp-cc       running 120/400     3     3,412   4/4 1:02
+ddp-d        failed
+ddp-b        pending
+ddp-a        done    400/400     3     3,412
+ddp-cc: rank 3 is \\x1b[31mslow
+ddp-d: rank 1 was killed by SIGKILL
+ddp-b: it waits for nodes (Resources)
+""".splitlines()
 
 
-def test_what_goes_on_and_what_went_wrong_comes_first():
-    assert plain(make_frame(VIEWS, title="12:00:00 all")) == EXPECTED
+def test_what_goes_on_and_what_went_wrong_comes_first(drawn):
+    assert drawn(VIEWS, title="12:00:00 all") == EXPECTED
 
 
-def test_a_small_screen_counts_the_runs_that_it_has_no_room_for():
-    shown = plain(make_frame(VIEWS, title="12:00:00 all", height=7)).splitlines()
-    assert shown[:5] == EXPECTED.splitlines()[:5]
-    assert shown[5:] == ["... and 3 more"]
-    for height in range(4, 12):
-        assert len(make_frame(VIEWS, title="all", height=height)) <= height
-    assert plain(make_frame(VIEWS, title="12:00:00 all", height=10)) == EXPECTED
+def test_a_small_screen_counts_the_runs_that_it_has_no_room_for(drawn):
+    lines = drawn(VIEWS, title="12:00:00 all", height=7)
+    assert lines[:4] == EXPECTED[:4]
+    assert lines[4:6] == ["... and 3 more", EXPECTED[7]]
+    assert drawn(VIEWS, title="12:00:00 all", height=15) == EXPECTED
 
 
-def test_a_scheduler_that_does_not_answer_is_told():
-    shown = plain(make_frame([], title="all", notes=["the state of 1 run is not known: slurm"]))
-    assert shown == "no runs  all\nnote: the state of 1 run is not known: slurm\n"
+def test_a_scheduler_that_does_not_answer_is_told_in_the_frame(drawn):
+    notes = ["the state of 1 run is not known: slurm"]
+    assert drawn([], title="all", notes=notes) == ["no runs  all", f"note: {notes[0]}"]
 
 
-NARROW = 60
-
-
-def test_a_narrow_terminal_keeps_the_figures_and_the_ends_of_names():
-    told = f"rank 1 is slow: {'so ' * 40}".strip()
+def test_a_narrow_terminal_keeps_the_figures_and_whole_names(drawn):
     ids = [f"ddp-20260101-120000-{end}" for end in ("aaaa", "bbbb")]
-    views = [RunView(run=run, state="running", ranks=ranks(), details=[told]) for run in ids]
-    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
-    assert max(map(len, lines)) <= NARROW
-    assert lines[2].split() == ["RUN", "STATE", "STEP", "SAMPLES/S", "RANKS", "LEFT"]
-    assert [line.split("  ")[0][-6:] for line in lines if "1:02" in line] == ["…-aaaa", "…-bbbb"]
-    details = " ".join(line.strip() for line in lines if line.startswith("  "))
-    assert details == f"{told} {told}"
-    assert ids[0] in plain(make_frame(views, title="now"))
+    views = [RunView(run=run, state="running", ranks=ranks()) for run in ids]
+    lines = drawn(views, title="now", width=60)
+    assert max(map(len, lines)) <= 60
+    assert lines[2].split() == ["RUN", "STATE", "STEP", "EPOCH", "SAMPLES/S", "RANKS", "LEFT"]
+    assert len([line for line in lines if "1:02" in line]) == 2
+    names = "".join(line.split()[0] for line in lines[3:])
+    assert names == "".join(ids)
 
 
-def test_what_is_said_takes_three_lines_at_most():
+def test_what_is_said_of_a_run_is_cut_short(drawn):
     views = [RunView(run="ddp-a", state="failed", details=["word " * 100])]
-    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
+    lines = drawn(views, title="now", width=100)
     assert len(lines) == 4 + 3
     assert lines[-1].endswith("…")
 

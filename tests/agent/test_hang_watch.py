@@ -1,11 +1,12 @@
 """When nodes that show no sign of work are said to hang, and when no more."""
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
 
-from hpcdist.agent.messages import HangReport
-from hpcdist.agent.outcome.quiet import QuietRun
+from hpcdist.agent.messages import Dump, HangReport
+from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
 from hpcdist.runs.verdict import RankEnd
 
@@ -30,35 +31,36 @@ def report(rank, *, spins=False, pending=None, at="a", **fields):
 class Run:
     """A run of two nodes with a rank each."""
 
+    timeout_s: float = math.inf
     now: float = 1000.0
     asked: int = 0
     said: list = field(default_factory=list)
+    ends: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        self.quiet = QuietRun(
-            attempt=3,
-            world_size=2,
-            now=lambda: self.now,
-            unix_now=lambda: self.now,
-            ask=self.ask,
-            note=self.said.append,
-        )
+        self.watch = HangWatch(attempt=3, num_nodes=2, ranks_per_node=1, timeout_s=self.timeout_s)
 
-    def ask(self):
-        self.asked += 1
+    def take(self, found):
+        self.asked += sum(isinstance(one, Dump) for one in found)
+        self.said += [one for one in found if not isinstance(one, Dump)]
 
-    def be_quiet(self, *nodes):
+    def be_quiet(self, *nodes, quiet_s=900.0):
         for node in nodes:
-            self.quiet.on_quiet(node, 900.0, NODES)
+            self.take(
+                self.watch.on_quiet(node, quiet_s, self.ends, now=self.now, unix_now=self.now)
+            )
 
     def answer(self, *reports):
         for one in reports:
-            self.quiet.on_reports(one.end.node, [one], NODES, {})
+            found = self.watch.on_reports(
+                one.end.node, [one], self.ends, now=self.now, unix_now=self.now
+            )
+            self.take(found)
 
     def wait(self):
         """Until the next look."""
-        self.now, asked = self.quiet.deadline, self.asked
-        self.quiet.on_time()
+        self.now, asked = self.watch.deadline, self.asked
+        self.take(self.watch.on_time(self.ends, now=self.now))
         assert self.asked == asked + 1
 
 
@@ -78,7 +80,7 @@ def test_a_run_whose_ranks_do_nothing_is_said_to_hang_once_all_nodes_are_quiet_a
     run.wait()
     run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
     assert len(run.said) == 1
-    run.quiet.on_quiet(1, 0.0, NODES)
+    run.be_quiet(1, quiet_s=0.0)
     assert run.said[1].recovered_s == run.now
     run.be_quiet(1)
     run.answer(report(0), report(1))
@@ -131,7 +133,7 @@ def test_ranks_that_use_cpus_hang_where_two_looks_find_them_in_one_operation(
     for _ in range(3):
         run.wait()
         run.answer(*second)
-    assert run.quiet.deadline - run.now == 900.0
+    assert run.watch.deadline - run.now == 900.0
 
 
 def test_a_hang_that_was_said_of_ranks_that_spin_ends_with_the_operation():
@@ -141,3 +143,59 @@ def test_a_hang_that_was_said_of_ranks_that_spin_ends_with_the_operation():
         run.answer(*(report(rank, spins=True, pending=number) for rank in NODES))
         run.wait()
     assert [hang.recovered_s is None for hang in run.said] == [True, False]
+
+
+def test_a_run_whose_ranks_use_cpus_is_ended_after_the_time_out_all_the_same():
+    run = Run(timeout_s=2000.0)
+    run.be_quiet(*NODES)
+    while run.now < 2100.0:  # 900 s had passed before
+        run.answer(*(report(rank, spins=True) for rank in NODES))
+        assert not run.said
+        run.wait()
+    run.answer(*(report(rank, spins=True) for rank in NODES))
+    assert [verdict.kind for verdict in run.said] == ["hang"]
+
+
+def test_the_verdict_comes_after_a_last_look_at_the_time_out():
+    run = Run(timeout_s=2000.0)
+    run.be_quiet(*NODES)
+    run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
+    assert [hang.rank for hang in run.said] == [1]
+    while run.now < 2100.0:
+        run.wait()
+        run.answer(report(0, pending=2, is_waiting=True), report(1, at="data"))
+    verdict = run.said[-1]
+    assert len(run.said) == 2
+    assert (verdict.kind, verdict.first.rank, verdict.victims) == ("hang", 1, [0])
+    assert "rank 1 never reached all_reduce, number 2" in verdict.message
+
+
+def test_nodes_that_do_not_answer_are_waited_for_five_seconds():
+    run = Run(timeout_s=600.0)
+    run.be_quiet(*NODES)
+    run.answer(report(0))
+    assert (run.said, run.watch.deadline) == ([], run.now + 5.0)
+    run.now += 5.0
+    run.take(run.watch.on_time({}, now=run.now))
+    assert [verdict.first.rank for verdict in run.said] == [0]
+
+
+def test_a_node_whose_ranks_have_ended_is_not_waited_for():
+    run = Run(timeout_s=600.0)
+    run.ends[1] = RankEnd(rank=1, local_rank=0, node=1, host="n1", time_s=1.0, exit_code=0)
+    run.be_quiet(0)
+    run.answer(report(0, pending=2, is_waiting=True))
+    assert [verdict.first.rank for verdict in run.said] == [1]
+    assert "rank 1 (node 1, host n1) has ended; " in run.said[0].message
+
+
+def test_what_was_said_before_node_0_was_suspended_does_not_count():
+    run = Run(timeout_s=600.0)
+    run.be_quiet(0)
+    run.watch.forgive(run.now)
+    run.be_quiet(*NODES)  # the messages were on their way
+    assert run.asked == 0
+    run.now += 300.0
+    run.be_quiet(*NODES, quiet_s=300.0)
+    run.answer(report(0, at="b"), report(1))
+    assert [type(one).__name__ for one in run.said] == ["Hang"]

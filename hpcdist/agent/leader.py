@@ -1,0 +1,504 @@
+"""The leader of a run's agents, a thread of node 0's: the meeting where they join, and the
+coordinator's hands.
+
+The meeting's file tells the others the place, and a secret that only the run's owner can read (the
+scheduler tells them beforehand where the nodes have no run directory in common). Both sides of a
+connection prove that they know it (agent/handshake.py) before they say anything else. The file also
+tells the life of the job: where a scheduler starts a job elsewhere while the former agents still
+live, the new agents find the old file, and must not join the old leader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from hpcdist.agent import messages
+from hpcdist.agent.coordinator import (
+    ClaimAttempt,
+    Claimed,
+    Concluded,
+    Coordinator,
+    Event,
+    Finish,
+    Heard,
+    LimitReached,
+    Lost,
+    NoteHang,
+    Now,
+    Resumed,
+    Send,
+    Stage,
+    Terms,
+    Tick,
+    Unreachable,
+)
+from hpcdist.agent.handshake import SECRET_BYTES, Entrance
+from hpcdist.agent.liveness import Heart, Liveness
+from hpcdist.agent.messages import (
+    TO_LEADER,
+    Beat,
+    Cancelled,
+    Channel,
+    ChannelClosedError,
+    Failed,
+    Hello,
+    Join,
+    ToAgent,
+    ToLeader,
+    Welcome,
+)
+from hpcdist.agent.node import OwnNode
+from hpcdist.agent.notices import Clock
+from hpcdist.agent.outcome.hang import limits_of
+from hpcdist.agent.outcome.lives import Attempts, note_restart
+from hpcdist.agent.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
+from hpcdist.agent.watch import STANDSTILL_S
+from hpcdist.base import files
+from hpcdist.base.version import __version__
+from hpcdist.machine.network import interface_of, network_key
+from hpcdist.machine.ports import listen
+from hpcdist.notify import tell_hang
+from hpcdist.runs.run import SIGN_EVERY_S, Run
+from hpcdist.runs.verdict import Hang, Verdict
+from hpcdist.schedulers.base import Rendezvous
+from hpcdist.schedulers.notes import Notes
+
+_TICK_S = 0.5
+_LOOK_AT_REQUESTS_S = 0.9
+_LOOK_S = 1.0
+_LOOK_AT_WORK_S = 5.0
+"""Between two looks at what others may write into the run's directory; the second once all agents
+have joined: then it only matters where a scheduler does not pass on a cancellation."""
+_MOST_REQUESTS = 16
+"""Requests that are answered at a time; each takes a thread on every node."""
+_WHY_NO_ANSWER = {
+    Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
+    Stage.STARTING: "its ranks are being started",
+    Stage.ENDING: "its ranks are being ended",
+    Stage.FINISHED: "it has ended",
+}
+
+
+class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of the meeting, as it stands in launch/meeting.json."""
+
+    addresses: list[str]
+    """By which the others may reach its host, best first."""
+    network: str
+    """Key of the host's network, for addresses that are loopback."""
+    port: int
+    secret: str
+    """Both sides of a connection prove that they know it; in hexadecimal digits."""
+    life: int | None = None
+    """The life of the job that node 0's agent is of; None: it does not say."""
+
+
+class Era(NamedTuple):
+    """An agent's place in the history of its run."""
+
+    life: int
+    """The life of the job that it is of."""
+    attempt: int
+    """The newest attempt that it knows; -1 before the first."""
+
+
+def own_era(attempts: Attempts, rendezvous: Rendezvous | None) -> Era | None:
+    """Return an agent's own era; None where the nodes have no run directory in common: each counts
+    what it has got there, which may differ."""
+    return None if rendezvous is not None else Era(attempts.life, attempts.newest)
+
+
+def welcome(hello: Hello, era: Era | None, is_overtaken: Callable[[], bool]) -> Welcome:
+    """Return the answer to an agent; it has no time where the agent cannot take part with node 0's,
+    which is of this era.
+
+    A shared file system may show an attempt to one node sooner than to another: `is_overtaken` says
+    that node 0's sees it, too.
+    """
+    if hello.version != __version__:
+        return Welcome(version=__version__)
+    if era is None or hello.life is None or hello.attempt is None:
+        return Welcome(version=__version__, time_s=time.time())
+    if hello.life != era.life or (hello.attempt > era.attempt and is_overtaken()):
+        return Welcome(version=__version__, life=era.life, attempt=era.attempt)
+    return Welcome(version=__version__, time_s=time.time())
+
+
+class Connections:
+    """The leader's connections with the agents of all nodes, its own included."""
+
+    def __init__(self, limit_s: float, log: Callable[[str], None]) -> None:
+        """Count an agent as lost that does nothing for so long; never where that is 0."""
+        self._log = log
+        self._selector = selectors.DefaultSelector()
+        self._channels: dict[int, Channel[ToLeader | Beat]] = {}
+        self._liveness = Liveness(limit_s, now_s=time.monotonic())
+        self._events: list[Heard | Lost] = []
+        self._missing: set[int] = set()
+        self._entrance: Entrance | None = None
+        self._era: Era | None = None
+        self._is_overtaken: Callable[[], bool] = lambda: False
+
+    def listen(
+        self,
+        run: Run,
+        *,
+        num_nodes: int,
+        addresses: Sequence[str],
+        port_range: tuple[int, int] | None,
+        rendezvous: Rendezvous | None = None,
+        era: Era | None = None,
+        is_overtaken: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Listen on a free port, until all have joined, and tell the others of it.
+
+        `addresses` are those by which they may reach this host, best first; `rendezvous` is the
+        place where they will come. Agents of another `era` are refused. Raises NoFreePortError.
+        """
+        self._missing = set(range(1, num_nodes))
+        self._era, self._is_overtaken = era, is_overtaken
+        secret, is_own = secrets.token_bytes(SECRET_BYTES), True
+        if rendezvous is not None:
+            port_range, secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
+            is_own = interface_of(rendezvous.address) is not None
+        listener = listen(addresses[0] if len(addresses) == 1 and is_own else "", port_range)
+        place = MeetingPlace(
+            addresses=list(addresses),
+            network=network_key(),
+            port=listener.getsockname()[1],
+            secret=secret.hex(),
+            life=era.life if era else None,
+        )
+        self._entrance = Entrance(listener, secret, log=self._log)
+        self._selector.register(self._entrance, selectors.EVENT_READ, None)
+        files.write_json(run.meeting_file, msgspec.to_builtins(place))
+
+    def take(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
+        """Take a channel as that of a node's agent from now on."""
+        self._close(node)  # it would not come again if its former connection were of use
+        self._channels[node] = channel
+        if node:
+            self._liveness.begin(node)
+        self._selector.register(channel, selectors.EVENT_READ, node)
+
+    def wait(self, timeout_s: float) -> list[Heard | Lost]:
+        """Return what has come, after so long at most."""
+        for key, _ in self._selector.select(0.0 if self._events else timeout_s):
+            if key.data is None:
+                self._let_in()
+            elif self._channels.get(key.data) is key.fileobj:  # else of the same moment
+                self._receive(key.data, self._channels[key.data])
+        for node, reason in self._liveness.look(time.monotonic()).items():
+            self._lose(node, reason)
+        events, self._events = self._events, []
+        return events
+
+    def send(self, nodes: Iterable[int], message: ToAgent) -> None:
+        """Send to nodes' agents; those that are gone are Lost, which `wait` returns."""
+        for node in nodes:
+            if (channel := self._channels.get(node)) is not None:
+                try:
+                    channel.send(message)
+                except ChannelClosedError as error:
+                    self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+
+    def beat(self, beat: Beat) -> None:
+        """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
+        for channel in list(self._channels.values()):
+            with contextlib.suppress(ChannelClosedError):
+                channel.send(beat)
+
+    def close_entrance(self) -> None:
+        """Let in nobody any more."""
+        if self._entrance is not None:
+            self._selector.unregister(self._entrance)
+            self._entrance.close()
+            self._entrance = None
+
+    def close(self) -> None:
+        self.close_entrance()
+        for node in list(self._channels):
+            self._close(node)
+
+    def _let_in(self) -> None:
+        """Greet those that have proved that they know the secret."""
+        for newcomer in self._entrance.take() if self._entrance is not None else ():
+            if isinstance(newcomer, Failed):
+                self._events.append(Heard(0, newcomer))
+                continue
+            hello, channel = newcomer
+            answer = welcome(hello, self._era, self._is_overtaken)
+            try:
+                channel.send(answer)
+            except ChannelClosedError as error:
+                self._log(f"node {hello.node} left before it had joined: {error}")
+                answer = Welcome(version=__version__)
+            if answer.time_s is not None:
+                self.take(hello.node, channel.expect(TO_LEADER))
+            else:
+                channel.close()
+                self._log(f"node {hello.node} was refused: {hello}")
+
+    def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
+        try:
+            for message in channel.receive():
+                if isinstance(message, Beat):
+                    self._liveness.hear(node, message)
+                    continue
+                self._events.append(Heard(node, message))
+                if isinstance(message, Join):
+                    self._missing.discard(node)
+                    if not self._missing:
+                        self.close_entrance()  # none of them comes again
+        except ChannelClosedError as error:
+            self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+
+    def _lose(self, node: int, reason: str) -> None:
+        if self._close(node):
+            self._events.append(Lost(node, reason))
+
+    def _close(self, node: int) -> bool:
+        self._liveness.end(node)
+        channel = self._channels.pop(node, None)
+        if channel is None:
+            return False
+        self._selector.unregister(channel)
+        channel.close()
+        return True
+
+
+class Answers:
+    """The answers to requests of commands: all agents are asked, and waited for until each has
+    reported, or is late."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[float, Answer]] = {}
+        """When each must be there, by the monotonic clock, and what there is of it."""
+
+    @property
+    def deadline(self) -> float:
+        """Return when `finished` must be called next, by the monotonic clock."""
+        return min((until_s for until_s, _ in self._open.values()), default=math.inf)
+
+    def begin(self, request: AnyRequest, coordinator: Coordinator, now: Now) -> Answer | None:
+        """Wait for reports from now on; or return an answer that says why none will come."""
+        refusal = _WHY_NO_ANSWER.get(coordinator.stage)
+        if len(self._open) >= _MOST_REQUESTS:
+            refusal = f"it is answering {_MOST_REQUESTS} other requests"
+        answer = Answer(
+            attempt=coordinator.attempt.number,
+            time_s=now.unix_now,
+            world_size=coordinator.terms.world_size,
+            refusal=refusal,
+        )
+        if refusal is None:
+            self._open.setdefault(request.id, (now.now + request.limit_s, answer))
+        return answer if refusal is not None else None
+
+    def on_report(self, node: int, message: messages.Report) -> None:
+        if message.request in self._open:
+            self._open[message.request][1].reports[node] = message.report
+
+    def finished(self, members: Collection[int], now: Now) -> dict[str, Answer]:
+        """Return, by request, what all have reported on that are still there, or what has taken too
+        long; each once."""
+        finished = {}
+        for name, (until_s, answer) in list(self._open.items()):
+            missing = sorted(set(members) - answer.reports.keys())
+            if not missing or now.now >= until_s:
+                del self._open[name]
+                finished[name] = msgspec.structs.replace(
+                    answer, time_s=now.unix_now, missing=missing
+                )
+        return finished
+
+
+def _now() -> Now:
+    return Now(time.monotonic(), time.time())
+
+
+class Leader:
+    """The thread that leads the run: it tells the coordinator what happens, and does what that
+    decides."""
+
+    def __init__(
+        self,
+        run: Run,
+        node: OwnNode,
+        attempts: Attempts,
+        *,
+        clock: Clock,
+        notes: Notes,
+        heart: Heart,
+        log: Callable[[str], None],
+    ) -> None:
+        self.verdict: Verdict | None = None
+        """On the run, once it has ended here."""
+        self._run = run
+        self._node = node
+        self._attempts = attempts
+        self._clock = clock
+        self._heart = heart
+        self._log = log
+        launch = node.job.launch
+        self._connections = Connections(launch.agent_timeout_s if node.num_nodes > 1 else 0.0, log)
+        terms = Terms(
+            num_nodes=node.num_nodes,
+            ranks_per_node=node.job.ranks_per_node,
+            max_restarts=launch.max_restarts,
+            grace_s=launch.grace_s,
+            most_grace_s=attempts.most_grace_s,
+            join_timeout_s=launch.join_timeout_s,
+            backend=node.plan.backend,
+            hang_timeout_s=limits_of(node.job)[1],
+            port_range=launch.port_range,
+            saves="checkpoint" in node.job.__struct_fields__,
+        )
+        self._coordinator = Coordinator(terms, _now())
+        self._answers = Answers()
+        self._requests = RequestFile(run.requests_file, log)
+        self._notes = notes
+        self._error: Exception | None = None
+        self._turned_s = self._tick_s = time.monotonic()
+        self._looked_s = self._turned_s
+        self._requests_s = self._sign_s = 0.0
+        self._thread = threading.Thread(target=self._lead, daemon=True)
+
+    def begin(self, addresses: Sequence[str]) -> socket.socket:
+        """Lead from now on, and let the others join at these addresses of this host; return the
+        connection for node 0's own member. Raises NoFreePortError."""
+        if self._node.num_nodes > 1:
+            self._connections.listen(
+                self._run,
+                num_nodes=self._node.num_nodes,
+                addresses=addresses,
+                port_range=self._node.job.launch.port_range,
+                rendezvous=self._node.place.rendezvous,
+                era=own_era(self._attempts, self._node.place.rendezvous),
+                is_overtaken=self._attempts.is_overtaken,
+            )
+        own, members = socket.socketpair()
+        self._connections.take(0, Channel(own, TO_LEADER))
+        self._heart.senders.append(self._connections.beat)
+        self._thread.start()
+        return members
+
+    def end(self) -> None:
+        """Wait until it has told all agents of the end. Raises what made it fail."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _lead(self) -> None:
+        try:
+            while self._coordinator.stage is not Stage.FINISHED:
+                self._turn()
+            self._connections.close_entrance()
+        except Exception as error:  # noqa: BLE001 - the member raises it
+            self._error = error
+            self._connections.close()
+        finally:
+            self._heart.leave()
+
+    def _turn(self) -> None:
+        deadline = min(self._tick_s, self._answers.deadline, self._coordinator.next_deadline())
+        events = self._connections.wait(max(0.0, deadline - time.monotonic()))
+        self._heart.turn()
+        now = _now()
+        if now.now - self._turned_s > STANDSTILL_S:  # before what the others said meanwhile
+            self._decide(Resumed())
+        self._turned_s = now.now
+        if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
+            for note in self._notes.new():
+                sentence = f"no agent could be started there: {note.said}"
+                self._decide(Unreachable(note.node, note.host, sentence, note.is_host_lost))
+        for event in events:
+            if isinstance(event, Heard) and isinstance(event.message, messages.Report):
+                self._answers.on_report(event.node, event.message)
+            else:
+                self._decide(event)
+        if now.now >= self._tick_s:
+            self._tick_s = now.now + _TICK_S
+            self._look(now)
+        self._decide(Tick())
+        for request, answer in self._answers.finished(
+            self._coordinator.members.nodes(), now
+        ).items():
+            self._leave_answer(request, answer)
+
+    def _look(self, now: Now) -> None:
+        """Find out whether the run has a verdict, of an agent that could not join, was cancelled,
+        or is at its limit; take what commands want, and show them that this agent lives."""
+        look_s = _LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S
+        if now.now - self._looked_s >= look_s:
+            self._looked_s = now.now
+            if self._run.verdict_file.exists():
+                self._decide(Concluded())
+                return
+            if self._run.cancel_file.exists():
+                self._decide(Heard(0, Cancelled(signal="SIGTERM")))
+        if (notice := self._clock.read()) is not None:
+            self._decide(notice if isinstance(notice, LimitReached) else Heard(0, notice))
+        if now.now >= self._sign_s:
+            self._sign_s = now.now + SIGN_EVERY_S
+            self._run.show_life()
+        if now.now < self._requests_s:
+            return
+        self._requests_s = now.now + _LOOK_AT_REQUESTS_S
+        for request in self._requests.new():
+            if is_wanted(self._run, request.id):
+                refusal = self._answers.begin(request, self._coordinator, now)
+                if refusal is not None:
+                    self._leave_answer(request.id, refusal)
+                else:
+                    members = self._coordinator.members.nodes()
+                    self._connections.send(sorted(members), messages.Ask(request=request))
+
+    def _decide(self, event: Event) -> None:
+        """Have the coordinator decide, and carry that out."""
+        for action in self._coordinator.decide(event, _now()):
+            match action:
+                case Send():
+                    self._connections.send(action.nodes, action.message)
+                case ClaimAttempt():
+                    self._decide(self._claim(action.failed))
+                case NoteHang():
+                    self._note_hang(action.hang)
+                case Finish():
+                    self.verdict = action.verdict
+
+    def _claim(self, failed: Verdict | None) -> Claimed:
+        if failed is not None:
+            if self._attempts.is_overtaken():  # a newer claim would take the run from its leader
+                return Claimed(None)
+            if (why_not := note_restart(self._run, failed)) is not None:
+                return Claimed(None, why_not)
+        return Claimed(self._attempts.claim())
+
+    def _leave_answer(self, request: str, answer: Answer) -> None:
+        try:
+            leave_answer(self._run, request, answer)
+        except OSError as error:
+            self._log(f"a request was not answered: {files.reason(error)}")
+
+    def _note_hang(self, hang: Hang) -> None:
+        if hang.recovered_s is None:
+            self._log(f"the run seems to hang: {hang.message}")
+        else:
+            self._log("a rank works again: the run did not hang, or does no more")
+        try:
+            self._run.write_hang(hang)
+        except OSError as error:
+            self._log(f"hang.json could not be written: {files.reason(error)}")
+        if hang.recovered_s is None:
+            tell_hang(self._run, self._node.job.name, hang, self._node.notify)

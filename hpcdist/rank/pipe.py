@@ -1,0 +1,240 @@
+"""The pipe between a rank and its agent: questions one way, the rank's answers the other.
+
+A rank that hangs in a collective runs no Python, and so no signal handler of Python: a thread of
+its own answers. It sleeps in a read, without the interpreter's lock, until the agent asks. Where
+the main thread is in C code that keeps the lock, nothing is answered, which says something, too.
+
+Each message is one packet. A program may close the rank's end; then the rank says nothing more.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import faulthandler
+import functools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from hpcdist.rank.collectives import C10D, UNRECORDED, Collectives, own_collectives
+from hpcdist.rank.libraries import on_import
+from hpcdist.runs.verdict import ErrorReport
+
+_MOST_BYTES = 1 << 17
+"""Size of a packet: less than what a socket takes at once."""
+_QUESTION_BYTES = 8
+_MAKES_GROUP = "_new_process_group_helper"
+"""Called for each process group, by this name within its module (torch 2.6 to 2.15)."""
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
+    """A rank's answer to a question: where it is, beside the stacks that it has dumped."""
+
+    number: int
+    """That of the question."""
+    collectives: Collectives
+    names: dict[str, str] = {}
+    """Names of its threads by their number: Python's dumps lack them before 3.14."""
+
+
+class OperationTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of one operation or kernel, without that of what it calls."""
+
+    name: str
+    calls: int
+    self_s: float
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile of a few steps of a rank."""
+
+    steps: int = 0
+    last_step: int = 0
+    """Number of finished steps at its end."""
+    wall_s: float = 0.0
+    """Of all these steps."""
+    whole_s: float | None = None
+    """Time of a step in which an operation of communication ran; None where none did."""
+    overlapped_s: float | None = None
+    """The part of it in which something was computed."""
+    operations: list[OperationTime] = []
+    """Those with the most time, on GPUs of their kernels; over all these steps."""
+    operations_s: float = 0.0
+    """The time of all of them, one by one; over all these steps."""
+    busy_s: float = 0.0
+    """The time in which one or several of them ran; the rest is Python's, and waiting."""
+    trace: str | None = None
+    """Its Chrome trace, relative to the run directory."""
+    error: str | None = None
+    """Why there is no profile, or no trace."""
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True, tag="profiled"):
+    """A rank's answer to the agent's wish for a profile of its next steps."""
+
+    wish: int
+    report: StepReport
+
+
+class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag="unwritten"):
+    """A rank could not write the report on its exception: its disk is full."""
+
+    report: ErrorReport
+
+
+_DECODER: msgspec.json.Decoder[Account | Profiled | Unwritten] = msgspec.json.Decoder(
+    Account | Profiled | Unwritten
+)
+
+
+class RankPipe:
+    """Both ends of the pipe to one rank, inherited by fork; ranks of later attempts have the same
+    pipe."""
+
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are both ends, of another process."""
+        if descriptors:
+            self._agent, self._rank = (socket.socket(fileno=one) for one in descriptors)
+        else:
+            self._agent, self._rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._number = 0
+        self._reading = threading.Lock()  # the agent's threads wait for answers, too
+        self._account: Account | None = None
+        self._profiled: dict[int, StepReport] = {}
+        self._unwritten: ErrorReport | None = None
+        self._is_attended = False
+        self._inode = os.fstat(self._rank.fileno()).st_ino
+        self._stacks = -1
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [self._agent.fileno(), self._rank.fileno()]
+
+    def close(self) -> None:
+        """Close both ends, as in the process of another rank."""
+        self._agent.close()
+        self._rank.close()
+
+    __del__ = close
+
+    # The agent's end.
+
+    def clear(self) -> None:
+        """Forget a rank that is gone, before another is forked."""
+        self._receive()
+        self._account = self._unwritten = None
+        self._profiled.clear()
+        with contextlib.suppress(BlockingIOError):
+            while self._rank.recv(_QUESTION_BYTES, socket.MSG_DONTWAIT):
+                pass
+
+    @property
+    def is_attended(self) -> bool:
+        """The rank has a thread that answers."""
+        self._receive()
+        return self._account is not None
+
+    def ask(self) -> None:
+        """Ask where the rank is, also where no thread answers yet: one that starts later will."""
+        self._number += 1
+        with contextlib.suppress(OSError):  # nobody has read the questions before
+            self._agent.send(self._number.to_bytes(_QUESTION_BYTES, "little"), socket.MSG_DONTWAIT)
+
+    def account(self) -> Account | None:
+        """Return the answer to the last question; None until it is there."""
+        self._receive()
+        account = self._account
+        return account if account is not None and account.number >= self._number else None
+
+    def report_on(self, wish: int) -> StepReport | None:
+        """Return the profile that the agent has wished for; None until it is there."""
+        self._receive()
+        return self._profiled.get(wish)
+
+    def unwritten(self) -> ErrorReport | None:
+        """Return the report that the rank had no room for on its disk."""
+        self._receive()
+        return self._unwritten
+
+    def _receive(self) -> None:
+        with self._reading, contextlib.suppress(BlockingIOError):
+            while True:
+                packet = self._agent.recv(_MOST_BYTES, socket.MSG_DONTWAIT)
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
+                    match _DECODER.decode(packet):  # the program can write there, too
+                        case Account() as account:
+                            self._account = account
+                        case Profiled() as profiled:
+                            self._profiled[profiled.wish] = profiled.report
+                        case Unwritten() as unwritten:
+                            self._unwritten = unwritten.report
+
+    # The rank's end.
+
+    def begin(self, stacks: int) -> None:
+        """Take the rank's end, in the rank's process. A thread answers from the first process group
+        on: a program without one has no thread more than it makes. It dumps stacks to `stacks`."""
+        self._agent.close()
+        self._stacks = stacks
+        pid = os.getpid()
+
+        def change(module: ModuleType) -> None:
+            make = getattr(module, _MAKES_GROUP, None)
+            if make is None:  # another release
+                return
+
+            @functools.wraps(make)
+            def make_group(*args: Any, **kwargs: Any) -> Any:
+                if not self._is_attended and os.getpid() == pid:
+                    self._is_attended = True
+                    # It is none of threading's, whose list of threads is the program's.
+                    with contextlib.suppress(RuntimeError):  # the limit of threads is reached
+                        _thread.start_new_thread(self._answer_questions, ())
+                return make(*args, **kwargs)
+
+            setattr(module, _MAKES_GROUP, make_group)
+
+        on_import(C10D, change)
+
+    def say(self, message: Account | Profiled | Unwritten) -> bool:
+        """Send a message to the agent; return False where it is too long."""
+        packet = msgspec.json.encode(message)
+        if len(packet) > _MOST_BYTES:
+            return False
+        with contextlib.suppress(OSError):
+            if self._is_open():
+                self._rank.send(packet, socket.MSG_DONTWAIT)
+        return True
+
+    def _is_open(self) -> bool:
+        """Return False where the program has closed the pipe, and may have another file there."""
+        return os.fstat(self._rank.fileno()).st_ino == self._inode
+
+    def _answer_questions(self) -> None:
+        # Handlers run in the main thread: a signal that came here would not wake that.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        self.say(Account(number=0, collectives=UNRECORDED))
+        with contextlib.suppress(OSError):
+            while self._is_open() and (question := self._rank.recv(_QUESTION_BYTES)):
+                self._answer(int.from_bytes(question, "little"))
+
+    def _answer(self, number: int) -> None:
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        # Without the lock of `threading`, which a thread that hangs may hold.
+        threads = list(threading._active.items())  # type: ignore[attr-defined] # noqa: SLF001
+        names = {str(ident): str(thread.name) for ident, thread in threads}
+        for newest in (16, 4, 1):  # of so many operations there is room for what is told
+            try:
+                collectives = own_collectives(newest)
+            except Exception:  # noqa: BLE001 - another version of torch: the stacks tell, too
+                collectives = UNRECORDED
+            if self.say(Account(number=number, collectives=collectives, names=names)):
+                return
+        self.say(Account(number=number, collectives=UNRECORDED))

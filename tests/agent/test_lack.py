@@ -1,0 +1,196 @@
+"""A lack of room or of memory: the verdict says which."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+from full_disks import fill
+
+from hpcdist.agent.outcome.lack import full_disk, is_about_memory, lost_worker
+from hpcdist.machine.memory import KernelKills
+
+FILL = """
+import os
+
+def fill():
+    name = os.path.join(os.environ["HPCDIST_RUN_DIR"], "of-" + os.environ["RANK"])
+    with open(name, "wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+"""
+NO_ROOM = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.fixture
+def disk(small_disk, tmp_path):
+    """A small file system that holds the runs."""
+    folder = small_disk(1500)
+    (tmp_path / "runs").symlink_to(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        pytest.param("fill()", NO_ROOM, id="the full disk itself"),
+        pytest.param(
+            "try: fill()\nexcept OSError: raise ValueError('a loss' * 9999)",
+            "ValueError: a loss",
+            id="a long exception because of it",
+        ),
+        pytest.param(
+            "try: fill()\nexcept OSError: pass\nraise ValueError('unrelated')",
+            "ValueError: unrelated",
+            id="another exception beside it",
+        ),
+        pytest.param(
+            "import sys\ntry: fill()\nexcept OSError: pass\nsys.exit('given up')",
+            "exited with code 1: given up",
+            id="sys.exit with a text",
+        ),
+        pytest.param(
+            "import os\ntry: fill()\nexcept OSError: os._exit(4)",
+            "exited with code 4",
+            id="an exit code alone",
+        ),
+    ],
+)
+def test_the_verdict_on_a_run_that_filled_its_disk_has_the_cause_and_the_disk(
+    launch, write_script, disk, end, cause
+):
+    launched = launch(write_script(f"{FILL}\n{end}\n"), gpus=2)
+    verdict = launched.verdict()
+    assert f"failed first: {cause}" in verdict.message
+    assert f"; the disk is full: {disk}" in verdict.message
+    if verdict.first.report.exception:
+        assert "Traceback" in verdict.first.report.traceback
+
+
+def test_a_run_that_ends_well_on_a_full_disk_has_that_as_a_remark(launch, write_script, disk):
+    verdict = launch(write_script(f"{FILL}\ntry: fill()\nexcept OSError: pass\n")).verdict()
+    assert verdict.state == "done"
+    assert f"what rank 0 recorded may be cut: the disk is full: {disk}" in verdict.remark
+
+
+def test_a_run_that_is_to_restart_on_its_full_disk_has_the_cause(launch, write_script, disk):
+    launched = launch(write_script(f"{FILL}\nfill()\n"), max_restarts=1)
+    verdict = launched.verdict()
+    assert f"failed first: {NO_ROOM}; the disk is full: {disk}" in verdict.message
+    assert "; it is not started again: the disk is full: " in verdict.message
+    assert verdict.restarts == 0
+
+
+def test_a_run_whose_disk_is_full_before_it_begins_gets_a_verdict(launch, write_script, disk):
+    launched = launch(write_script("print(1)"), agents=[])
+    fill(disk)
+    launched.start_agent(0)
+    verdict = launched.verdict()
+    said = f"the agent of node 0 (host {verdict.host}) failed: the disk is full: "
+    assert said in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        pytest.param(
+            OSError(errno.EDQUOT, "x", "/a/x"), "your quota is used up: /a/x", id="a quota"
+        ),
+        pytest.param(OSError(errno.ENOSPC, "x", "/a/x"), "the disk is full: /a/x", id="a file"),
+        pytest.param(OSError(errno.ENOSPC, "x"), "the disk is full", id="no file"),
+        pytest.param(OSError(errno.EACCES, "x", "/tmp"), None, id="another error"),
+        pytest.param(ValueError("full"), None, id="no error of a disk"),
+    ],
+)
+def test_the_disk_is_that_of_the_file_that_an_error_names(tmp_path, error, sentence):
+    assert full_disk(error, [tmp_path]) == sentence
+
+
+def test_a_disk_without_room_or_inodes_is_named_whatever_was_raised(small_disk):
+    disk = small_disk(400, inodes=2)
+    assert full_disk(ValueError("x"), [disk]) is None
+    (disk / "file").touch()
+    assert full_disk(ValueError("x"), [Path("/proc"), disk]) == f"the disk is full: {disk}"
+
+
+OF_NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nLast error:\n"
+    "Failed to CUDA calloc 4096 bytes: Cuda failure 2 'out of memory'"
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "is_lack"),
+    [
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 7.28 TiB", True),
+        ("torch.AcceleratorError", "CUDA error: out of memory", True),
+        ("torch.distributed.DistBackendError", OF_NCCL, True),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to", True),
+        ("torch.AcceleratorError", "CUDA error: device-side assert", False),
+        ("ValueError", "out of memory", False),
+    ],
+)
+def test_exceptions_about_memory_are_known_by_type_and_words(exception, message, is_lack):
+    assert is_about_memory(exception, message) == is_lack
+
+
+def test_a_model_for_which_there_is_no_memory_ends_with_torch_s_words(zygote, lack_memory):
+    lack_memory(zygote, "ddp")
+
+
+HUNGRY_WORKER = """
+import torch
+class Hungry(torch.utils.data.Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, index): return torch.ones(200_000_000).sum()
+for _ in torch.utils.data.DataLoader(Hungry(), num_workers=1): pass
+"""
+
+
+@pytest.fixture
+def small_memory():
+    """A memory cgroup in which a rank has room, but none for 0.8 GB, as a job's."""
+    folder = Path(f"/sys/fs/cgroup/memory/hpcdist-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("a limit on memory takes a superuser and a memory cgroup of version 1")
+    (folder / "memory.limit_in_bytes").write_text(str(500 << 20))
+    yield folder
+    folder.rmdir()
+
+
+def test_a_worker_that_the_kernel_kills_for_its_memory_is_told_with_its_rank(
+    launch, write_script, small_memory
+):
+    into_group = f"open('{small_memory}/cgroup.procs', 'w').write('0')"
+    verdict = launch(write_script(f"{into_group}\n{HUNGRY_WORKER}")).verdict()
+    assert verdict.kind == "out_of_memory"
+    assert re.search(
+        r"^rank 0 \(node 0, host .*\) failed first: out of memory: its DataLoader worker "
+        r"\(pid \d+\) was killed by the kernel, for lack of memory: its cgroup counts that",
+        verdict.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "num_kills", "sentence", "is_memory"),
+    [
+        ("Killed", 5, "killed by the kernel, for lack of memory", True),
+        ("Killed", 4, "killed by a signal: Killed", False),
+        ("Bus error", 5, "killed by a signal: Bus error", False),
+    ],
+)
+def test_what_killed_a_worker_is_judged_by_what_the_kernel_counts(
+    monkeypatch, words, num_kills, sentence, is_memory
+):
+    now = KernelKills(num_kills, is_of_group=True)
+    monkeypatch.setattr("hpcdist.agent.outcome.lack.kernel_kills", lambda: now)
+    error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    error.__cause__ = RuntimeError(f"DataLoader worker (pid 7) is killed by signal: {words}. ")
+    found, out_of_memory = lost_worker(error, KernelKills(4, is_of_group=True))
+    assert sentence in found
+    assert out_of_memory == is_memory
+    assert lost_worker(ValueError("x"), now) == (None, False)

@@ -1,0 +1,98 @@
+"""The pipe between a rank and its agent."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import types
+
+import msgspec
+from waiting import wait_for
+
+from hpcdist.agent.stacks import Stacks, parse
+from hpcdist.rank import pipe
+from hpcdist.rank.pipe import Profiled, RankPipe, StepReport, Unwritten
+from hpcdist.runs.verdict import ErrorReport
+
+REPORT = ErrorReport(exception="E", text="x", traceback=None, time_s=1.0)
+
+
+def rank_that(does):
+    """A pipe, of which a process of its own has done this with the rank's end."""
+    found = RankPipe()
+    if pid := os.fork():
+        assert os.waitpid(pid, 0)[1] == 0
+        return found
+    does(found)
+    os._exit(0)
+
+
+def test_what_a_rank_tells_is_there_until_the_next_attempt():
+    def does(found):
+        assert found.say(Profiled(wish=3, report=StepReport(steps=2)))
+        assert found.say(Unwritten(report=REPORT))
+
+    found = rank_that(does)
+    assert found.report_on(3).steps == 2
+    assert found.report_on(4) is None
+    assert found.unwritten() == REPORT
+    found.clear()
+    assert (found.report_on(3), found.unwritten(), found.account()) == (None, None, None)
+
+
+def test_what_the_program_writes_there_and_what_is_too_long_are_left_out():
+    def does(found):
+        for packet in (b"x", b"\xff", b"{}"):
+            found._rank.send(packet)
+        long = msgspec.structs.replace(REPORT, text="x" * (1 << 20))
+        assert not found.say(Unwritten(report=long))
+
+    found = rank_that(does)
+    assert (found.account(), found.unwritten()) == (None, None)
+
+
+def test_a_program_that_has_another_file_in_the_place_of_the_pipe_gets_nothing(tmp_path):
+    def does(found):
+        ours, theirs = socket.socketpair()
+        os.dup2(ours.fileno(), found._rank.fileno())
+        found.say(Unwritten(report=REPORT))
+        theirs.setblocking(False)
+        try:
+            theirs.recv(1)
+        except BlockingIOError:
+            return
+        os._exit(1)
+
+    assert rank_that(does).unwritten() is None
+
+
+def test_questions_that_nobody_reads_end_nothing_and_are_not_for_the_next_rank():
+    found = RankPipe()
+    for _ in range(100_000):
+        found.ask()
+    assert not found.is_attended
+    found.clear()
+    found.ask()
+    assert int.from_bytes(found._rank.recv(8), "little") == 100_001
+
+
+def test_a_rank_answers_where_it_is_from_its_first_process_group_on(monkeypatch):
+    makes_group = types.ModuleType(pipe.C10D)
+    setattr(makes_group, pipe._MAKES_GROUP, lambda: None)
+    monkeypatch.setitem(sys.modules, pipe.C10D, makes_group)
+    found, stacks = RankPipe(), Stacks(1)
+    if not (pid := os.fork()):
+        found.begin(stacks.only(0))
+        getattr(makes_group, pipe._MAKES_GROUP)()
+        threading.Event().wait()
+    wait_for(lambda: found.is_attended)
+    for number in (1, 2):
+        found.ask()
+        wait_for(lambda number=number: found.account() and found.account().number == number)
+    main, *others = parse(stacks.read(0), found.account().names)
+    assert main.name == "MainThread"
+    assert main.frames[0].function == "wait"
+    assert not [one for one in others if one.frames[-1].function == "_answer_questions"]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
