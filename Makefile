@@ -45,6 +45,7 @@ perf: $(VENV)/test-installed slurm
 	$(BIN)/python perf/submit.py --pairs 1 --peers sbatch submitit --points 4
 	$(BIN)/python perf/status.py --pairs 1 --runs 6
 	$(BIN)/python perf/slurm_start.py --pairs 1 --nodes 1 --ranks 1
+	$(PYTEST) perf/test_metadata.py
 
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
 foreign: $(VENV)/foreign-installed
