@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -54,7 +55,10 @@ class LogTail:
         if len(self._ranks) > _MOST_NAMED:
             found = [one for one in self._run.log_files() if one[0] in self._ranks]
         else:
-            attempts = {one for one in (0, *self._run.attempts()) if one >= self._first_attempt}
+            numbers = {0}
+            with contextlib.suppress(OSError):  # of a damaged run, the first attempt alone
+                numbers |= set(self._run.attempts())
+            attempts = {one for one in numbers if one >= self._first_attempt}
             new = sorted({*itertools.product(self._ranks, attempts)} - self._logs.keys())
             places = [(*place, self._run.find_log(*place)) for place in new]
             found = [(rank, attempt, path) for rank, attempt, path in places if path is not None]
