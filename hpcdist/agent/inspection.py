@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.agent import messages
-from hpcdist.agent.rank_process import STACKS_SIGNAL
 from hpcdist.agent.stacks import parse
 from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.base.polling import poll
@@ -36,6 +35,7 @@ from hpcdist.runs.requests import (
     ThreadStack,
     WantProfile,
 )
+from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
 _WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""
@@ -127,14 +127,14 @@ def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _
     pipes = {rank: watch.board.pipe(rank.order.local_rank) for rank in ranks}
     begins = {rank: watch.stacks.num_bytes(rank.order.local_rank) for rank in ranks}
     attended = {rank for rank in ranks if pipes[rank].is_attended}
-    for rank in ranks:
+    for rank in attended:
         pipes[rank].ask()
     poll(
         lambda: all(pipes[rank].account() is not None for rank in attended) or None,
         interval_s=_POLL_S,
         limit_s=_ANSWER_S,
     )
-    accounts = {rank: pipes[rank].account() for rank in ranks}
+    accounts = {rank: pipes[rank].account() if rank in attended else None for rank in ranks}
     stopped = {rank for rank in ranks if _is_stopped(rank)}
     # What has no handler for the signal would be ended by it: a program that is not Python's.
     dumping = [

@@ -73,7 +73,7 @@ def explain(*, options: JobOptions, kind: str | None, as_json: bool) -> None:
         a key: its type, default and meaning, the jobs that have it, an example
     hpcdist explain 75
     hpcdist explain hang
-        a verdict: what it means, and what people did about it
+        a verdict: what it means, and what helps
     hpcdist explain last
         the verdict of a run
     hpcdist explain exposed communication

@@ -16,7 +16,7 @@ from hpcdist.runs.standstills import (
     to_blame,
 )
 
-_LAUNCHER = "/hpcdist/agent/rank_process.py"
+_LAUNCHER = "/hpcdist/workloads/rank_process.py"
 _STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 _LEAST_WAIT_S = 3.0
 """Younger operations say nothing: ranks that step reach them one after the other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -50,17 +50,20 @@ def _variable() -> str:
 
 
 def own_collectives(newest: int) -> Collectives:
-    """Return this process' account, with so many of the newest operations of each group."""
-    return _shortened(_own_account(), newest)
-
-
-def _own_account() -> Collectives:
+    """Return this process' account, with so many of the newest operations of each group, and the
+    oldest ones that are pending."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump: Any = next((getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)), None)
     if dump is None:
         return UNRECORDED
     trace = msgspec.json.decode(dump(True, False))  # of all operations, also those that are done
-    return collectives_of(trace, _members()) if trace.get("entries") else UNRECORDED
+    if not trace.get("entries"):
+        return UNRECORDED
+    account = collectives_of(trace, _members())
+    for group in account.groups:
+        pending = [each for each in group.operations[:-newest] if not each.is_done]
+        group.operations[:-newest] = pending[:_OLDEST_PENDING]
+    return account
 
 
 def _members() -> dict[str, list[int] | None]:
@@ -102,17 +105,3 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
         begun_s=float(entry.get("time_created_ns") or 0) * _NS,
         is_done=bool(entry.get("retired")) or entry.get("state") == "completed",
     )
-
-
-def _shortened(account: Collectives, newest: int) -> Collectives:
-    groups = [
-        msgspec.structs.replace(group, operations=list(_kept(group.operations, newest)))
-        for group in account.groups
-    ]
-    return msgspec.structs.replace(account, groups=groups)
-
-
-def _kept(operations: list[Operation], newest: int) -> Iterator[Operation]:
-    pending = [operation for operation in operations[:-newest] if not operation.is_done]
-    yield from pending[:_OLDEST_PENDING]
-    yield from operations[-newest:]
