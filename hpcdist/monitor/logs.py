@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base.files import open_regular
@@ -55,10 +55,10 @@ class LogTail:
         if len(self._ranks) > _MOST_NAMED:
             found = [one for one in self._run.log_files() if one[0] in self._ranks]
         else:
-            numbers = {0}
-            with contextlib.suppress(OSError):  # of a damaged run, the first attempt alone
-                numbers |= set(self._run.attempts())
-            attempts = {one for one in numbers if one >= self._first_attempt}
+            attempts = {0}
+            with suppress(OSError):  # the folder is damaged
+                attempts.update(self._run.attempts())
+            attempts = {one for one in attempts if one >= self._first_attempt}
             new = sorted({*itertools.product(self._ranks, attempts)} - self._logs.keys())
             places = [(*place, self._run.find_log(*place)) for place in new]
             found = [(rank, attempt, path) for rank, attempt, path in places if path is not None]
