@@ -16,12 +16,10 @@ from hpcdist.agent.node import (
     Meeting,
     NodeFacts,
     OwnNode,
-    RankOrder,
     rank_orders,
 )
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
-from hpcdist.agent.rank_process import make_context, run_workload, take_place
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.schedulers import LOCAL
@@ -29,10 +27,12 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
+from hpcdist.workloads.rank_process import make_context, run_workload, take_place
 
 _ADDRESS = "127.0.0.1"
 

@@ -50,7 +50,6 @@ from hpcdist.agent.messages import (
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
-from hpcdist.agent.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
@@ -58,6 +57,7 @@ from hpcdist.job.spec import warning_before_s
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
+from hpcdist.runs.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous

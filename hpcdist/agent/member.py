@@ -315,8 +315,6 @@ class Member:
                 self._attempts.begin(order.attempt)
             case messages.Start():
                 self._start(order.meeting)
-            case messages.Ask():
-                self._ranks.inspect(order.request)
             case messages.Close():
                 self._is_closing = True
             case _:

@@ -22,9 +22,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.node import Meeting, NodeFacts, RankOrder
-from hpcdist.agent.requests import AnyRequest, NodeReport
-from hpcdist.rank.collectives import Collectives
+from hpcdist.agent.node import Meeting, NodeFacts
+from hpcdist.rank.context import RankOrder
+from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
@@ -271,9 +271,6 @@ class SignalRanks(Message, tag="signal"):
 class Ready(Message, tag="ready"):
     """The forkserver has imported what the ranks need, and can fork."""
 
-    threads: int
-    """Number of the forkserver's threads, its main thread included."""
-
 
 class StoreOpened(Message, tag="store_opened"):
     """The forkserver's answer to OpenStore, with which the ranks can start."""
@@ -305,8 +302,8 @@ class Exited(Message, tag="exited"):
 
 AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
-ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | Start | ToRanks | Ask | Close
+ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive | Ask
+ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
 

@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 import msgspec
 
-from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
@@ -24,7 +23,8 @@ from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.rank.collectives import recorder_environment
-from hpcdist.rank.context import RankPlace
+from hpcdist.rank.context import RankOrder, RankPlace
+from hpcdist.rank.script_trackers import tracker_variables
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
@@ -157,8 +157,7 @@ class OwnNode:
             return [_LOOPBACK]
         if self.place.rendezvous is not None:
             return [self.place.rendezvous.address]
-        offered = offered_addresses(self.place.host, self.plan.interface)
-        return [address.ip for address in offered]
+        return offered_addresses(self.place.host, self.plan.interface)
 
     def interface_of(self, address: str) -> str | None:
         """Return the interface for the ranks, where the node has this address: as the plan says, or
@@ -230,15 +229,6 @@ class OwnFile:
         if self.content.master_addr != master_addr and self.content.node == 0:
             self.use_address(master_addr=master_addr, own_address=master_addr)
         return self.content.master_addr
-
-
-class RankOrder(RankPlace, frozen=True, kw_only=True):
-    """One rank, as an agent orders it from its forkserver."""
-
-    run_path: str
-    gpu: str | None = None
-    """UUID of its GPU, or of its first."""
-    environment: dict[str, str]
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,24 +18,27 @@ from rank_ends import rank_end
 
 from hpcdist.agent import messages
 from hpcdist.agent.node import Meeting
-from hpcdist.agent.requests import (
-    Answer,
-    NodeProfiles,
-    NodeStacks,
-    RankStacks,
-    RequestFile,
-    WantProfile,
-    WantStacks,
-    take_answer,
-)
-from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.rank.collectives import Collectives, GroupRecord
-from hpcdist.rank.pipe import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
+from hpcdist.runs.requests import (
+    Answer,
+    Collectives,
+    Frame,
+    GroupRecord,
+    NodeProfiles,
+    NodeStacks,
+    OperationTime,
+    RankStacks,
+    RequestFile,
+    StepReport,
+    ThreadStack,
+    WantProfile,
+    WantStacks,
+    take_answer,
+)
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
     LaunchPlan,
