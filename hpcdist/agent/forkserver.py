@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
@@ -33,7 +33,6 @@ from hpcdist.agent.messages import (
     FromForkserver,
     ToForkserver,
 )
-from hpcdist.agent.notices import wake_up_on
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -276,6 +275,17 @@ class Forkserver:
         self._kill_at.clear()
         self._handling.clear()
         self._channel.send(messages.Gone(attempt=attempt))
+
+
+def wake_up_on(signals: Iterable[int]) -> int:
+    """Return a descriptor that becomes readable, with their numbers, when these signals come."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+    return reading
 
 
 def fork_store(listener: socket.socket, address: str) -> int:

@@ -8,7 +8,10 @@ use (agent/sampler.py), and on node 0 lead the run (agent/leader.py).
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import selectors
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -16,6 +19,8 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
+from hpcdist.agent.coordinator import CANCEL_SIGNALS
+from hpcdist.agent.forkserver import wake_up_on
 from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
@@ -38,7 +43,6 @@ from hpcdist.agent.node import (
     note_on_device,
     rank_orders,
 )
-from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler
@@ -48,6 +52,7 @@ from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
@@ -58,6 +63,42 @@ directory."""
 _LEADER = 0
 UNFIT = (DisagreementError, NotReachedError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
+
+
+class Notices:
+    """The signals of an agent, as messages for the coordinator."""
+
+    def __init__(self, run: Run, plan: LaunchPlan, *, log: Callable[[str], None]) -> None:
+        """Watch the signals of this process: not before it has forked its forkserver."""
+        self._run = run
+        self._log = log
+        self._warning_signals = {signal.Signals[name] for name in plan.warning_signals}
+        self._reading = wake_up_on({*CANCEL_SIGNALS, *self._warning_signals})
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a signal has come, for select."""
+        return self._reading
+
+    def read(self) -> list[Warned | Cancelled]:
+        """Return what the signals mean that have come to this agent, or to what started it."""
+        notices: list[Warned | Cancelled] = []
+        for number in os.read(self._reading, 4096):
+            name = signal.Signals(number).name
+            self._log(f"received {name}")
+            if number in self._warning_signals and not files.is_there(self._run.cancel_file):
+                notices.append(Warned(signal=name))
+            elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
+                notices.append(Cancelled(signal=name))
+        return notices
+
+    def wait_for_sigterm(self, seconds: float) -> bool:
+        """Wait so long at most; return True as soon as SIGTERM comes."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select([self._reading], [], [], left_s)
+            if readable and signal.SIGTERM in os.read(self._reading, 4096):
+                return True
+        return False
 
 
 class Member:
