@@ -11,7 +11,13 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from hpcdist.agent.forkserver import fork_store
-from hpcdist.agent.node import AgentFile, CannotLaunchError, Meeting, OwnNode, rank_orders
+from hpcdist.agent.node import (
+    CannotLaunchError,
+    Meeting,
+    NodeFacts,
+    OwnNode,
+    rank_orders,
+)
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
 from hpcdist.base import files
@@ -54,7 +60,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         raise JobError(str(error)) from None
     # `hpcdist status` and `cancel` find this process as if it were an agent.
     process = identify(os.getpid())
-    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
+    own = NodeFacts(node=0, host=node.place.host, address=_ADDRESS, process=process)
     files.write_json(run.agent_file(0), msgspec.to_builtins(own))
     submission = Submission(
         scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process

@@ -18,21 +18,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.agent import messages
-from hpcdist.agent.requests import (
+from hpcdist.agent.stacks import parse
+from hpcdist.agent.watch import LivingRank, RankWatch
+from hpcdist.base.polling import poll
+from hpcdist.machine.process import catches, process_use, send_signal
+from hpcdist.rank.collectives import UNRECORDED
+from hpcdist.runs.requests import (
     AnyRequest,
+    Collectives,
     NodeProfiles,
     NodeReport,
     NodeStacks,
     NodeTrouble,
     RankStacks,
+    StepReport,
+    ThreadStack,
     WantProfile,
 )
-from hpcdist.agent.stacks import ThreadStack, parse
-from hpcdist.agent.watch import LivingRank, RankWatch
-from hpcdist.base.polling import poll
-from hpcdist.machine.process import catches, process_use, send_signal
-from hpcdist.rank.collectives import UNRECORDED, Collectives
-from hpcdist.rank.pipe import StepReport
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
 _WAIT_S = 0.05

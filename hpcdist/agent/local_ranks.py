@@ -57,8 +57,7 @@ class LocalRanks:
         gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Start the forkserver: before the agent opens a socket, or the selector. Raises
-        CannotLaunchError. `gpu_share` is that of RankWatch.
-        """
+        CannotLaunchError. `gpu_share` is that of RankWatch."""
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job

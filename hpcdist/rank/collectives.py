@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.runs.verdict import UnixTime
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
 
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
@@ -27,41 +27,6 @@ C10D = "torch.distributed.distributed_c10d"
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _OLDEST_PENDING = 4
 _NS = 1e-9
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective operation as one rank began it."""
-
-    number: int
-    """Place among the operations of its group, from 1; every rank of the group counts alike."""
-    name: str
-    """all_reduce and its like, as the backend calls it."""
-    sizes: list[list[int]] = []
-    dtypes: list[str] = []
-    begun_s: UnixTime = 0.0
-    """Unix time, by its host's clock."""
-    is_done: bool = False
-
-
-class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's newest operations in one process group, oldest first."""
-
-    name: str
-    ranks: list[int] | None = None
-    """Global ranks of its members; None for all."""
-    operations: list[Operation] = []
-
-    @property
-    def last_number(self) -> int:
-        return max((operation.number for operation in self.operations), default=0)
-
-
-class Collectives(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's account of its collective operations."""
-
-    groups: list[GroupRecord] = []
-    is_recorded: bool = True
-    """False: no recorder runs, or this torch has none for its backend."""
 
 
 UNRECORDED = Collectives(is_recorded=False)

@@ -23,8 +23,9 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.rank.collectives import C10D, UNRECORDED, Collectives, own_collectives
+from hpcdist.rank.collectives import C10D, UNRECORDED, own_collectives
 from hpcdist.rank.libraries import on_import
+from hpcdist.runs.requests import Collectives, StepReport
 from hpcdist.runs.verdict import ErrorReport
 
 _MOST_BYTES = 1 << 17
@@ -42,38 +43,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     collectives: Collectives
     names: dict[str, str] = {}
     """Names of its threads by their number: Python's dumps lack them before 3.14."""
-
-
-class OperationTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of one operation or kernel, without that of what it calls."""
-
-    name: str
-    calls: int
-    self_s: float
-
-
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The profile of a few steps of a rank."""
-
-    steps: int = 0
-    last_step: int = 0
-    """Number of finished steps at its end."""
-    wall_s: float = 0.0
-    """Of all these steps."""
-    whole_s: float | None = None
-    """Time of a step in which an operation of communication ran; None where none did."""
-    overlapped_s: float | None = None
-    """The part of it in which something was computed."""
-    operations: list[OperationTime] = []
-    """Those with the most time, on GPUs of their kernels; over all these steps."""
-    operations_s: float = 0.0
-    """The time of all of them, one by one; over all these steps."""
-    busy_s: float = 0.0
-    """The time in which one or several of them ran; the rest is Python's, and waiting."""
-    trace: str | None = None
-    """Its Chrome trace, relative to the run directory."""
-    error: str | None = None
-    """Why there is no profile, or no trace."""
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True, tag="profiled"):

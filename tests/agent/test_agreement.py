@@ -7,14 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.agreement import (
+from hpcdist.agent.meeting import MeetingPlace, usable_addresses
+from hpcdist.agent.node import (
+    DisagreementError,
+    Meeting,
     NodeFacts,
+    OwnNode,
     agree,
+    find_device,
+    rank_orders,
     store_listens_on,
 )
-from hpcdist.agent.joining import usable_addresses
-from hpcdist.agent.leader import MeetingPlace
-from hpcdist.agent.node import DisagreementError, Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -167,16 +170,13 @@ def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
 
 def test_node_0_offers_its_own_name_first_and_loopback_last():
     offered = offered_addresses(socket.gethostname(), None)
-    assert offered
-    assert [one.is_loopback for one in offered][-1]
-    (named, *_) = offered_addresses("127.0.1.7", None)
-    assert (named.ip, named.is_loopback) == ("127.0.1.7", True)
+    assert offered[-1] in {"127.0.0.1", "::1"}
+    assert offered_addresses("127.0.1.7", None)[0] == "127.0.1.7"
     assert offered_addresses("no-such-host.invalid", None)
 
 
 def test_an_interface_by_name_is_the_only_one():
-    (one, *_) = offered_addresses("whatever", "lo")
-    assert one.interface == "lo"
+    assert "127.0.0.1" in offered_addresses("whatever", "lo")
     with pytest.raises(NoSuchInterfaceError, match=r"no interface ib9.*lo"):
         offered_addresses("whatever", "ib9")
     assert interface_of("127.0.1.9") == "lo"

@@ -108,7 +108,10 @@ def rank_end(
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
-        handles_sigterm=progress.handles_sigterm,
+        # What asks at its boundaries stops with 75, whatever its libraries make of SIGTERM.
+        handles_sigterm=progress.handles_sigterm
+        and progress.boundary == 0
+        and isinstance(job, OwnCodeJob),
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
 
