@@ -175,17 +175,22 @@ def _what(exercise: Exercise, name: str) -> str:
     return "solved" if name in exercise.files[:2] else "used by both"
 
 
+def _refuse_strangers(folder: Path) -> None:
+    if others := refused_doors(folder):
+        raise UserError(
+            f"{others[0]}, who could exchange the scripts that you are to run",
+            hint="go to a folder that only you can write, or name one with --out",
+        )
+
+
 def _copy(exercise: Exercise, folder: Path) -> list[str]:
     """Copy the files that are not there yet, and return their names."""
     shipped = shipped_folder("course")
     new = []
     try:
+        _refuse_strangers(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if others := refused_doors(folder):
-            raise UserError(
-                f"{others[0]}, who could exchange the scripts that you are to run",
-                hint="go to a folder that only you can write, or name one with --out",
-            )
+        _refuse_strangers(folder)  # a umask may open what was made on the way
         for name in exercise.files:
             content = (shipped / name).read_bytes()
             try:

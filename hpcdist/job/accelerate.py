@@ -50,14 +50,20 @@ _LIMIT_S = 300
 
 def accelerate_variables(text: str) -> dict[str, str]:
     """Return the variables that accelerate launch would set by a config file of this content.
-    Raises JobError where accelerate is not there, or refuses the file."""
+    Raises JobError where accelerate is not there, does not answer, or refuses the file."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
         command = [sys.executable, "-c", _PROGRAM, "--config_file", file.name, *_ONE_NODE]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise JobError(
+                f"accelerate made nothing of its config file within {_LIMIT_S:g} s",
+                hint="does it import there? try: python -m accelerate.commands.launch --help",
+            ) from None
     if done.returncode:
         said = done.stderr.strip().rpartition("\n")[2]
         raise JobError(f"accelerate makes nothing of its config file: {said}")

@@ -62,13 +62,23 @@ def node_lines(nodes: Sequence[NodeSeen], *, num_nodes: int) -> list[str]:
 
 
 def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
-    """Name the nodes that the others wait for: no agent has been there yet; None where all have."""
-    there = set(run.agent_files())
-    missing = [node for node in range(num_nodes) if run.agent_file(node) not in there]
-    if not missing or len(missing) == num_nodes:
+    """Name the nodes whose agents node 0 still waits for in this life of the run: each writes its
+    file once more when it has joined. None where it waits for none."""
+    opened_s = _written_s(run.meeting_file)
+    begin = run.attempts_folder / f"{max(run.newest_attempt(), 0):05d}" / "begin.json"
+    if opened_s == 0.0 or _written_s(begin) >= opened_s:
         return None
+    missing = [node for node in range(num_nodes) if _written_s(run.agent_file(node)) < opened_s]
     who = "the agent of" if len(missing) == 1 else "the agents of"
-    return f"{who} {listed(missing, 'node')} to join"
+    return f"{who} {listed(missing, 'node')} to join" if missing else None
+
+
+def _written_s(path: Path) -> float:
+    """Return the time of a file by the file server's clock; 0.0 where it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:

@@ -115,7 +115,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     outlasted: bool = False
     """It handled the signal by which it was asked to end, had not ended in time, and was killed."""
     handles_sigterm: bool = False
-    """Its program had a handler of its own for SIGTERM."""
+    """Its program, of the user's own, had a handler for SIGTERM, and knew no other way to stop."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

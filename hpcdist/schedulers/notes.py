@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import re
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -27,6 +28,8 @@ SRUN_LOG_VARIABLE = "HPCDIST_SRUN_LOG"
 """The log with srun's errors, behind the length that it had when srun began: 1234:/path/to/log."""
 
 _LAUNCH_FAILED = re.compile(rb"^srun: error: (task (\d+) launch failed: .+)\n", re.MULTILINE)
+_LOOK_S = 1.0
+"""Between two looks at the log, however many agents join meanwhile."""
 _NO_OUTPUT = "could not connect IO"
 
 
@@ -74,13 +77,15 @@ class Notes:
         self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
         self._said_offset, _, self._srun_log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
+        self._look_at_s = 0.0
 
     def new(self) -> Iterator[Note]:
         """Yield the notes since the last call; a line that is being written comes later."""
         if self._path is not None:
             notes, self._offset = read_notes(self._path, self._offset)
             yield from notes
-        if self._srun_log:
+        if self._srun_log and time.monotonic() >= self._look_at_s:
+            self._look_at_s = time.monotonic() + _LOOK_S
             yield from _said_by_srun(self._srun_log, int(self._said_offset))
 
 

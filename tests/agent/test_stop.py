@@ -97,21 +97,30 @@ def told(number, frame):
 signal.signal(signal.SIGTERM, told)
 if "both" in sys.argv:
     signal.signal(signal.SIGUSR2, told)
+if "asks" in sys.argv:
+    record.should_stop()
 print("up", flush=True)
 while True:
     if "asks" in sys.argv and record.should_stop():
-        sys.exit(record.EXIT_STOPPED)
+        sys.exit("leaves with 0" not in sys.argv and record.EXIT_STOPPED)
     time.sleep(0.01)
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("", "SIGTERM\n"), ("both", "SIGUSR2\n"), ("asks", "")], ids=str
+    ("how", "told"),
+    [
+        (["knows one"], "SIGTERM\n"),
+        (["both"], "SIGUSR2\n"),
+        (["asks"], ""),
+        (["asks", "leaves with 0"], ""),
+    ],
+    ids=str,
 )
 def test_a_script_that_knows_sigterm_alone_gets_that_as_from_torchrun(
     launch, write_script, how, told
 ):
-    launched = launch(write_script(KNOWS_SIGTERM), how, gpus=2, agents=[])
+    launched = launch(write_script(KNOWS_SIGTERM), *how, gpus=2, agents=[])
     spec = launched.run.read_spec()
     plan = msgspec.structs.replace(spec.plan, warning_signals=["SIGUSR2", "SIGTERM"])
     launched.run.write_spec(msgspec.structs.replace(spec, plan=plan))
@@ -119,7 +128,8 @@ def test_a_script_that_knows_sigterm_alone_gets_that_as_from_torchrun(
     up(launched, 2)
     os.kill(launched.agent_pid(0), signal.SIGTERM)
     verdict = launched.verdict()
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict.message
+    state = ("done", 0) if "leaves with 0" in how else ("preempted", 75)
+    assert (verdict.state, verdict.exit_code_of_run) == state, verdict.message
     assert launched.logs() == [f"up\n{told}"] * 2
 
 
@@ -228,18 +238,18 @@ def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
     assert [stop.step for stop in stops] == steps[:2]
 
 
-def test_a_job_that_comes_no_further_in_two_lives_is_not_started_again(launch, write_script):
+def test_a_job_that_comes_no_further_in_three_lives_is_not_started_again(launch, write_script):
     script = write_script(
         "import time\nfrom hpcdist import record\nrecord.step(samples=1)\n"
         "print('up', flush=True)\ntime.sleep(600)"
     )
     launched = launch(script, nodes=2, scheduler="testing")
-    for life in range(3):  # the first recorded a step that none had before
+    for life in range(4):  # the first recorded a step that none had before
         launched.wait(lambda life=life: "up" in launched.log(0, life))
         os.kill(launched.agent_pid(1), signal.SIGKILL)
-        if life < 2:
+        if life < 3:
             start_again(launched, life, 2)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("no_progress", 1)
-    assert "attempts 1 and 2" in verdict.message
+    assert "attempts 1, 2 and 3" in verdict.message
     assert "the agent of node 1" in verdict.message

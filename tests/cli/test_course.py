@@ -82,6 +82,10 @@ def test_an_exercise_is_started_and_no_file_is_overwritten(hpcdist):
         refused = hpcdist("course", wrong)
         assert (refused.returncode, refused.stdout) == (2, "")
     assert hpcdist("course", 1, "--out", "/proc/x").returncode == 2
+    (open_to_all := hpcdist.folder / "open").mkdir()
+    open_to_all.chmod(0o777)
+    assert hpcdist("course", 1, "--out", "open/new").returncode == 2
+    assert not [*open_to_all.iterdir()]
     hpcdist.folder = folder
     inside = hpcdist("course", 4)
     assert (inside.returncode, inside.stdout) == (2, "")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import load_job
+from hpcdist.job import accelerate, load_job
 from hpcdist.job.accelerate import accelerate_variables, note_on_default_file
 
 SCRIPT = """
@@ -131,6 +131,12 @@ def test_accelerate_itself_says_what_is_wrong_with_its_file():
     with pytest.raises(JobError) as error:
         accelerate_variables("distributed_type: FSDP\nnum_process: 2")
     assert "unknown keys (['num_process'])" in error.value.message
+
+
+def test_an_accelerate_that_does_not_answer_is_told(monkeypatch):
+    monkeypatch.setattr(accelerate, "_LIMIT_S", 0.01)
+    with pytest.raises(JobError, match="made nothing of its config file within"):
+        accelerate_variables("distributed_type: FSDP\n")
 
 
 def test_a_value_that_no_variable_can_have_is_refused_with_the_variables_name():

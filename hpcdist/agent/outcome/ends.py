@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.lack import full_disk, places_of_writing
-from hpcdist.agent.rank_process import (
-    MOST_MESSAGE_LETTERS,
-    MOST_TRACEBACK_LETTERS,
-    clean,
-    secrets_of,
-)
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.terminal_lines import end_of_log
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
+from hpcdist.rank.context import RankOrder
+from hpcdist.rank.lack import full_disk, places_of_writing
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.workloads.rank_process import (
+    MOST_MESSAGE_LETTERS,
+    MOST_TRACEBACK_LETTERS,
+    clean,
+    secrets_of,
+)
 
 _CRASH_MARK = "Fatal Python error:"
 _LAST_LINES = 60
@@ -108,7 +108,10 @@ def rank_end(
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
-        handles_sigterm=progress.handles_sigterm,
+        # What asks at its boundaries stops with 75, whatever its libraries make of SIGTERM.
+        handles_sigterm=progress.handles_sigterm
+        and progress.boundary == 0
+        and isinstance(job, OwnCodeJob),
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
 
