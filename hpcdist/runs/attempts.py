@@ -89,8 +89,12 @@ class Attempts(RunPaths):
                 return attempt
 
     def attempts(self) -> list[int]:
-        """Return the attempt numbers taken, in order."""
-        return sorted(map(int, filter(_ATTEMPT.fullmatch, files.list_names(self.attempts_folder))))
+        """Return the attempt numbers taken, in order; none where the folder is gone."""
+        try:
+            names = files.list_names(self.attempts_folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(map(int, filter(_ATTEMPT.fullmatch, names)))
 
     def newest_attempt(self) -> int:
         """Return the newest attempt number taken; -1 before the first."""
