@@ -551,7 +551,8 @@ class Coordinator:
         self.stage = Stage.FINISHED
         self.deadline = None
         self._actions.append(Finish(verdict))
-        self._broadcast(messages.Close())
+        # Node 0's own agent is connected, and may not have joined yet.
+        self._actions.append(Send(sorted(self.members.nodes() | {0}), messages.Close()))
 
     def _broadcast(self, message: ToAgent) -> None:
         if members := sorted(self.members.nodes()):
