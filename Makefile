@@ -13,7 +13,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
-SSH_PACKAGES := openssh-server openssh-client
+SSH_PACKAGES := openssh-server openssh-client rsync
 
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
@@ -25,8 +25,9 @@ demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 1 --gpus 1 --local
 	$(BIN)/hpcdist summary
 
+# Prints at its end what was skipped, and how long it took.
 test: $(VENV)/test-installed slurm browser container ssh
-	$(PYTEST) --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PYTEST) -rs --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # What needs no cluster, browser or container.
 QUICK := base bench/dataload bench/inference cluster data doctor drill job machine monitor runs submission summary workloads
@@ -44,6 +45,7 @@ perf: $(VENV)/test-installed slurm
 	$(BIN)/python perf/submit.py --pairs 1 --peers sbatch submitit --points 4
 	$(BIN)/python perf/status.py --pairs 1 --runs 6
 	$(BIN)/python perf/slurm_start.py --pairs 1 --nodes 1 --ranks 1
+	$(PYTEST) perf/test_metadata.py
 
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
 foreign: $(VENV)/foreign-installed

@@ -22,9 +22,7 @@ def page(text: str) -> str:
         ("code", "meaning"): EXIT_CODES.items(),
         ("state", "meaning"): STATES.items(),
         ("kind", "meaning"): ((name, kind.meaning) for name, kind in KINDS.items()),
-        ("kind", "what people did about it"): (
-            (name, " ".join(kind.advice)) for name, kind in KINDS.items()
-        ),
+        ("kind", "what helps"): ((name, " ".join(kind.advice)) for name, kind in KINDS.items()),
     }
     for header, rows in tables.items():
         head = _row(header) + "|---|---|\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.node import AgentFile
+from hpcdist.agent.node import NodeFacts
 from hpcdist.agent.sampler import Sample, Windows
 from hpcdist.base import files
 from hpcdist.base.version import versions
@@ -72,7 +72,7 @@ def make_large_run(runs: Path, *, num_nodes: int, ranks_per_node: int, num_windo
     run = Run.create(runs, "ddp")
     for node in range(num_nodes):
         address = f"10.0.{node // 256}.{node % 256}"
-        agent = AgentFile(node=node, host=f"host{node}", device="cpu", address=address)
+        agent = NodeFacts(node=node, host=f"host{node}", device="cpu", address=address)
         agent = msgspec.structs.replace(agent, master_addr="10.0.0.0", interface="ib0")
         files.write_json(run.agent_file(node), msgspec.to_builtins(agent))
         usage.unlink(missing_ok=True)

@@ -17,12 +17,21 @@ from another_user import reachable  # noqa: F401 - a fixture of all tests
 from forked_command import command_server
 from launched_runs import LaunchedRun
 from left_behind import lasting_process, nothing_left_behind  # noqa: F401 - fixtures, too
+from lsf_fixtures import lsf_like, site_of, sites  # noqa: F401
 from order_of_files import (  # noqa: F401 - hooks
     pytest_collection,
     pytest_collection_modifyitems,
     pytest_xdist_make_scheduler,
 )
+from pbs_cluster import pbs, pbs_folder  # noqa: F401
 from simulated_jobs import forking, submit_job  # noqa: F401
+from slurm_fixtures import (  # noqa: F401
+    _no_namespaces,
+    cluster_of,
+    databases,
+    slurm,
+    slurm_netns,
+)
 from submitting import submit_run
 from zygotes import (  # noqa: F401
     launch,

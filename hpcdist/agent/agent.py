@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from hpcdist.agent.launcher_end import after_srun, srun_errors
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.agent.outcome.lack import full_disk
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
@@ -26,6 +26,7 @@ from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
+from hpcdist.rank.lack import full_disk
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
@@ -52,7 +53,7 @@ class Agent:
         self._job = job
         self._node = OwnNode(job=job, plan=plan, place=place, notify=notify)
         self._requeuer = requeuer
-        self._attempts = lives.Attempts(run, job, requeuer, log=self._log)
+        self._attempts = lives.Attempts(run, job, requeuer)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
@@ -90,7 +91,10 @@ class Agent:
             if self._member is not None:
                 self._member.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
-        if self._attempts.has_a_say():
+        if self._attempts.is_overtaken():
+            newest = self._run.newest_attempt()
+            self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
+        else:
             self._conclude()
             if self._node.place.node_rank == 0 and not self._was_over:
                 tell_end(self._run, self._job.name, self._node.notify)
@@ -100,23 +104,16 @@ class Agent:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
-            self.verdict = failure.after_srun(self.verdict, self._said_by_srun(), self._hosts())
-        self.verdict = lives.conclude(
-            self._run,
-            self._job,
-            self.verdict,
-            self._requeuer,
-            patience=lives.Patience(self.verdict, self._pause, self._requeuer),
-            has_a_say=self._attempts.has_a_say,
-            begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
-        )
+            self.verdict = after_srun(self.verdict, self._said_by_srun(), self._hosts())
+        patience = lives.Patience(self.verdict, self._pause, self._requeuer)
+        self.verdict = lives.conclude(self._attempts, self.verdict, patience)
 
     def _said_by_srun(self) -> list[str]:
         """Return the errors that srun told since this agent began."""
         said: list[str] = []
         for path in self._run.job_logs():
             with contextlib.suppress(OSError):  # a run must not end without a verdict
-                said += failure.srun_errors(path, begin=self._job_logs.get(path, 0))
+                said += srun_errors(path, begin=self._job_logs.get(path, 0))
         return said
 
     def _hosts(self) -> dict[int, str]:

@@ -16,9 +16,15 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankChecks, agree, store_listens_on
 from hpcdist.agent.messages import ToAgent, ToLeader
-from hpcdist.agent.node import Agreement, DisagreementError, Meeting
+from hpcdist.agent.node import (
+    Agreement,
+    DisagreementError,
+    Meeting,
+    NodeFacts,
+    agree,
+    store_listens_on,
+)
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
@@ -84,12 +90,6 @@ class Unreachable(NamedTuple):
     """Another start may do without the host."""
 
 
-class LimitReached(NamedTuple):
-    """Event: the time limit that the agents keep has passed."""
-
-    limit_min: float
-
-
 class Claimed(NamedTuple):
     """Event: the answer to ClaimAttempt."""
 
@@ -137,7 +137,7 @@ class Finish(NamedTuple):
     verdict: Verdict | None
 
 
-Event = Heard | Lost | Unreachable | LimitReached | Claimed | Resumed | Concluded | Tick
+Event = Heard | Lost | Unreachable | Claimed | Resumed | Concluded | Tick
 Action = Send | ClaimAttempt | NoteHang | Finish
 
 
@@ -154,6 +154,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
+    warn_at: float = math.inf
+    """When the time limit comes close; times are of the monotonic clock."""
+    limit_at: float = math.inf
+    """When the time limit has passed that the agents keep."""
+    limit_min: float | None = None
     hang_timeout_s: float = math.inf
     """Time without a sign of work after which the run is ended; inf: never."""
     port_range: tuple[int, int] | None = None
@@ -171,11 +176,9 @@ class Attempt:
     """One attempt, as its agents tell of it."""
 
     terms: Terms
-    number: int
-    restarts: int
+    number: int = 0
+    restarts: int = 0
     """Attempts before that failed."""
-    hang_watch: HangWatch
-    checks: RankChecks
     ends: dict[int, RankEnd] = field(default_factory=dict)
     """By rank."""
     gone: set[int] = field(default_factory=set)
@@ -186,6 +189,14 @@ class Attempt:
     """Made before the last rank has ended."""
     end: messages.End | None = None
     """The order to end its ranks."""
+
+    def __post_init__(self) -> None:
+        self.hang_watch = HangWatch(
+            attempt=self.number,
+            num_nodes=self.terms.num_nodes,
+            ranks_per_node=self.terms.ranks_per_node,
+            timeout_s=self.terms.hang_timeout_s,
+        )
 
     def failures(self) -> list[RankEnd]:
         return [end for end in self.ends.values() if failure.is_failure(end)]
@@ -296,14 +307,20 @@ class Coordinator:
         """Came when the ranks were being ended for another reason."""
         self._failed: Verdict | None = None
         """On the attempt after which another is being claimed."""
-        self.attempt = self._new_attempt(0, restarts=0)
+        self.attempt = Attempt(terms)
 
     def next_deadline(self) -> float:
         """Return the time, by the monotonic clock, at which Tick is due."""
-        own = math.inf if self.deadline is None else self.deadline
-        return min(own, self.attempt.hang_watch.deadline) if self.stage is Stage.RUNNING else own
+        deadlines = [math.inf if self.deadline is None else self.deadline]
+        if self._notice is None:
+            deadlines.append(self.terms.warn_at)
+        if self.stage not in _AFTER_RUNNING:
+            deadlines.append(self.terms.limit_at)
+        if self.stage is Stage.RUNNING:
+            deadlines.append(self.attempt.hang_watch.deadline)
+        return min(deadlines)
 
-    def decide(self, event: Event, now: Now) -> list[Action]:  # noqa: C901 - a table
+    def decide(self, event: Event, now: Now) -> list[Action]:
         """Return what is to be done because of an event, in this order."""
         self._now, self._actions = now, []
         match event:
@@ -314,12 +331,7 @@ class Coordinator:
             case Unreachable(node, host, sentence, is_host_lost):
                 if self.stage is Stage.JOINING and node not in self.members.facts:
                     sentence = f"node {node} (host {host}): {sentence}"
-                    self._fail("launch", sentence, node, host, elsewhere=is_host_lost)
-            case LimitReached() if self.stage not in _AFTER_RUNNING:
-                sentence = f"the time limit of {event.limit_min:g} minutes was reached"
-                if self._notice is not None:
-                    sentence += "; the ranks had been asked to stop, and did not"
-                self._fail("time_limit", sentence, 0)
+                    self._fail("launch", sentence, node, host=host, try_elsewhere=is_host_lost)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
@@ -331,34 +343,27 @@ class Coordinator:
                 self._on_time()
         return self._actions
 
-    def _on_message(self, node: int, message: ToLeader) -> None:  # noqa: C901 - a table
+    def _on_message(self, node: int, message: ToLeader) -> None:
         match message:
             case messages.Join():
                 self._on_join(node, message.facts)
-            case messages.StoreOpened():
-                if self.stage is Stage.STARTING and message.port is None:
+            case messages.StoreOpened() if self.stage is Stage.STARTING:
+                if message.port is None:
                     self._fail("launch", f"no store: {message.error}", 0)
-                elif self.stage is Stage.STARTING and message.port is not None:
+                else:
                     self.stage = Stage.RUNNING
                     self._broadcast(self.members.order_start(self.attempt, message.port))
-            case messages.Failed():
-                if self.attempt.decided is None:
-                    is_early = self.stage in {Stage.JOINING, Stage.STARTING}
-                    sentence = f"{self.members.name(node)}: {message.sentence}"
-                    self._fail("launch" if is_early else "agent_lost", sentence, node)
+            case messages.Failed() if self.attempt.decided is None:
+                is_early = self.stage in {Stage.JOINING, Stage.STARTING}
+                sentence = f"{self.members.name(node)}: {message.sentence}"
+                self._fail("launch" if is_early else "agent_lost", sentence, node)
             case messages.Warned():
                 self._on_warned(message.signal)
-            case messages.Cancelled():
-                verdict = self.attempt.numbered(
-                    failure.cancelled(message.signal), self._now.unix_now
-                )
-                if self.stage in _AFTER_RUNNING:
-                    self._cancelled = verdict
-                else:
-                    self._decide(verdict)
-            case messages.Report():
-                pass  # for who has asked
-            case _ if message.attempt == self.attempt.number:  # not of one that is over
+            case messages.Cancelled(name) if self.stage in _AFTER_RUNNING:
+                self._cancelled = self.attempt.numbered(failure.cancelled(name), self._now.unix_now)
+            case messages.Cancelled(name):
+                self._decide(failure.cancelled(name))
+            case messages.OfAttempt() if message.attempt == self.attempt.number:
                 self._on_news(node, message)
 
     def _on_join(self, node: int, facts: NodeFacts) -> None:
@@ -389,16 +394,21 @@ class Coordinator:
         self._check_gone()
 
     def _on_time(self) -> None:
+        if self._now.now >= self.terms.warn_at and self._notice is None:
+            self._on_warned(None)
+        if self._now.now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
+            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached"
+            if self._notice is not None:
+                sentence += "; the ranks had been asked to stop, and did not"
+            self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
-            watch = self.attempt.hang_watch
-            self._act(watch.on_time(self.attempt.ends, now=self._now.now))
+            self._act(self.attempt.hang_watch.on_time(self.attempt.ends, now=self._now.now))
         if self.deadline is None or self._now.now < self.deadline:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing = self.members.missing()
-            who = f"the agents of {listed(missing, 'node')}"
-            sentence = f"{who} did not join within {self.terms.join_timeout_s:g} s"
+            missing, limit_s = self.members.missing(), self.terms.join_timeout_s
+            sentence = f"the agents of {listed(missing, 'node')} did not join within {limit_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._decide(None)
@@ -406,29 +416,25 @@ class Coordinator:
             for node in self.members.nodes() - self.attempt.gone:
                 self._on_lost(node, "it did not end its ranks in time")
 
-    def _on_news(self, node: int, message: messages.OfAttempt) -> None:
+    def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
         """Take a message about the attempt that there is; what comes too late says nothing."""
         attempt = self.attempt
         match message:
-            case messages.Checked() if self.stage is Stage.RUNNING:
-                if (sentence := attempt.checks.add(message.check)) is not None:
-                    self._fail("launch", sentence, node)
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
             case messages.Gone() if self.stage is Stage.ENDING:
                 attempt.gone.add(node)
                 self._check_gone()
-            case messages.Quiet() if self.stage is Stage.RUNNING:
-                quiet_s, watch = message.quiet_s, attempt.hang_watch
-                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **self._now._asdict()))
-            case messages.Stacks() if self.stage is Stage.RUNNING:
-                reports, watch = message.reports, attempt.hang_watch
-                self._act(watch.on_reports(node, reports, attempt.ends, **self._now._asdict()))
+            case messages.Quiet(_, quiet_s) if self.stage is Stage.RUNNING:
+                now, watch = self._now._asdict(), attempt.hang_watch
+                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **now))
+            case messages.Stacks(_, reports) if self.stage is Stage.RUNNING:
+                now, watch = self._now._asdict(), attempt.hang_watch
+                self._act(watch.on_reports(node, reports, attempt.ends, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.nodes():
-                    last = max(attempt.reached.values())
-                    self._broadcast(messages.StopAt(boundary=last + 1))
+                    self._broadcast(messages.StopAt(boundary=max(attempt.reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
         self.attempt.ends[end.rank] = end
@@ -440,8 +446,7 @@ class Coordinator:
         if _is_awaited(end, self._notice):
             self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            self.stage = Stage.SETTLING
-            self.deadline = self._now.now + SETTLE_S
+            self.stage, self.deadline = Stage.SETTLING, self._now.now + SETTLE_S
         if len(self.attempt.ends) == self.terms.world_size:
             self._decide(None)
 
@@ -454,8 +459,7 @@ class Coordinator:
             return
         self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
-            sentence = f"stopped {self._notice.before_what}"
-            self._decide(failure.stopped(self._notice, sentence))
+            self._decide(failure.stopped(self._notice, f"stopped {self._notice.before_what}"))
         failures = self.attempt.failures()
         if self.stage is Stage.SETTLING and all(_is_awaited(e, self._notice) for e in failures):
             # Their agent's notice came sooner than this one.
@@ -463,16 +467,6 @@ class Coordinator:
             self.deadline = self._now.now + STOP_TOGETHER_S
         if self.stage is Stage.RUNNING:
             self._broadcast(messages.Pause(signal=self._notice.signal))
-
-    def _new_attempt(self, number: int, restarts: int) -> Attempt:
-        hang_watch = HangWatch(
-            attempt=number,
-            num_nodes=self.terms.num_nodes,
-            ranks_per_node=self.terms.ranks_per_node,
-            timeout_s=self.terms.hang_timeout_s,
-        )
-        checks = RankChecks(self.terms.world_size)
-        return Attempt(self.terms, number, restarts, hang_watch, checks)
 
     def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
         """Do what follows from the time for which no rank has worked."""
@@ -486,8 +480,7 @@ class Coordinator:
                     self._decide(each)
 
     def _claim(self, failed: Verdict | None) -> None:
-        self.stage = Stage.STARTING
-        self.deadline = None
+        self.stage, self.deadline = Stage.STARTING, None
         self._failed = failed
         self._actions.append(ClaimAttempt(failed))
 
@@ -495,7 +488,8 @@ class Coordinator:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed = self._failed
         if number is not None:
-            self.attempt = self._new_attempt(number, self.attempt.restarts + (failed is not None))
+            num_failed = self.attempt.restarts + (failed is not None)
+            self.attempt = Attempt(self.terms, number, num_failed)
             self._broadcast(messages.Begin(attempt=number))
             self._actions.append(Send([0], self.members.order_store()))
         elif failed is not None:
@@ -504,19 +498,10 @@ class Coordinator:
                 failed = msgspec.structs.replace(failed, message=sentence)
             self._finish(failed)
 
-    def _fail(
-        self,
-        kind: Kind,
-        sentence: str,
-        node: int,
-        host: str | None = None,
-        *,
-        elsewhere: bool = False,
-    ) -> None:
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
         if node in self.members.facts:
-            host = self.members.facts[node].host
-        verdict = failure.without_rank(kind, sentence, node=node, host=host)
-        self._decide(msgspec.structs.replace(verdict, try_elsewhere=elsewhere))
+            fields["host"] = self.members.facts[node].host
+        self._decide(failure.without_rank(kind, sentence, node=node, **fields))
 
     def _decide(self, verdict: Verdict | None) -> None:
         """End the ranks for this verdict, or for that on their own ends."""
@@ -548,8 +533,7 @@ class Coordinator:
             self._finish(verdict)
 
     def _finish(self, verdict: Verdict | None) -> None:
-        self.stage = Stage.FINISHED
-        self.deadline = None
+        self.stage, self.deadline = Stage.FINISHED, None
         self._actions.append(Finish(verdict))
         # Node 0's own agent is connected, and may not have joined yet.
         self._actions.append(Send(sorted(self.members.nodes() | {0}), messages.Close()))

@@ -12,16 +12,14 @@ import msgspec
 
 from hpcdist.agent.forkserver import fork_store
 from hpcdist.agent.node import (
-    AgentFile,
     CannotLaunchError,
     Meeting,
+    NodeFacts,
     OwnNode,
-    RankOrder,
     rank_orders,
 )
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
-from hpcdist.agent.rank_process import make_context, run_workload, take_place
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.schedulers import LOCAL
@@ -29,10 +27,12 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
+from hpcdist.workloads.rank_process import make_context, run_workload, take_place
 
 _ADDRESS = "127.0.0.1"
 
@@ -60,7 +60,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         raise JobError(str(error)) from None
     # `hpcdist status` and `cancel` find this process as if it were an agent.
     process = identify(os.getpid())
-    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
+    own = NodeFacts(node=0, host=node.place.host, address=_ADDRESS, process=process)
     files.write_json(run.agent_file(0), msgspec.to_builtins(own))
     submission = Submission(
         scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process

@@ -2,8 +2,8 @@
 
 It is forked from the agent before the agent opens any socket, and is the only process of a node
 that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
-children of a process that has. It is one thread; threads that a library starts while it is imported
-are told in the agent's log, since a thread that holds a lock during a fork can block the child.
+children of a process that has. It is one thread, since another one that holds a lock during a fork
+can block the child.
 What cannot be imported here is left to the ranks: a script may well do without it.
 """
 
@@ -33,9 +33,7 @@ from hpcdist.agent.messages import (
     FromForkserver,
     ToForkserver,
 )
-from hpcdist.agent.node import RankOrder
 from hpcdist.agent.notices import wake_up_on
-from hpcdist.agent.rank_process import become_rank
 from hpcdist.agent.stacks import Stacks
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -49,7 +47,9 @@ from hpcdist.machine.process import (
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import WARNING_SIGNALS
+from hpcdist.workloads.rank_process import become_rank
 
 _LEAVING_GRACE_S = 3.0
 """Time that a rank which is leaving by itself has to end in order, where others are being ended:
@@ -156,8 +156,7 @@ class Forkserver:
         # for garbage first takes 0.3 s after torch, and frees only holes in those pages.
         gc.freeze()
         gc.enable()
-        threads = len(os.listdir("/proc/self/task"))
-        self._channel.send(messages.Ready(threads=threads))
+        self._channel.send(messages.Ready())
 
     def _obey(self, message: ToForkserver) -> None:
         try:
@@ -226,7 +225,8 @@ class Forkserver:
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
-                    self._channel.send(messages.StoreLost())
+                    sentence = "the store where the ranks meet was lost"
+                    self._channel.send(messages.Failed(sentence=sentence))
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
                 exited = messages.Exited(

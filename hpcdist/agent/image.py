@@ -12,6 +12,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import socket
 import struct
 import subprocess
@@ -30,6 +31,7 @@ from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.stacks import Stacks
 from hpcdist.base import files
 from hpcdist.base.carried import note_use
+from hpcdist.base.files import close_umask
 from hpcdist.base.needs import OLDEST
 from hpcdist.base.secrets import Stars
 from hpcdist.job.spec import FunctionJob
@@ -37,17 +39,17 @@ from hpcdist.machine.containers import (
     InContainer,
     environment_inside,
     environment_of_runtime,
-    first_missing_source,
     start_command,
 )
-from hpcdist.machine.process import send_signal
+from hpcdist.machine.process import send_signal, use_all_descriptors
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import JobPlace
 from hpcdist.workloads import load_workload
 
 _INSIDE = f"""
-import os, socket, struct, sys
+import os, signal, socket, struct, sys
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 if sys.version_info < {OLDEST}:
     sys.exit("the image has Python %d.%d, and hpcdist needs %d.%d or newer" %
              (sys.version_info[:2] + {OLDEST}))
@@ -73,7 +75,8 @@ environment[b"PYTHONPATH"] = os.fsencode(os.pathsep).join(path)
 words = [sys.executable, "-u", "-c", *handed[:4], *map(str, descriptors)]
 os.execve(sys.executable, words, environment)
 """
-"""Takes what the agent hands over, whatever Python this is."""
+"""Takes what the agent hands over, whatever Python this is. A warning of the scheduler's, which a
+step of Slurm's gets, too, is for the agent."""
 _FORKSERVER = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -167,18 +170,21 @@ class ImageStart:
         runtime where it had not begun."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_LIMIT_S)
-        send_signal(self._process.pid, 9)
+        send_signal(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
+        ended = f"ended with exit code {code}"
+        if code < 0:
+            ended = f"was killed by {signal.Signals(-code).name}"
         self._attending.join(_END_LIMIT_S)
         if has_begun:
-            return f"{self._runtime} ended with exit code {code}"
+            return f"{self._runtime} {ended}"
         lines = self._said.decode(errors="replace").splitlines()
         told = [line.strip() for line in lines if line.strip()]
         # Of several lines of a runtime's, the first that says what is wrong.
         best = next((line for line in told if _MARK.match(line)), told[-1] if told else "nothing")
         return (
-            f"no rank can be started in {self._image}: {self._runtime} ended with exit code {code} "
-            f"and said: {_MARK.sub('', best) or best}"
+            f"no rank can be started in {self._image}: {self._runtime} {ended} and said: "
+            f"{_MARK.sub('', best) or best}"
         )
 
 
@@ -190,10 +196,9 @@ def _command(container: InContainer, name: str) -> list[str]:
     except KeyError as error:
         sentence = f"container.mounts names ${error.args[0]}, which is not set in the job"
         raise CannotLaunchError(sentence) from None
-    missing = first_missing_source(mounts)
-    if missing is not None:
+    if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
         host = os.uname().nodename
-        raise CannotLaunchError(f"container.mounts: there is no {missing.source} on {host}")
+        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} on {host}")
     note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),
@@ -209,6 +214,10 @@ def _command(container: InContainer, name: str) -> list[str]:
 def main() -> NoReturn:
     """Be the forkserver, in the image."""
     path, place, processes, *descriptors = sys.argv[1:]
+    for descriptor in map(int, descriptors):
+        os.set_inheritable(descriptor, False)
+    close_umask()
+    use_all_descriptors()
     if processes != _processes():
         sys.exit("the image has processes of its own: leave such options out of container.options")
     if not os.path.isdir(os.environ.get("TMPDIR", "/")):

@@ -18,22 +18,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.agent import messages
-from hpcdist.agent.rank_process import STACKS_SIGNAL
-from hpcdist.agent.requests import (
+from hpcdist.agent.stacks import parse
+from hpcdist.agent.watch import LivingRank, RankWatch
+from hpcdist.base.polling import poll
+from hpcdist.machine.process import catches, process_use, send_signal
+from hpcdist.rank.collectives import UNRECORDED
+from hpcdist.runs.requests import (
     AnyRequest,
+    Collectives,
     NodeProfiles,
     NodeReport,
     NodeStacks,
     NodeTrouble,
     RankStacks,
+    StepReport,
+    ThreadStack,
     WantProfile,
 )
-from hpcdist.agent.stacks import ThreadStack, parse
-from hpcdist.agent.watch import LivingRank, RankWatch
-from hpcdist.base.polling import poll
-from hpcdist.machine.process import catches, process_use, send_signal
-from hpcdist.rank.collectives import UNRECORDED, Collectives
-from hpcdist.rank.pipe import StepReport
+from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
 _WAIT_S = 0.05
 """Between two looks of the agent's loop at whether a report is there."""
@@ -125,14 +127,14 @@ def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _
     pipes = {rank: watch.board.pipe(rank.order.local_rank) for rank in ranks}
     begins = {rank: watch.stacks.num_bytes(rank.order.local_rank) for rank in ranks}
     attended = {rank for rank in ranks if pipes[rank].is_attended}
-    for rank in ranks:
+    for rank in attended:
         pipes[rank].ask()
     poll(
         lambda: all(pipes[rank].account() is not None for rank in attended) or None,
         interval_s=_POLL_S,
         limit_s=_ANSWER_S,
     )
-    accounts = {rank: pipes[rank].account() for rank in ranks}
+    accounts = {rank: pipes[rank].account() if rank in attended else None for rank in ranks}
     stopped = {rank for rank in ranks if _is_stopped(rank)}
     # What has no handler for the signal would be ended by it: a program that is not Python's.
     dumping = [

@@ -1,4 +1,5 @@
-"""The end of srun, which starts the agents of a job, where they did not say how the run ended.
+"""The end of srun, which starts the agents of a job: its words, and what follows where the agents
+did not say how the run ended.
 
 srun may be killed while the agents live, or be told to end them at once; and it may start none at
 all. Slurm 22.05 knows of no GPUs of a job that it had started on a lost node before: it creates no
@@ -11,13 +12,16 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.agent.task import AgentTask
 from hpcdist.base.errors import SchedulerError
 from hpcdist.base.polling import poll
+from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -27,6 +31,9 @@ from hpcdist.schedulers.base import Scheduler
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
 _POLL_S = 0.5
+_MOST_BYTES = 65_536
+_LONGEST_WORDS = 500
+_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
 _NO_STEP = re.compile(
     r"unable to create (?:job )?step|step creation|unable to confirm allocation"
     r"|task launch .*failed|communication connection failure|unable to contact slurm controller"
@@ -34,6 +41,13 @@ _NO_STEP = re.compile(
     re.IGNORECASE,
 )
 """Messages of srun where it could start nothing, through no fault of what it was to start."""
+_MISSING_STEP = re.compile(
+    r"(?:missing step|step missing and io error|io error with slurmstepd) on node (\d+)"
+    r"|(?:test connection to|communicate with) node (\d+)",
+    re.IGNORECASE,
+)
+"""Messages of srun that name a node whose slurmstepd it has lost: which one it prints depends on
+whether it or slurmctld misses that first (step_launch.c of Slurm)."""
 
 
 def main() -> None:
@@ -43,57 +57,49 @@ def main() -> None:
     from hpcdist.schedulers.submitting import load_task
 
     folder, code, begin = sys.argv[1:]
-    task = load_task(Path(folder))
-    assert isinstance(task, AgentTask)
+    task: Any = load_task(Path(folder))
     run = Run(Path(task.run_path))
     job, _, _ = run.read_launch()
     requeuer = load_requeuer(task.scheduler)
     if requeuer is not None:
-        said = failure.srun_errors(Path("/dev/stderr"), begin=int(begin))
+        said = srun_errors(Path("/dev/stderr"), begin=int(begin))
         conclude(run, job, requeuer, code=int(code), said=said)
 
 
-def conclude(
-    run: Run,
-    job: JobSpec,
-    requeuer: Scheduler,
-    *,
-    code: int,
-    said: list[str],
-    sentence: str | None = None,
-    pause: Callable[[float], bool] | None = None,
-) -> None:
-    """Say how the run ended, or have its job requeued, unless its agents did, or it is being ended.
-
-    `sentence` says that no agent was started, where the caller knows more of that.
-    """
+def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: list[str]) -> None:
+    """Say how the run ended, or have its job requeued, unless its agents did, or it is being
+    ended."""
     life = requeuer.life()
-    attempt = lives.newest_of_life(run, life)
-    if _is_concluded(run, life, wait_s=0.0 if attempt is None else _ON_ITS_WAY_S):
+    begun = lives.beginnings(run)
+    attempt = max((number for number, one in begun.items() if one.life == life), default=None)
+
+    def is_concluded() -> bool | None:
+        return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
+
+    wait_s = 0.0 if attempt is None else _ON_ITS_WAY_S
+    if run.cancel_file.exists() or poll(is_concluded, interval_s=_POLL_S, limit_s=wait_s):
         return
+    names = {128 + number: number.name for number in signal.Signals}
+    killed = f"or its tasks were killed by {names.get(code)}"
+    ended = killed if code in names else f"ended with exit code {code}"
+    ended += f", and said: {_quote(said)}" if said else ""
+    attempts = lives.Attempts(run, job, requeuer)
     if attempt is None:
-        verdict = _unstarted(code, said, sentence)
+        lives.note_lost_attempt(run, life=life)
+        sentence = f"no agent was started: srun {ended}"
+        verdict = failure.without_rank("launch", sentence, time_s=time.time())
+        verdict = replace(verdict, try_elsewhere=any(map(_NO_STEP.search, said)))
     else:
-        verdict = _abandoned(code, said, attempt)
-    patience = lives.Patience(verdict, pause or _sleep)
+        attempts.begin(attempt)
+        sentence = f"srun, which had started the agents, {ended}"
+        verdict = failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
+    patience = lives.Patience(verdict, _sleep)
     try:
         if patience.retry(lambda: requeuer.decide(verdict)).sequel == "final":
             return  # whoever ends the job, its scheduler says why
     except (SchedulerError, OSError):
         pass  # which is told below
-    if attempt is not None:
-        lives.conclude(
-            run,
-            job,
-            verdict,
-            requeuer,
-            patience=patience,
-            has_a_say=lambda: run.newest_attempt() <= attempt,
-        )
-    elif any(map(_NO_STEP.search, said)):
-        lives.conclude_unstarted(run, job, verdict, requeuer, patience=patience)
-    else:
-        run.write_verdict(verdict)
+    lives.conclude(attempts, verdict, patience)
 
 
 def _sleep(seconds: float) -> bool:
@@ -101,25 +107,27 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-def _is_concluded(run: Run, life: int, *, wait_s: float) -> bool:
-    def look() -> bool | None:
-        return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
-
-    return run.cancel_file.exists() or bool(poll(look, interval_s=_POLL_S, limit_s=wait_s))
-
-
-def _unstarted(code: int, said: list[str], sentence: str | None) -> Verdict:
-    sentence = sentence or f"no agent was started: srun {_ended(code)}{failure.quoted(said)}"
-    return failure.without_rank("launch", sentence, time_s=time.time())
+def srun_errors(log: Path, *, begin: int) -> list[str]:
+    """Return the errors that srun told in a log from this place on; none where it is no file."""
+    if not log.is_file():
+        return []
+    with log.open("rb") as file:
+        file.seek(begin)
+        return _ERROR.findall(file.read(_MOST_BYTES).decode(errors="replace"))
 
 
-def _abandoned(code: int, said: list[str], attempt: int) -> Verdict:
-    sentence = f"srun, which had started the agents, {_ended(code)}{failure.quoted(said)}"
-    return failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
+def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> Verdict:
+    """Return the verdict on a lost agent that names the node which srun missed first: srun kills
+    the healthy tasks then, so that the order in which agents are lost does not name the cause."""
+    missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
+    if verdict.kind != "agent_lost" or missed is None:
+        return verdict
+    node = int(missed[1] or missed[2])
+    host = hosts.get(node)
+    name = f"node {node} (host {host})" if host else f"node {node}"
+    sentence = f"Slurm's part of the job on {name} was lost; srun said: {_quote(said)}"
+    return replace(verdict, message=sentence, node=node, host=host)
 
 
-def _ended(code: int) -> str:
-    names = {128 + number: number.name for number in signal.Signals}
-    if code in names:
-        return f"or its tasks were killed by {names[code]}"
-    return f"ended with exit code {code}"
+def _quote(said: list[str]) -> str:
+    return one_line("; ".join(dict.fromkeys(said)))[:_LONGEST_WORDS]

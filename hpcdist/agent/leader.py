@@ -1,12 +1,5 @@
-"""The leader of a run's agents, a thread of node 0's: the meeting where they join, and the
-coordinator's hands.
-
-The meeting's file tells the others the place, and a secret that only the run's owner can read (the
-scheduler tells them beforehand where the nodes have no run directory in common). Both sides of a
-connection prove that they know it (agent/handshake.py) before they say anything else. The file also
-tells the life of the job: where a scheduler starts a job elsewhere while the former agents still
-live, the new agents find the old file, and must not join the old leader.
-"""
+"""The leader of a run's agents, a thread of node 0's: their connections, and the coordinator's
+hands."""
 
 from __future__ import annotations
 
@@ -18,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +23,6 @@ from hpcdist.agent.coordinator import (
     Event,
     Finish,
     Heard,
-    LimitReached,
     Lost,
     NoteHang,
     Now,
@@ -42,8 +33,8 @@ from hpcdist.agent.coordinator import (
     Tick,
     Unreachable,
 )
-from hpcdist.agent.handshake import SECRET_BYTES, Entrance
 from hpcdist.agent.liveness import Heart, Liveness
+from hpcdist.agent.meeting import SECRET_BYTES, Entrance, MeetingPlace
 from hpcdist.agent.messages import (
     TO_LEADER,
     Beat,
@@ -51,23 +42,22 @@ from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
     Failed,
-    Hello,
     Join,
     ToAgent,
     ToLeader,
     Welcome,
 )
 from hpcdist.agent.node import OwnNode
-from hpcdist.agent.notices import Clock
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
-from hpcdist.agent.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.version import __version__
+from hpcdist.job.spec import warning_before_s
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
+from hpcdist.runs.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
@@ -89,51 +79,6 @@ _WHY_NO_ANSWER = {
 }
 
 
-class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of the meeting, as it stands in launch/meeting.json."""
-
-    addresses: list[str]
-    """By which the others may reach its host, best first."""
-    network: str
-    """Key of the host's network, for addresses that are loopback."""
-    port: int
-    secret: str
-    """Both sides of a connection prove that they know it; in hexadecimal digits."""
-    life: int | None = None
-    """The life of the job that node 0's agent is of; None: it does not say."""
-
-
-class Era(NamedTuple):
-    """An agent's place in the history of its run."""
-
-    life: int
-    """The life of the job that it is of."""
-    attempt: int
-    """The newest attempt that it knows; -1 before the first."""
-
-
-def own_era(attempts: Attempts, rendezvous: Rendezvous | None) -> Era | None:
-    """Return an agent's own era; None where the nodes have no run directory in common: each counts
-    what it has got there, which may differ."""
-    return None if rendezvous is not None else Era(attempts.life, attempts.newest)
-
-
-def welcome(hello: Hello, era: Era | None, is_overtaken: Callable[[], bool]) -> Welcome:
-    """Return the answer to an agent; it has no time where the agent cannot take part with node 0's,
-    which is of this era.
-
-    A shared file system may show an attempt to one node sooner than to another: `is_overtaken` says
-    that node 0's sees it, too.
-    """
-    if hello.version != __version__:
-        return Welcome(version=__version__)
-    if era is None or hello.life is None or hello.attempt is None:
-        return Welcome(version=__version__, time_s=time.time())
-    if hello.life != era.life or (hello.attempt > era.attempt and is_overtaken()):
-        return Welcome(version=__version__, life=era.life, attempt=era.attempt)
-    return Welcome(version=__version__, time_s=time.time())
-
-
 class Connections:
     """The leader's connections with the agents of all nodes, its own included."""
 
@@ -146,8 +91,6 @@ class Connections:
         self._events: list[Heard | Lost] = []
         self._missing: set[int] = set()
         self._entrance: Entrance | None = None
-        self._era: Era | None = None
-        self._is_overtaken: Callable[[], bool] = lambda: False
 
     def listen(
         self,
@@ -157,16 +100,14 @@ class Connections:
         addresses: Sequence[str],
         port_range: tuple[int, int] | None,
         rendezvous: Rendezvous | None = None,
-        era: Era | None = None,
-        is_overtaken: Callable[[], bool] = lambda: False,
+        life: int | None = None,
     ) -> None:
         """Listen on a free port, until all have joined, and tell the others of it.
 
         `addresses` are those by which they may reach this host, best first; `rendezvous` is the
-        place where they will come. Agents of another `era` are refused. Raises NoFreePortError.
+        place where they will come. Raises NoFreePortError.
         """
         self._missing = set(range(1, num_nodes))
-        self._era, self._is_overtaken = era, is_overtaken
         secret, is_own = secrets.token_bytes(SECRET_BYTES), True
         if rendezvous is not None:
             port_range, secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
@@ -177,7 +118,7 @@ class Connections:
             network=network_key(),
             port=listener.getsockname()[1],
             secret=secret.hex(),
-            life=era.life if era else None,
+            life=life,
         )
         self._entrance = Entrance(listener, secret, log=self._log)
         self._selector.register(self._entrance, selectors.EVENT_READ, None)
@@ -210,7 +151,7 @@ class Connections:
                 try:
                     channel.send(message)
                 except ChannelClosedError as error:
-                    self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+                    self._lose(node, str(error))
 
     def beat(self, beat: Beat) -> None:
         """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
@@ -237,17 +178,16 @@ class Connections:
                 self._events.append(Heard(0, newcomer))
                 continue
             hello, channel = newcomer
-            answer = welcome(hello, self._era, self._is_overtaken)
+            is_welcome = hello.version == __version__
             try:
-                channel.send(answer)
+                channel.send(Welcome(version=__version__, time_s=time.time()))
             except ChannelClosedError as error:
                 self._log(f"node {hello.node} left before it had joined: {error}")
-                answer = Welcome(version=__version__)
-            if answer.time_s is not None:
+                is_welcome = False
+            if is_welcome:
                 self.take(hello.node, channel.expect(TO_LEADER))
             else:
                 channel.close()
-                self._log(f"node {hello.node} was refused: {hello}")
 
     def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         try:
@@ -261,7 +201,7 @@ class Connections:
                     if not self._missing:
                         self.close_entrance()  # none of them comes again
         except ChannelClosedError as error:
-            self._lose(node, f"{error}{self._liveness.last_seen(node)}")
+            self._lose(node, str(error))
 
     def _lose(self, node: int, reason: str) -> None:
         if self._close(node):
@@ -337,20 +277,23 @@ class Leader:
         node: OwnNode,
         attempts: Attempts,
         *,
-        clock: Clock,
+        begin_s: float,
         notes: Notes,
         heart: Heart,
         log: Callable[[str], None],
     ) -> None:
+        """The job's time limit counts from `begin_s`, by the monotonic clock."""
         self.verdict: Verdict | None = None
         """On the run, once it has ended here."""
         self._run = run
         self._node = node
         self._attempts = attempts
-        self._clock = clock
         self._heart = heart
         self._log = log
-        launch = node.job.launch
+        launch, plan = node.job.launch, node.plan
+        enforced_min = node.job.resources.time_limit_min if plan.enforces_limits else None
+        limit_min = enforced_min or plan.limit_min
+        limit_at = math.inf if limit_min is None else begin_s + limit_min * 60
         self._connections = Connections(launch.agent_timeout_s if node.num_nodes > 1 else 0.0, log)
         terms = Terms(
             num_nodes=node.num_nodes,
@@ -359,7 +302,10 @@ class Leader:
             grace_s=launch.grace_s,
             most_grace_s=attempts.most_grace_s,
             join_timeout_s=launch.join_timeout_s,
-            backend=node.plan.backend,
+            backend=plan.backend,
+            warn_at=limit_at - warning_before_s(launch, limit_min),
+            limit_at=math.inf if enforced_min is None else limit_at,
+            limit_min=limit_min,
             hang_timeout_s=limits_of(node.job)[1],
             port_range=launch.port_range,
             saves="checkpoint" in node.job.__struct_fields__,
@@ -384,8 +330,7 @@ class Leader:
                 addresses=addresses,
                 port_range=self._node.job.launch.port_range,
                 rendezvous=self._node.place.rendezvous,
-                era=own_era(self._attempts, self._node.place.rendezvous),
-                is_overtaken=self._attempts.is_overtaken,
+                life=self._attempts.life,
             )
         own, members = socket.socketpair()
         self._connections.take(0, Channel(own, TO_LEADER))
@@ -437,8 +382,8 @@ class Leader:
             self._leave_answer(request, answer)
 
     def _look(self, now: Now) -> None:
-        """Find out whether the run has a verdict, of an agent that could not join, was cancelled,
-        or is at its limit; take what commands want, and show them that this agent lives."""
+        """Find out whether the run has a verdict, of an agent that could not join, or was
+        cancelled; take what commands want, and show them that this agent lives."""
         look_s = _LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S
         if now.now - self._looked_s >= look_s:
             self._looked_s = now.now
@@ -447,8 +392,6 @@ class Leader:
                 return
             if self._run.cancel_file.exists():
                 self._decide(Heard(0, Cancelled(signal="SIGTERM")))
-        if (notice := self._clock.read()) is not None:
-            self._decide(notice if isinstance(notice, LimitReached) else Heard(0, notice))
         if now.now >= self._sign_s:
             self._sign_s = now.now + SIGN_EVERY_S
             self._run.show_life()

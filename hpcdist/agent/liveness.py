@@ -47,16 +47,6 @@ class _Seen:
     turned_s: float
     beat: Beat
 
-    def doing(self) -> str:
-        """Say what the agent did at its last beat; one from before its ranks tells nothing."""
-        ranks = (
-            "1 living rank" if self.beat.num_ranks == 1 else f"{self.beat.num_ranks} living ranks"
-        )
-        had = f"had {ranks}" if self.beat.num_ranks else ""
-        was = f"was at {self.beat.where}" if self.beat.where is not None else ""
-        said = " and ".join(filter(None, (had, was)))
-        return f"it {said}" if said else ""
-
 
 class Liveness:
     """The agents at the other ends of connections, and who of them has not turned for too long."""
@@ -101,39 +91,29 @@ class Liveness:
             self.end(node)
         return {node: self._reason(seen) for node, seen in lost.items()}
 
-    def last_seen(self, node: int) -> str:
-        """Return what was last seen of an agent, as the end of a sentence on its loss; nothing
-        where it has not beaten."""
-        seen = self._seen.get(node)
-        if seen is None or seen.beat.turns < 0:
-            return ""
-        before = f"{self._own_s - seen.heard_s:.0f} s before"
-        doing = seen.doing()
-        return f"; when last heard of, {before}, {doing}" if doing else f"; last heard of {before}"
-
     def _reason(self, seen: _Seen) -> str:
         """Tell an agent whose thread goes on from one of which nothing comes."""
-        was = f"; when last heard of, {seen.doing()}" if seen.doing() else ""
-        if self._own_s - seen.heard_s > 2 * beat_every_s(self._limit_s):
+        silent_s = self._own_s - seen.heard_s
+        if silent_s > 2 * beat_every_s(self._limit_s):
             return (
-                f"nothing was heard of it for {self._own_s - seen.heard_s:.0f} s (is the process "
-                f"stopped, its host frozen, or the network between cut?){was}"
+                f"nothing was heard of it for {silent_s:.0f} s (is the process stopped, its host "
+                "frozen, or the network between cut?)"
             )
+        where = f", at {seen.beat.where}" if seen.beat.where is not None else ""
         return (
-            f"its process lives, but has done nothing for {self._own_s - seen.turned_s:.0f} s "
-            f"(does a file system not answer there?){was}"
+            f"its process lives, but has done nothing for {self._own_s - seen.turned_s:.0f} s"
+            f"{where} (does a file system not answer there?)"
         )
 
 
 class Heart:
     """The thread of an agent that sends its beats, for all of its loops."""
 
-    def __init__(self, limit_s: float, *, num_ranks: Callable[[], int]) -> None:
+    def __init__(self, limit_s: float) -> None:
         """Send a beat every few seconds from `start` to `stop`; never where `limit_s` is 0."""
         self.senders: list[Callable[[Beat], None]] = []
         """They take each beat. They must not fail, and may wait."""
         self._every_s = beat_every_s(limit_s)
-        self._num_ranks = num_ranks
         self._turns = 0
         self._beaten_s = 0.0
         self._turned_s: dict[int, float] = {}
@@ -173,7 +153,7 @@ class Heart:
                 frames = sys._current_frames()  # noqa: SLF001 - documented, in spite of its name
                 where = _own_line(frames.get(thread))
         self._beaten_s = now_s
-        return Beat(turns=self._turns, num_ranks=self._num_ranks(), where=where)
+        return Beat(turns=self._turns, where=where)
 
 
 def _own_line(frame: FrameType | None) -> str | None:

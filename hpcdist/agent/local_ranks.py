@@ -22,15 +22,15 @@ from hpcdist.agent.messages import (
     ToLeader,
     ToRanks,
 )
-from hpcdist.agent.node import OwnNode, RankOrder
+from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.requests import AnyRequest
 from hpcdist.agent.stacks import Stacks
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
-from hpcdist.rank.board import ProgressBoard, RankProgress
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
 from hpcdist.workloads import load_workload
@@ -53,23 +53,17 @@ class LocalRanks:
         node: OwnNode,
         *,
         tell: Callable[[ToLeader], None],
-        on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Start the forkserver: before the agent opens a socket, or the selector. Raises
-        CannotLaunchError.
-
-        `on_store` is told the port of a store that was asked for, or why there is none; `gpu_share`
-        is that of RankWatch.
-        """
+        CannotLaunchError. `gpu_share` is that of RankWatch."""
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
         self._run = run
         self._job = job
         self._tell = tell
-        self._on_store = on_store
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = Stacks(job.ranks_per_node)
@@ -105,18 +99,15 @@ class LocalRanks:
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def open_store(self, wanted: messages.OpenStore) -> None:
-        """Ask for a fresh store; `on_store` is the answer."""
-        self._send(wanted)
-
-    def inspect(self, request: AnyRequest) -> None:
-        """Have a request of a command answered; Report is told when it is."""
-        self._inspection.begin(request)
-
     def obey(self, order: ToRanks) -> None:
-        """Carry out what the coordinator wants of the ranks that there are; after End, Gone is told
-        when nothing is left of them and of the store."""
+        """Carry out what is wanted of the ranks that there are, and of their store. Told are
+        StoreOpened after OpenStore, Gone after End, when nothing is left of both, Stacks after
+        Dump, Reached after Pause, and Report after Ask."""
         match order:
+            case messages.OpenStore():
+                self._send(order)
+            case messages.Ask():
+                self._inspection.begin(order.request)
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
@@ -181,10 +172,6 @@ class LocalRanks:
         """Return the pids of the living ranks, by local rank; another thread may call this."""
         return dict(self._watch.pids)
 
-    def progress(self, local_rank: int) -> RankProgress:
-        """Return how far a rank has come; another thread may call this."""
-        return self._board.read(local_rank)
-
     # Messages of the forkserver.
 
     def _send(self, message: ToForkserver) -> None:
@@ -203,25 +190,15 @@ class LocalRanks:
             self._on_lost()
             return
         for message in received:
-            self._on_message(message)
-
-    def _on_message(self, message: FromForkserver) -> None:
-        match message:
-            case messages.Ready():
-                self._is_ready = True
-                if (num_more := message.threads - 1) > 0:
-                    self._log(f"{num_more} threads were started by imports, before the fork")
-            case messages.StoreOpened():
-                self._on_store(message.port, message.error)
-            case messages.StoreLost():
-                sentence = "the store where the ranks meet was lost"
-                self._tell(messages.Failed(sentence=sentence))
-            case messages.Started():
-                self._watch.pids[message.local_rank] = message.pid
-            case messages.Exited():
-                self._close_rank(message)
-            case messages.Gone() | messages.Failed():
-                self._tell(message)
+            match message:
+                case messages.Ready():
+                    self._is_ready = True
+                case messages.Started():
+                    self._watch.pids[message.local_rank] = message.pid
+                case messages.Exited():
+                    self._close_rank(message)
+                case messages.StoreOpened() | messages.Gone() | messages.Failed():
+                    self._tell(message)
 
     def _on_lost(self) -> None:
         has_begun = self._is_ready or self._image is None

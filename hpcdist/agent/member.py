@@ -16,11 +16,10 @@ from typing import BinaryIO
 import msgspec
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts
-from hpcdist.agent.joining import Joined, NotReachedError, OvertakenError, join_meeting
-from hpcdist.agent.leader import Leader, own_era
+from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
+from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_meeting
 from hpcdist.agent.messages import (
     TO_AGENT,
     Beat,
@@ -39,7 +38,7 @@ from hpcdist.agent.node import (
     note_on_device,
     rank_orders,
 )
-from hpcdist.agent.notices import Clock, Notices
+from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler
@@ -87,7 +86,6 @@ class Member:
             run,
             node,
             tell=self._tell,
-            on_store=lambda port, error: self._tell(messages.StoreOpened(port=port, error=error)),
             log=self._log,
             gpu_share=lambda: self._usage.gpu_share,
         )
@@ -98,12 +96,11 @@ class Member:
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
-        self._heart = Heart(limit_s, num_ranks=lambda: len(self._ranks.living()))
+        self._heart = Heart(limit_s)
         self._leader: Leader | None = None
         if node.place.node_rank == 0:
-            clock = Clock(node.job, node.plan, begin_s=begin_s)
             self._leader = Leader(
-                run, node, attempts, clock=clock, notes=notes, heart=self._heart, log=log
+                run, node, attempts, begin_s=begin_s, notes=notes, heart=self._heart, log=log
             )
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader."""
@@ -171,7 +168,7 @@ class Member:
                 timeout_s=self._node.job.launch.join_timeout_s,
                 give_up=self._is_over_while_joining,
                 rendezvous=place.rendezvous,
-                era=own_era(self._attempts, place.rendezvous),
+                life=self._attempts.life,
             )
         if joined is None:
             return
@@ -184,12 +181,7 @@ class Member:
         self._heart.senders.append(self._beat)
         self._ranks.clock_offset_s = joined.clock_offset_s
         self._file.use_address(master_addr=joined.address, own_address=joined.source)
-        facts = NodeFacts(
-            **msgspec.structs.asdict(self._file.content),
-            num_nodes=place.num_nodes or self._node.num_nodes,
-            ranks=self._node.job.ranks_per_node,
-        )
-        self._tell(messages.Join(facts=facts))
+        self._tell(messages.Join(facts=self._file.content))
         if self._early_warning is not None:
             self._tell(self._early_warning)
 
@@ -244,7 +236,7 @@ class Member:
             if self._channel is not None:
                 self._channel.send(message)
         except ChannelClosedError as error:
-            self._on_leader_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
+            self._on_leader_lost(str(error))
 
     def _beat(self, beat: Beat) -> None:
         """Tell the leader that this agent lives; the thread of its heart calls this."""
@@ -258,7 +250,7 @@ class Member:
             for order in self._channel.receive():
                 self._obey(order)
         except ChannelClosedError as error:
-            self._on_leader_lost(f"{error}{self._liveness.last_seen(_LEADER)}")
+            self._on_leader_lost(str(error))
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
@@ -280,12 +272,8 @@ class Member:
                 self._liveness.hear(_LEADER, order)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
-            case messages.OpenStore():
-                self._ranks.open_store(order)
             case messages.Start():
                 self._start(order.meeting)
-            case messages.Ask():
-                self._ranks.inspect(order.request)
             case messages.Close():
                 self._is_closing = True
             case _:

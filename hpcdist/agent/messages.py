@@ -4,7 +4,7 @@ A message is one line of JSON, with its kind as `type`. What may come from where
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
 another type, a line without an end, or what is no JSON at all. All agents of a run must be of one
 version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
-run (agent/handshake.py).
+run (agent/meeting.py).
 
     agent -> node 0's agent        Hello, once; then ToLeader, and Beat
     node 0's agent -> agent        Welcome, once; then ToAgent, and Beat
@@ -22,10 +22,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.node import Meeting, RankOrder
-from hpcdist.agent.requests import AnyRequest, NodeReport
-from hpcdist.rank.collectives import Collectives
+from hpcdist.agent.node import Meeting, NodeFacts
+from hpcdist.rank.context import RankOrder
+from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
@@ -76,29 +75,21 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 # Between agents, as they meet.
 
 
-class Hello(Message, tag="hello", forbid_unknown_fields=False, omit_defaults=True):
+class Hello(Message, tag="hello", forbid_unknown_fields=False):
     """An agent's first message to node 0's; a Welcome is the answer."""
 
     node: int
     version: str
     """Version of the agent's hpcdist."""
-    life: int | None = None
-    """The life of the job that the agent is of; None where it does not say."""
-    attempt: int | None = None
-    """The newest attempt that the agent found, -1 before the first."""
 
 
-class Welcome(Message, tag="welcome", forbid_unknown_fields=False, omit_defaults=True):
-    """Node 0's agent takes the connection for that node's, and Join follows; or refuses it: of
-    another version, which ends the run for that, or of another life of the job."""
+class Welcome(Message, tag="welcome", forbid_unknown_fields=False):
+    """Node 0's agent has taken the connection for that node's, and Join follows; or it is of
+    another version, which ends the run."""
 
     version: str
-    time_s: float | None = None
-    """Node 0's clock; None where the caller cannot take part."""
-    life: int | None = None
-    """The life of node 0's agent, where that is the reason."""
-    attempt: int | None = None
-    """The newest attempt that node 0's agent knows of, where that is the reason."""
+    time_s: float
+    """Node 0's clock."""
 
 
 # Between agents that have met, both ways.
@@ -110,8 +101,6 @@ class Beat(Message, tag="beat", omit_defaults=True):
 
     turns: int
     """The turns of the sender's loop so far: where they do not grow, the loop hangs."""
-    num_ranks: int = 0
-    """Living ranks of its node."""
     where: str | None = None
     """The line at which the loop hangs."""
 
@@ -125,41 +114,34 @@ class Join(Message, tag="join"):
     facts: NodeFacts
 
 
-class Checked(Message, tag="checked"):
-    """A rank tells how it sees its place, through its forkserver and its agent; what does not fit
-    the other ranks' ends the run."""
+class OfAttempt(Message):
+    """The base of what an agent tells of an attempt; of one that is over it counts no more."""
 
     attempt: int
-    check: RankCheck
 
 
-class Ended(Message, tag="ended"):
+class Ended(OfAttempt, tag="ended"):
     """An agent reaped a rank; a failure makes the coordinator end the attempt."""
 
-    attempt: int
     end: RankEnd
 
 
-class Gone(Message, tag="gone"):
+class Gone(OfAttempt, tag="gone"):
     """Nothing of an attempt is left on a node: a forkserver's answer to End, which its agent passes
     on; with the last node's comes the next attempt, or Close."""
 
-    attempt: int
 
-
-class Quiet(Message, tag="quiet"):
+class Quiet(OfAttempt, tag="quiet"):
     """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
     it is said again after as much more time. 0: one works again."""
 
-    attempt: int
     quiet_s: float
 
 
-class Stacks(Message, tag="stacks"):
+class Stacks(OfAttempt, tag="stacks"):
     """An agent's answer to Dump says where its ranks are; with the last node's it is decided
     whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
 
-    attempt: int
     reports: list[HangReport]
 
 
@@ -172,15 +154,14 @@ class Failed(Message, tag="failed"):
 class Warned(Message, tag="warn"):
     """The job will be ended soon; Pause follows, and no other attempt."""
 
-    signal: str | None
-    """Sent by the scheduler; None: the clock of node 0's agent says so."""
+    signal: str
+    """Sent by the scheduler."""
 
 
-class Reached(Message, tag="reached"):
+class Reached(OfAttempt, tag="reached"):
     """The last step boundary that a node's ranks had reached when they were paused; with the last
     node's comes StopAt."""
 
-    attempt: int
     boundary: int
 
 
@@ -218,7 +199,7 @@ class Begin(Message, tag="begin"):
 
 
 class Start(Message, tag="start"):
-    """The ranks of an attempt are to start; Checked and Ended follow for each."""
+    """The ranks of an attempt are to start; Ended follows for each."""
 
     meeting: Meeting
 
@@ -290,9 +271,6 @@ class SignalRanks(Message, tag="signal"):
 class Ready(Message, tag="ready"):
     """The forkserver has imported what the ranks need, and can fork."""
 
-    threads: int
-    """Number of the forkserver's threads, its main thread included."""
-
 
 class StoreOpened(Message, tag="store_opened"):
     """The forkserver's answer to OpenStore, with which the ranks can start."""
@@ -300,10 +278,6 @@ class StoreOpened(Message, tag="store_opened"):
     port: int | None = None
     """None where it could not be opened."""
     error: str | None = None
-
-
-class StoreLost(Message, tag="store_lost"):
-    """The store's process ended before the attempt did; the run ends."""
 
 
 class Started(Message, tag="started"):
@@ -326,12 +300,12 @@ class Exited(Message, tag="exited"):
     """It handled the signal that asked it to end, and was killed after the grace."""
 
 
-OfAttempt = Checked | Ended | Gone | Quiet | Stacks | Reached
-ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | OfAttempt | Report
-ToRanks = End | Dump | Pause | StopAt | Forgive
-ToAgent = Begin | OpenStore | Start | ToRanks | Ask | Close
+AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
+ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
+ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive | Ask
+ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
-FromForkserver = Ready | StoreOpened | StoreLost | Started | Exited | Gone | Failed
+FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)

@@ -1,15 +1,20 @@
-"""A node of a run as its agent finds it: its place in the job, its device, and its ranks."""
+"""A node of a run as its agent finds it: its place in the job, its device, its ranks; and what all
+nodes must agree on before the ranks meet.
+
+A run whose nodes disagree (one sees no GPU, one belongs to another allocation, two ranks would
+share a GPU) would otherwise hang until a time-out of half an hour, and say nothing of the reason.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
 
-from hpcdist.agent.script_trackers import tracker_variables
 from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
@@ -18,7 +23,8 @@ from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.rank.collectives import recorder_environment
-from hpcdist.rank.context import RankPlace
+from hpcdist.rank.context import RankOrder, RankPlace
+from hpcdist.rank.script_trackers import tracker_variables
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
@@ -151,8 +157,7 @@ class OwnNode:
             return [_LOOPBACK]
         if self.place.rendezvous is not None:
             return [self.place.rendezvous.address]
-        offered = offered_addresses(self.place.host, self.plan.interface)
-        return [address.ip for address in offered]
+        return offered_addresses(self.place.host, self.plan.interface)
 
     def interface_of(self, address: str) -> str | None:
         """Return the interface for the ranks, where the node has this address: as the plan says, or
@@ -161,8 +166,9 @@ class OwnNode:
         return named or interface_of(address)
 
 
-class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent's file in the run directory: where its process is, and how far it has come."""
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The facts that an agent has found out about its node. They stand in its file in the run
+    directory, and it tells them to node 0 as it joins."""
 
     node: int
     host: str
@@ -179,6 +185,10 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By which it reaches node 0."""
     interface: str | None = None
     """On the way to node 0."""
+    num_nodes: int = 0
+    """Nodes of the job, as its scheduler told it."""
+    ranks: int = 0
+    """Ranks that it will start."""
 
 
 class OwnFile:
@@ -187,10 +197,12 @@ class OwnFile:
     def __init__(self, run: Run, node: OwnNode) -> None:
         self._run = run
         self._node = node
-        self.content = AgentFile(
+        self.content = NodeFacts(
             node=node.place.node_rank,
             host=node.place.host,
             process=identify(os.getpid()),
+            num_nodes=node.place.num_nodes or node.num_nodes,
+            ranks=node.job.ranks_per_node,
         )
 
     def change(self, **changes: object) -> None:
@@ -219,15 +231,6 @@ class OwnFile:
         return self.content.master_addr
 
 
-class RankOrder(RankPlace, frozen=True, kw_only=True):
-    """One rank, as an agent orders it from its forkserver."""
-
-    run_path: str
-    gpu: str | None = None
-    """UUID of its GPU, or of its first."""
-    environment: dict[str, str]
-
-
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The values that hold for all ranks of a run."""
 
@@ -244,6 +247,60 @@ class Meeting(Agreement, frozen=True, kw_only=True):
     attempt: int
     restart_count: int
     master_port: int
+
+
+def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
+    """Return the values that hold for all nodes; `backend` is auto, gloo or nccl.
+
+    Raises DisagreementError.
+    """
+    _require_same(facts, "num_nodes", "belongs to a job of {} nodes")
+    _require_same(facts, "ranks", "starts {} ranks")
+    _require_same(facts, "device", "has device {}")
+    _require_unique_gpus(facts)
+    first = facts[min(facts)]
+    if first.num_nodes != len(facts):
+        raise DisagreementError(
+            f"{len(facts)} agents have joined, but the job has {first.num_nodes} nodes"
+        )
+    reached = Counter(found.master_addr for node, found in facts.items() if node)
+    address = reached.most_common(1)[0][0] if reached else first.master_addr
+    if backend == "auto":
+        backend = "nccl" if first.device == "cuda" else "gloo"
+    if backend == "nccl" and first.device != "cuda":
+        raise DisagreementError("launch.backend is nccl, but the nodes show no GPU")
+    return Agreement(master_addr=address, device=first.device, backend=backend)
+
+
+def store_listens_on(facts: Mapping[int, NodeFacts], master_addr: str) -> str:
+    """Return the address of node 0 by which all nodes reach it; empty, for all that it has, where
+    they reach it by several."""
+    reached = {found.master_addr for node, found in facts.items() if node}
+    return master_addr if reached <= {master_addr} else ""
+
+
+def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> None:
+    values = {node: getattr(found, field) for node, found in facts.items()}
+    if len(set(values.values())) <= 1:
+        return
+    common = Counter(values.values()).most_common(1)[0][0]
+    odd = next(node for node in sorted(values) if values[node] != common)
+    other = next(node for node in sorted(values) if values[node] == common)
+    raise DisagreementError(
+        f"node {odd} (host {facts[odd].host}) {words.format(values[odd])}, "
+        f"node {other} (host {facts[other].host}) {words.format(common)}"
+    )
+
+
+def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
+    owner: dict[str, str] = {}
+    for node in sorted(facts):
+        each = max(1, len(facts[node].gpus) // facts[node].ranks)
+        for place, uuid in enumerate(facts[node].gpus):
+            rank = f"rank {node * facts[node].ranks + place // each} on {facts[node].host}"
+            if uuid in owner:
+                raise DisagreementError(f"{owner[uuid]} and {rank} have the same GPU, {uuid}")
+            owner[uuid] = rank
 
 
 def rank_orders(

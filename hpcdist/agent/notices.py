@@ -1,4 +1,4 @@
-"""The word that a job will end: signals to its agents, and the clock of node 0's agent."""
+"""The word that a job will end: signals to its agents."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
-from hpcdist.agent.coordinator import CANCEL_SIGNALS, LimitReached
+from hpcdist.agent.coordinator import CANCEL_SIGNALS
 from hpcdist.agent.messages import Cancelled, Warned
 from hpcdist.base import files
-from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 
@@ -61,28 +60,3 @@ class Notices:
             if readable and signal.SIGTERM in os.read(self._reading, 4096):
                 return True
         return False
-
-
-class Clock:
-    """The time limit of a job, as node 0's agent keeps it."""
-
-    def __init__(self, job: JobSpec, plan: LaunchPlan, *, begin_s: float) -> None:
-        """The limit counts from `begin_s`, by the monotonic clock."""
-        enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
-        self._is_enforced = enforced_min is not None
-        self._limit_min = enforced_min or plan.limit_min
-        self._warning_s = warning_before_s(job.launch, self._limit_min)
-        self._begin_s = begin_s
-        self._has_warned = False
-
-    def read(self) -> Warned | LimitReached | None:
-        """Return what the time that has passed means; it warns once."""
-        if self._limit_min is None:
-            return None
-        left_s = self._begin_s + self._limit_min * 60 - time.monotonic()
-        if left_s <= 0 and self._is_enforced:
-            return LimitReached(self._limit_min)
-        if left_s <= self._warning_s and not self._has_warned:
-            self._has_warned = True
-            return Warned(signal=None)
-        return None

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcdist.agent.node import RankOrder
 from hpcdist.machine.cpus import cpu_model, cpu_quota
 from hpcdist.machine.gpus import as_text, memory_of, nvml
 from hpcdist.machine.process import descendants, process_use
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
 from hpcdist.runs.run import Run
 

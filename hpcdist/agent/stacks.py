@@ -1,4 +1,4 @@
-"""The stacks that ranks write when they are asked for them, and where a rank is by them.
+"""The stacks that ranks write when they are asked for them.
 
 A rank that hangs can open no file, so it needs one beforehand. In the run's directory that would be
 two operations of a shared file system for every rank of every run, for the few that hang. So ranks
@@ -10,42 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import msgspec
 
 from hpcdist.base import files
 from hpcdist.rank.board import make_memory
+from hpcdist.runs.requests import Frame, ThreadStack
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P<name>.*?)\])?")
-_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
-"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
-ends when the gradients of all ranks are there."""
-
-_DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 _ANSWERING = "/hpcdist/rank/pipe.py"
-_LAUNCHER = "/hpcdist/agent/rank_process.py"
-_STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
-
-
-class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a stack."""
-
-    file: str
-    line: int
-    function: str
-
-
-class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one thread is."""
-
-    name: str | None = None
-    """None where that is not known."""
-    frames: list[Frame] = []
-    """Innermost first."""
 
 
 class Stacks:
@@ -116,37 +90,6 @@ def parse(dump: str, names: Mapping[str, str] | None = None) -> list[ThreadStack
     ]
 
 
-def own_frames(frames: list[Frame]) -> list[Frame]:
-    """Return a stack's calls without those of how its rank was started; all where no other is."""
-    end = next((i for i, one in enumerate(frames) if one.file.endswith(_LAUNCHER)), 0)
-    while end and _is_in(frames[end - 1].file, _STARTERS):
-        end -= 1
-    return frames[:end] or frames
-
-
 def digest(frames: Sequence[Frame]) -> str | None:
     """Return what is the same where the calls are; None where there are none."""
     return hashlib.sha256(repr(frames).encode()).hexdigest() if frames else None
-
-
-def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
-    """Return where a thread is by its stack (its innermost line outside installed libraries, or of
-    all), the library's function that it called there, and whether it waits for other ranks in
-    it."""
-    if not frames:
-        return None, None, False
-    own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
-    innermost = (own or frames)[0]
-    below = reversed(frames[: frames.index(innermost)])
-    called = next((frame for frame in below if not _is_in(frame.file, _DECORATORS)), None)
-    calls = f"{called.function} of {Path(called.file).name}" if called else None
-    # It waits where only installed libraries' frames are below one that waits for others.
-    files = (frame.file for frame in frames)
-    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
-    is_waiting = _is_in(decisive, _WAITING)
-    place = f"{Path(innermost.file).name}:{innermost.line} ({innermost.function})"
-    return place, calls, is_waiting
-
-
-def _is_in(file: str, places: Iterable[str]) -> bool:
-    return any(place in file for place in places)

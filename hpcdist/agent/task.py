@@ -21,38 +21,32 @@ class AgentTask:
         self.run_path = run_path
         self.scheduler = scheduler
 
-    def of_node(self) -> int:
-        """Be the agent of a node whose run directory is its own."""
+    def be_agent(self) -> tuple[Run, int, int]:
+        """Be the agent of this node; return the run, the node's rank, and the exit code of the run
+        as far as this node knows it."""
         from hpcdist.agent.agent import run_agent
         from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
 
         run, place = Run(Path(self.run_path)), load_scheduler(self.scheduler).place()
-        code = run_agent(run.path, place)
-        # Another node has a verdict where it could not take part; else that is node 0's.
-        return code if place.node_rank == 0 or run.verdict_file.exists() else 0
+        return run, place.node_rank, run_agent(run.path, place)
 
     def __call__(self) -> int:
         global _led  # noqa: PLW0603 - submitit ends every task that returns with 0
-        from hpcdist.agent.agent import run_agent
-        from hpcdist.runs.run import Run
-        from hpcdist.schedulers import load_scheduler
-
-        path = Path(self.run_path)
-        place = load_scheduler(self.scheduler).place()
-        code = run_agent(path, place)
+        run, node_rank, code = self.be_agent()
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
-        if place.node_rank == 0:
-            _led = Run(path), code
+        if node_rank == 0:
+            _led = run, code
         return code
 
 
 def main_of_node() -> None:
     """Be the agent of a run whose directory is this node's alone, and hold its exit code; called
     with the directory and the scheduler by a program that has made it."""
-    path, scheduler = sys.argv[1:]
-    sys.exit(AgentTask(path, scheduler).of_node())
+    run, node_rank, code = AgentTask(*sys.argv[1:]).be_agent()
+    # Another node has a verdict where it could not take part; else that is node 0's.
+    sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
 
 
 def run_submitted(*, adopts: bool = True) -> tuple[Run, int] | None:

@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import Stacks, ThreadStack, digest, place_of
+from hpcdist.agent.stacks import Stacks, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.collectives import Collectives
+from hpcdist.rank.context import RankOrder
+from hpcdist.runs.requests import Collectives, ThreadStack
 from hpcdist.runs.run import Run
+from hpcdist.runs.standstills import place_of
 
 STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""

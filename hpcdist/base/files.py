@@ -298,6 +298,9 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+_Kind = TypeVar("_Kind")
+
+
 def read_json(path: Path) -> Any | None:
     """Return the value in a JSON file; None where it cannot be read: see `load_json`."""
     try:
@@ -353,15 +356,38 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def why_unreadable(path: Path) -> str | None:
-    """Return why a JSON file gives no object; None where it does."""
+def read_as(path: Path, kind: type[_Kind]) -> _Kind | None:
+    """Return the content of a JSON file as a typed value; None where it cannot be read, which
+    `why_unreadable` explains."""
+    try:
+        return convert(load_json(path), kind)
+    except (OSError, ValueError):
+        return None
+
+
+def why_unreadable(path: Path, kind: Any = dict[str, Any]) -> str | None:
+    """Return why a JSON file gives no value of this type, with the key and the value that are
+    wrong; None where it does."""
+    value: Any = None
     try:
         value = load_json(path)
+        convert(value, kind)
     except OSError as error:
         return error.strerror
+    except msgspec.ValidationError as error:
+        expected, _, place = str(error).partition(" - at `$")
+        if not isinstance(value, dict):
+            return "it contains no JSON object"
+        for part in re.findall(r"[^.\[\]`]+", place):
+            is_key = isinstance(value, dict) and part in value
+            is_place = isinstance(value, list) and part.isdecimal()
+            value = value[part] if is_key else value[int(part)] if is_place else ...
+        key = place.strip(".`")
+        shown = "" if not key else f"{key}: " if value is ... else f"{key} is {value!r:.40}: "
+        return f"{shown}{expected[0].lower()}{expected[1:]}"
     except ValueError as error:
         return str(error)
-    return None if isinstance(value, dict) else "it contains no JSON object"
+    return None
 
 
 def _is_deeper(level: list[Any], most: int) -> bool:
@@ -390,9 +416,6 @@ def _as_text(value: Any) -> Any:
     if isinstance(value, dict):
         return {_as_text(key): _as_text(inner) for key, inner in value.items()}
     return [_as_text(inner) for inner in value] if isinstance(value, list) else value
-
-
-_Kind = TypeVar("_Kind")
 
 
 def convert(value: Any, kind: type[_Kind]) -> _Kind:

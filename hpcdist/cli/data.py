@@ -19,8 +19,6 @@ from hpcdist.cli.printing import note, print_json
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from hpcdist.data.images.decoding import Report
-    from hpcdist.data.splits import ImageParts
     from hpcdist.job.spec import Data
 
 
@@ -149,6 +147,7 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
             print(f"{name}: {sizes.train:,} images for training, {sizes.test:,} for testing")
         return 0
     from hpcdist.data.images.decoding import check_files
+    from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
 
     has_bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     total = len(parts.train) + len(parts.test)
@@ -156,44 +155,8 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
         length=total, label="reading", file=sys.stderr, hidden=not has_bar
     ) as bar:
         report = check_files(parts, lambda: bar.update(1))
-    if as_json:
-        print_json(_described(wanted, parts, report))
-    else:
-        _print_report(wanted, parts, report)
-    return EXIT_FAILED if report.problems else 0
-
-
-def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
-    from hpcdist.base.text import show_bytes
-    from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
-
-    for path, problem in report.problems.items():
-        print(f"{one_line(path)} {one_line(problem)}")
-    number = report.sizes.total()
-    print(
-        f"{wanted.name}: {number:,} images of {len(parts.train.classes):,} classes, "
-        f"{len(parts.train):,} files for training, {len(parts.test):,} for testing"
-    )
-    if number:
-        areas = sorted(report.sizes, key=lambda size: size[0] * size[1])
-        most_often = report.sizes.most_common(1)[0][0]
-        least, most, usual = (
-            f"{width:,} x {height:,}" for width, height in (areas[0], areas[-1], most_often)
-        )
-        pixels = usual if len(areas) == 1 else f"{least} to {most}, most often {usual}"
-        formats = ", ".join(f"{name} {count:,}" for name, count in report.formats.most_common())
-        print(f"pixels: {pixels}; format: {formats}; {show_bytes(report.num_bytes)}")
-    if not set(parts.train.labels) & set(parts.test.labels):
-        note(NO_CLASS_IN_BOTH)
-    if report.problems:
-        one = len(report.problems) == 1
-        what = "1 file is not an image" if one else f"{len(report.problems):,} files are not images"
-        note(f"{what}; jobs skip {'it' if one else 'them'}, or fail if data.bad_files is refuse")
-
-
-def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any]:
-    return {
-        "name": wanted.name,
+    described = {
+        "name": name,
         "root": str(parts.train.root),
         "classes": len(parts.train.classes),
         "train": len(parts.train),
@@ -207,6 +170,36 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
         ],
         "problems": report.problems,
     }
+    if as_json:
+        print_json(described)
+    else:
+        _print(described)
+        if not set(parts.train.labels) & set(parts.test.labels):
+            note(NO_CLASS_IN_BOTH)
+    return EXIT_FAILED if report.problems else 0
+
+
+def _print(checked: Mapping[str, Any]) -> None:
+    from hpcdist.base.text import show_bytes
+
+    for path, problem in checked["problems"].items():
+        print(f"{one_line(path)} {one_line(problem)}")
+    print(
+        f"{checked['name']}: {checked['images']:,} images of {checked['classes']:,} classes, "
+        f"{checked['train']:,} files for training, {checked['test']:,} for testing"
+    )
+    if checked["sizes"]:
+        by_area = sorted(checked["sizes"], key=lambda size: size["width"] * size["height"])
+        least, most, usual = (
+            f"{size['width']:,} x {size['height']:,}"
+            for size in (by_area[0], by_area[-1], checked["sizes"][0])
+        )
+        pixels = usual if len(by_area) == 1 else f"{least} to {most}, most often {usual}"
+        formats = ", ".join(f"{name} {count:,}" for name, count in checked["formats"].items())
+        print(f"pixels: {pixels}; format: {formats}; {show_bytes(checked['bytes'])}")
+    if number := len(checked["problems"]):
+        what = "1 file is not an image" if number == 1 else f"{number:,} files are not images"
+        note(f"{what}; jobs skip such files, or fail if data.bad_files is refuse")
 
 
 @data.command(short_help="Draw a batch as the model will see it.")
@@ -218,7 +211,10 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
 )
 @click.option("--size", metavar="PIXELS", help="Size of the images, as in data.size of a job.")
 @click.option(
-    "--out", metavar="FILE", help="Write the picture here.  [default: NAME.png, in this folder]"
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the picture here, as PNG.  [default: NAME.png, in this folder]",
 )
 @click.option(
     "--seed",
@@ -242,7 +238,7 @@ def show(
     split: str | None,
     transform: str | None,
     size: str | None,
-    out: str | None,
+    out: Path | None,
     seed: int,
     number: int,
 ) -> None:
@@ -256,24 +252,23 @@ def show(
     hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' \\
         --out batch.png
     """
-    from PIL import Image
-
     from hpcdist.base.files import write_whole
     from hpcdist.data.images.transforms import notes_on_transform
 
-    if out is not None:
-        _check_picture(out)
+    path = out or Path(f"{name}.png")
+    if path.suffix.lower() != ".png" or not path.parent.is_dir():
+        raise UserError(
+            f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
+        )
     wanted = chosen_data(
         name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
     )
-    path = Path(out or f"{name}.png")
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")
     note_unmade(wanted)
     note(*notes_on_transform(wanted.transform))
-    picture = _draw(wanted, seed=seed, number=number)
     content = io.BytesIO()
-    picture.save(content, Image.registered_extensions()[path.suffix.lower()])
+    _draw(wanted, seed=seed, number=number).save(content, "PNG")
     try:
         write_whole(path, content.getvalue())
     except OSError as error:
@@ -281,22 +276,6 @@ def show(
             f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
         ) from None
     note(f"the picture is {path}")
-
-
-def _check_picture(out: str) -> None:
-    """Raise UserError where this file cannot be written, before any image is read."""
-    from PIL import Image
-
-    path = Path(out)
-    ending = Image.registered_extensions().get(path.suffix.lower())
-    if ending not in Image.SAVE:
-        raise UserError(
-            f"--out is {out!r}, whose suffix is not that of a picture format",
-            hint="for example batch.png",
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        problem = "which is a folder" if path.is_dir() else f"but {path.parent} is no folder"
-        raise UserError(f"--out is {out!r}, {problem}", hint="name a file in an existing folder")
 
 
 def _draw(wanted: Data, *, seed: int, number: int) -> Image:

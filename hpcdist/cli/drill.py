@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, UserError
-from hpcdist.base.text import nearest, number_of, one_line
+from hpcdist.base.text import number_of, one_line
 from hpcdist.cli.follow import Interrupted, Interrupts
 from hpcdist.cli.options import (
+    Choice,
     JobOptions,
     cluster_from_options,
     json_option,
@@ -26,38 +26,30 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
+from hpcdist.drill.drill import NAMES, Cost, Request, check, conduct
 from hpcdist.machine.command import announce_waits
 
 if TYPE_CHECKING:
-    from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.drill.drill import Cost
     from hpcdist.submission.plan import PlannedRun
 
 _FOLDER = ".drills"
 """In the folder of the runs: hidden, so that nothing takes a drill's runs for real ones."""
-_LEAST_S = 30.0
 _HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN", "LOSS")
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)?", text.strip())
-    seconds = float(found[1]) * (60 if found[2] == "m" else 1) if found else 0.0
-    if seconds < _LEAST_S:
-        raise click.BadParameter(f"{text!r} must be a time of {_LEAST_S:g}s or more, such as 2m")
-    return seconds
 
 
 @click.command()
 @options_of_one_run
-@click.option("--only", metavar="NAME,NAME", help="Try only these. [default: all]")
+@click.option(
+    "--only", "names", type=Choice(NAMES), multiple=True, help="Try this; may be repeated."
+)
 @click.option(
     "--for",
     "budget_s",
-    metavar="TIME",
-    default="2m",
+    metavar="SECONDS",
+    type=click.FloatRange(min=30),
+    default=120,
     show_default=True,
-    callback=_seconds,
-    help="About how long the drill takes, without the time in queues: 90s or 2m.",
+    help="About how long the drill takes, without the time in queues.",
 )
 @click.option(
     "--checkpoints",
@@ -71,7 +63,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> fl
 def drill(
     *,
     options: JobOptions,
-    only: str | None,
+    names: tuple[str, ...],
     budget_s: float,
     folders: tuple[str, ...],
     keep: bool,
@@ -82,7 +74,7 @@ def drill(
     \b
     hpcdist drill train.py --nodes 2 --gpus 2 --local -- --lr 0.1
     hpcdist drill ddp --nodes 2 --gpus 2                            on the cluster
-    hpcdist drill train.py --gpus 2 --local --only kill-rank,time-limit
+    hpcdist drill train.py --gpus 2 --local --only time-limit
 
     kill-rank, time-limit, kill-agent, full-disk and damage (of the newest checkpoint) happen one
     after the other. A script runs in a copy of the working directory. Ends with 1 if the job would
@@ -90,19 +82,22 @@ def drill(
     """
     import msgspec
 
-    from hpcdist.drill.drill import Request, check, conduct
     from hpcdist.job.spec import OwnCodeJob
     from hpcdist.runs.folder import make_runs_folder
     from hpcdist.runs.run import make_unique_folder, slug
+    from hpcdist.schedulers import host_of
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest
 
     announce_waits(note)
-    names = _names(only)
     loaded = load_from_options(options)
     check(loaded.job)
     scheduler, profile = cluster_from_options(replace(options, notify=(NONE,)))
-    _refuse_host(profile)
+    if (host := host_of(profile.profile)) is not None:
+        raise UserError(
+            f"the profile {profile.name} submits at {host}, and a drill watches its runs here",
+            hint=f"run hpcdist drill at {host}, or here with --local",
+        )
     make_runs_folder(options.runs)
     folder = make_unique_folder(options.runs / _FOLDER, slug(loaded.job.name))
     here, is_own_code = os.getcwd(), isinstance(loaded.job, OwnCodeJob)
@@ -117,7 +112,7 @@ def drill(
     request = Request(
         job=loaded.job,
         plan=plan,
-        names=names,
+        names=[name for name in NAMES if name in names or not names],
         budget_s=budget_s,
         folder=folder,
         folders=[str(Path(each).absolute()) for each in folders],
@@ -156,34 +151,6 @@ def drill(
         if is_kept:
             say(f"its runs are in {one_line(str(folder))}")
     return code
-
-
-def _names(only: str | None) -> list[str]:
-    from hpcdist.drill.drill import NAMES
-
-    if only is None:
-        return list(NAMES)
-    wanted = [name.strip() for name in only.split(",")]
-    for name in wanted:
-        if name not in NAMES:
-            near = nearest(name, NAMES)
-            meant = f"; did you mean {near}?" if near else ""
-            raise UserError(
-                f"--only {only}: there is no disturbance {name!r}{meant}",
-                hint=f"choose among {', '.join(NAMES)}",
-            )
-    return [name for name in NAMES if name in wanted]
-
-
-def _refuse_host(profile: LoadedProfile) -> None:
-    from hpcdist.schedulers import host_of
-
-    if (host := host_of(profile.profile)) is not None:
-        raise UserError(
-            f"the profile {profile.name} submits at {host}, and a drill watches its runs where "
-            "they are",
-            hint=f"run hpcdist drill at {host}, or here with --local",
-        )
 
 
 def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptions:

@@ -29,7 +29,7 @@ KINDS = {
     "key": "a key of a job file or of hpcdist.yaml",
     "code": "an exit code",
     "verdict": "a kind of verdict, or a state of runs",
-    "word": "a word of hpcdist, or a word or a figure of its summary",
+    "word": "a word of hpcdist, or of its summary",
 }
 """Kind of what can be explained -> in words; the first that a name fits counts."""
 _INDENT = "    "
@@ -73,7 +73,7 @@ def explain(*, options: JobOptions, kind: str | None, as_json: bool) -> None:
         a key: its type, default and meaning, the jobs that have it, an example
     hpcdist explain 75
     hpcdist explain hang
-        a verdict: what it means, and what people did about it
+        a verdict: what it means, and what helps
     hpcdist explain last
         the verdict of a run
     hpcdist explain exposed communication
@@ -154,7 +154,7 @@ def known_names() -> dict[str, list[str]]:
         "key": [*keys, *(key.rpartition(".")[2] for key in keys)],
         "code": [str(code) for code in EXIT_CODES],
         "verdict": [*meanings.KINDS, *meanings.STATES],
-        "word": [*words, *_figures()],
+        "word": words,
     }
 
 
@@ -178,9 +178,8 @@ def _of_word(kind: str, word: str) -> Explanation | None:
         word, texts, see = word.lower(), [term], ""
     elif kind == "word":
         whole = [one for one in WORDS if word.lower() in map(str.lower, names_of(one))]
-        title = "a word of the summary" if whole else "a figure of hpcdist summary --json"
-        texts = [WORDS[whole[0]] if whole else _figures().get(word)]
-        word, see = whole[0] if whole else word, "docs/figures.md"
+        texts = [WORDS[one] for one in whole]
+        title, see, word = "a word of the summary", "docs/figures.md", (*whole, word)[0]
     text = list(dict.fromkeys(filter(None, texts)))
     return Explanation(kind=kind, name=word, title=title, text=text, see=see) if text else None
 
@@ -224,22 +223,6 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
     return Explanation(kind="run", name=run.id, title="a run", text=text, facts=facts)
 
 
-def _figures() -> dict[str, str]:
-    """Return the fields of a summary, and what their docstrings say."""
-    from hpcdist.job.keys import keys_of
-    from hpcdist.summary import values
-
-    of_module = [one for one in vars(values).values() if isinstance(one, type)]
-    structs = [one for one in of_module if one.__module__ == values.__name__]
-    return {
-        key.name: key.meaning
-        for struct in structs
-        if issubclass(struct, msgspec.Struct)
-        for key in keys_of(struct)
-        if key.meaning and not key.meaning.startswith("None ")  # when it is missing, not what it is
-    }
-
-
 # Keys.
 
 
@@ -253,6 +236,11 @@ def _all_keys() -> list[DottedKey]:
 def _of_key(word: str) -> Explanation | None:
     """Explain a key by its whole name, or by its last part; a section with the names of its
     keys."""
+    from hpcdist.job.check import annotation_at
+    from hpcdist.job.files import named_jobs
+    from hpcdist.job.keys import example_of
+    from hpcdist.job.spec import JOB_TYPES
+
     keys = _all_keys()
     found = [key for key in keys if key.path == word]
     found += [key for key in keys if key.path.endswith(f".{word}")]
@@ -274,7 +262,13 @@ def _of_key(word: str) -> Explanation | None:
     if first.unit:
         facts["unit"] = first.unit
     if is_of_job:
-        facts |= _of_jobs(first.path, {name for key in same for name in key.workloads})
+        workloads = sorted({name for key in same for name in key.workloads})
+        facts["workloads"] = ", ".join(workloads)
+        annotation = annotation_at(JOB_TYPES[workloads[0]], tuple(first.path.split(".")))
+        if (example := example_of(first.path, annotation)) is not None:
+            jobs = ["ddp"] if "train" in workloads else [*named_jobs().keys() & set(workloads)]
+            name = min(jobs, default="train.py")  # a benchmark is called after its workload
+            facts["example"] = f"hpcdist submit {name} --set {first.path}={example}"
     if others:
         facts["also"] = ", ".join(others)
     return Explanation(
@@ -286,32 +280,6 @@ def _of_key(word: str) -> Explanation | None:
         facts=facts,
         see="docs/job-keys.md" if is_of_job else "docs/cluster-profiles.md",
     )
-
-
-def _of_jobs(path: str, workloads: set[str]) -> dict[str, str]:
-    """Return the jobs that have a key, and an example."""
-    from hpcdist.base.errors import JobError
-    from hpcdist.job.check import annotation_at
-    from hpcdist.job.files import compares, named_jobs, read_job_file
-
-    names = []
-    for name, file in named_jobs().items():
-        try:
-            content = read_job_file(file)
-        except JobError:
-            continue
-        if not compares(content) and content.get("workload") in workloads:
-            names.append(name)
-    facts = {"workloads": ", ".join(sorted(workloads)), "jobs": ", ".join(names) or "none"}
-    from hpcdist.job.keys import example_of
-    from hpcdist.job.spec import JOB_TYPES
-
-    annotation = annotation_at(JOB_TYPES[min(workloads)], tuple(path.split(".")))
-    example = example_of(path, annotation)
-    if example is not None:
-        job = "ddp" if "ddp" in names else next(iter(names), "train.py")
-        facts["example"] = f"hpcdist submit {job} --set {path}={example}"
-    return facts
 
 
 # A job.

@@ -110,10 +110,10 @@ def follow_run(
     as_json: bool,
     owned: bool,
     with_summary: bool = False,
-    shown: Mapping[str, int] | None = None,
+    first_attempt: int = 0,
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this.
-    `shown` has, by the names of logs, how many lines of each were shown before."""
+    What attempts before `first_attempt` printed is not shown."""
     from hpcdist.monitor.follow import end_sentence, follow
     from hpcdist.monitor.screen import Screen
 
@@ -122,7 +122,7 @@ def follow_run(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
-            verdict = follow(run, screen, check=interrupts.check, shown=shown)
+            verdict = follow(run, screen, check=interrupts.check, first_attempt=first_attempt)
         except Interrupted as interrupted:
             screen.close()
             if owned:

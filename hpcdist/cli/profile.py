@@ -29,7 +29,7 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
 if TYPE_CHECKING:
-    from hpcdist.rank.pipe import StepReport
+    from hpcdist.runs.requests import StepReport
 
 _RANKS_UNASKED = 8
 _EXTRA_S = 60.0
@@ -76,8 +76,8 @@ def profile(
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
     %          of the time of a step; all rows together are the step
     """
-    from hpcdist.agent.requests import NodeProfiles, WantProfile
     from hpcdist.monitor.requests import ask
+    from hpcdist.runs.requests import NodeProfiles, WantProfile
 
     announce_waits(note)
     run = find_run(runs, run_name)

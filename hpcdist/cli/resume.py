@@ -81,14 +81,14 @@ def resume(
         )
     interrupts = Interrupts()
     with interrupts.handled():
-        shown = _shown_logs(run)
+        begin = run.newest_attempt() + 1
         if scheduler.shares_files:
             _go_on(run, ended, flags, partition, interrupts)
         else:
-            run, shown = _start_from(run, flags, partition, interrupts), {}
+            run, begin = _start_from(run, flags, partition, interrupts), 0
         if wait or local:
             return follow_run(
-                run, scheduler.name, interrupts, as_json=as_json, owned=local, shown=shown
+                run, scheduler.name, interrupts, as_json=as_json, owned=local, first_attempt=begin
             )
     if as_json:
         print_json(describe_end(run, scheduler.name))
@@ -144,13 +144,3 @@ def _start_from(
     say(f"{sentence(run, ended)}: as run {submitted.id}")
     note(*submitted.messages)
     return submitted.runs[0]
-
-
-def _shown_logs(run: Run) -> dict[str, int]:
-    """Return how many lines each log has by its name: what was printed before is not shown."""
-    from hpcdist.monitor.logs import LogTail
-
-    logs = LogTail(run, range(run.read_outline().resources.num_ranks))
-    for _ in logs.lines(finish=True):
-        pass
-    return logs.given

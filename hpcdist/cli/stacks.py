@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
-from hpcdist.base.text import UNDEFINED, format_number, format_ranges, one_line
+from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
 from hpcdist.cli.printing import Waiting, note, paged, print_columns, print_json, print_wrapped
@@ -19,12 +18,10 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
-    from hpcdist.agent.stacks import Frame
     from hpcdist.monitor.stacks import RankView, StacksView
+    from hpcdist.runs.requests import Frame
 
 _LIMIT_S = 4.0
-_SINGLE_ROWS = 16
-"""Ranks that have a line each; of more, those that do the same have one."""
 _SHOWN_ROWS = 50
 _SHOWN_OF_OTHERS = 3
 """Frames of threads beside the main one."""
@@ -39,7 +36,6 @@ _STATES = {
 }
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 _FRAME_WIDTH = 34
-_RANKS_WIDTH = 10
 
 
 @click.command(cls=HostCommand)
@@ -65,9 +61,9 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     CPU %              of one CPU, in the last moment
     NEWEST COLLECTIVE  its number in the process group, and how long it has waited
     """
-    from hpcdist.agent.requests import WantStacks
     from hpcdist.monitor.requests import ask
     from hpcdist.monitor.stacks import view_stacks
+    from hpcdist.runs.requests import WantStacks
 
     announce_waits(note)
     run = find_run(runs, run_name)
@@ -133,62 +129,32 @@ def _short(path: str) -> str:
 
 
 def _print_ranks(view: StacksView) -> None:
-    """Print a line for each rank; of many, one for those that do the same."""
-    rows = _rows(view)
-    shown = rows[:_SHOWN_ROWS]
-    cells = [[show(row, view) for _, show in _COLUMNS] for row in shown]
-    print_columns([name for name, _ in _COLUMNS], cells, right=slice(-1))
-    if left := sum(map(len, rows[_SHOWN_ROWS:])):
+    """Print a line for each rank; of many, for those whose stacks are printed first."""
+    ranks = {rank.of.rank: rank for rank in view.ranks}
+    order = sorted(ranks)
+    if len(order) > _SHOWN_ROWS:
+        order = [rank for group in view.groups for rank in group.ranks]
+    shown = [ranks[rank] for rank in order[:_SHOWN_ROWS]]
+    header = ("RANK", "NODE", "STEP", "STATE", "CPU %", "RSS (GB)", "NEWEST COLLECTIVE")
+    print_columns(header, [_row(rank, view) for rank in shown], right=slice(-1))
+    if left := len(order) - len(shown):
         print(f"... and {left} more: --rank R shows others, --json each")
 
 
-def _rows(view: StacksView) -> list[list[RankView]]:
-    stack_of = {rank: index for index, group in enumerate(view.groups) for rank in group.ranks}
-    alike: dict[object, list[RankView]] = defaultdict(list)
-    for rank in view.ranks:
-        newest = rank.newest
-        operation = newest and (rank.group, newest.name, newest.number, newest.is_done)
-        does = (stack_of.get(rank.of.rank), rank.of.state, operation)
-        alike[rank.of.rank if len(view.ranks) <= _SINGLE_ROWS else does].append(rank)
-    return list(alike.values())
-
-
-def _newest(row: Sequence[RankView], view: StacksView) -> str:
-    operation, group = row[0].newest, row[0].group
-    if operation is None:
-        return UNDEFINED
-    of_group = "" if group == "0" else f" of group {group}"
-    text = f"{operation.name} {operation.number}{of_group}"
-    if operation.is_done:
-        return one_line(f"{text}, done")
-    begun_s = min(rank.newest.begun_s for rank in row if rank.newest)
-    return one_line(f"{text}, waits {max(0.0, view.time_s - begun_s):.0f} s")
-
-
-def _short_ranges(ranks: Sequence[int]) -> str:
-    text = format_ranges(ranks)
-    if len(text) <= _RANKS_WIDTH:
-        return text
-    return f"{text[:_RANKS_WIDTH].rpartition(', ')[0]} ... ({len(ranks)})"
-
-
-def _span(values: Iterable[float | None], decimals: int, per: float = 1.0) -> str:
-    """Return the smallest and the largest value, as one where they look alike."""
-    known = [value / per for value in values if value is not None]
-    if not known:
-        return UNDEFINED
-    ends = [format_number(value, decimals) for value in (min(known), max(known))]
-    return "-".join(dict.fromkeys(ends))
-
-
-_Show = Callable[["Sequence[RankView]", "StacksView"], str]
-_PERCENT, _GB = 0.01, 1e9
-_COLUMNS: list[tuple[str, _Show]] = [
-    ("RANK", lambda row, _: _short_ranges([rank.of.rank for rank in row])),
-    ("NODE", lambda row, _: format_ranges(sorted({rank.node for rank in row}))),
-    ("STEP", lambda row, _: _span((rank.of.step for rank in row), 0)),
-    ("STATE", lambda row, _: _STATES.get(row[0].of.state, row[0].of.state)),
-    ("CPU %", lambda row, _: _span((rank.of.cpu_share for rank in row), 0, _PERCENT)),
-    ("RSS (GB)", lambda row, _: _span((rank.of.rss_bytes for rank in row), 2, _GB)),
-    ("NEWEST COLLECTIVE", _newest),
-]
+def _row(rank: RankView, view: StacksView) -> list[str]:
+    newest = UNDEFINED
+    if (operation := rank.newest) is not None:
+        of_group = "" if rank.group == "0" else f" of group {rank.group}"
+        waits = f"waits {max(0.0, view.time_s - operation.begun_s):.0f} s"
+        state = "done" if operation.is_done else waits
+        newest = one_line(f"{operation.name} {operation.number}{of_group}, {state}")
+    of = rank.of
+    return [
+        str(of.rank),
+        str(rank.node),
+        UNDEFINED if of.step is None else str(of.step),
+        _STATES.get(of.state, of.state),
+        UNDEFINED if of.cpu_share is None else f"{100 * of.cpu_share:.0f}",
+        UNDEFINED if of.rss_bytes is None else f"{of.rss_bytes / 1e9:.2f}",
+        newest,
+    ]

@@ -6,14 +6,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
 
 _ANNOUNCED_S = 5.0
-_SILENT_S = 60.0
-_NEXT_TIMEOUT_S = 3.0
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
@@ -58,20 +55,25 @@ def call_command(
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
+    given = text.encode(errors="surrogateescape")  # names of files keep their bytes
+    first_s = min(timeout_s, _ANNOUNCED_S)
+    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
+        with subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             env=None if environment is None else dict(environment),
-        )
-        with process:
+        ) as process:
             try:
-                # Names of files keep their bytes.
-                written = _communicate(
-                    process, argv[0], text.encode(errors="surrogateescape"), timeout_s
-                )
+                try:
+                    written = process.communicate(given, timeout=first_s)
+                except subprocess.TimeoutExpired:
+                    if first_s == timeout_s:
+                        raise
+                    _announce(argv[0], f"does not answer yet; it is waited for {timeout_s:g} s")
+                    written = process.communicate(timeout=timeout_s - first_s)
             except BaseException:
                 process.kill()
                 raise
@@ -89,75 +91,20 @@ def call_command(
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-class _Onlooker:
-    """Somebody who is told of waits: the first of each command."""
-
-    def __init__(self) -> None:
-        self.listens: Callable[[str], None] | None = None
-        self._told: set[str] = set()
-
-    def tell(self, name: str, sentence: str) -> None:
-        if self.listens is not None and name not in self._told:
-            self._told.add(name)
-            self.listens(f"{name} {sentence}")
-
-
-_onlooker = _Onlooker()
+_listeners: list[Callable[[str], None]] = []
+_announced: set[str] = set()
 
 
 def announce_waits(listens: Callable[[str], None]) -> None:
     """Have `listens` called from now on where a command has not answered for a few seconds."""
-    _onlooker.listens = listens
+    _listeners[:] = [listens]
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], name: str, text: bytes, timeout_s: float
-) -> tuple[bytes, bytes]:
-    if timeout_s <= _ANNOUNCED_S:
-        return process.communicate(text, timeout=timeout_s)
-    try:
-        return process.communicate(text, timeout=_ANNOUNCED_S)
-    except subprocess.TimeoutExpired:
-        _onlooker.tell(name, f"does not answer yet; it is waited for {timeout_s:g} s")
-        return process.communicate(timeout=timeout_s - _ANNOUNCED_S)
-
-
-class Daemon:
-    """A scheduler's daemon, as one process knows it by the commands that ask it.
-
-    Who has waited for an answer in vain does not wait as long for the next ones: for a minute, then
-    the daemon may have become slow where it was silent.
-    """
-
-    def __init__(self) -> None:
-        self._silent_until_s = 0.0
-
-    @property
-    def is_silent(self) -> bool:
-        """Return whether it did not answer a short time ago."""
-        return time.monotonic() < self._silent_until_s
-
-    def call(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout_s: float,
-        is_question: bool = True,
-        environment: Mapping[str, str] | None = None,
-        text: str = "",
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command as `call_command`; one that is no question is waited for in any case."""
-        is_short = is_question and self.is_silent
-        limit_s = min(timeout_s, _NEXT_TIMEOUT_S) if is_short else timeout_s
-        try:
-            done = call_command(argv, timeout_s=limit_s, environment=environment, text=text)
-        except CommandTimeoutError:
-            if not is_short:
-                self._silent_until_s = time.monotonic() + _SILENT_S
-            _onlooker.tell(argv[0], f"did not answer within {limit_s:g} s")
-            raise
-        self._silent_until_s = 0.0
-        return done
+def _announce(name: str, sentence: str) -> None:
+    """Tell of a wait, the first of each command."""
+    for listens in _listeners if name not in _announced else ():
+        _announced.add(name)
+        listens(f"{name} {sentence}")
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:

@@ -13,7 +13,6 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -270,8 +269,3 @@ def has_runtime(name: str) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     return b"--container-image" in done.stdout
-
-
-def first_missing_source(mounts: Sequence[Mount]) -> Mount | None:
-    """Return the first mount of something that is not there."""
-    return next((mount for mount in mounts if not Path(mount.source).exists()), None)

@@ -37,20 +37,16 @@ _V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
 
 
 def free_bytes() -> int:
-    """Return the memory that this process could still get: of its machine, and of its cgroups."""
+    """Return the memory that this process could still get: of its machine, of its cgroups, and of
+    the limit of its address space (ulimit -v)."""
     import psutil
 
-    available, left = int(psutil.virtual_memory().available), memory_left()
-    return available if left is None else min(available, left)
-
-
-def free_host_bytes() -> int:
-    """Return the same, also of the limit of its address space (ulimit -v)."""
+    free = [int(psutil.virtual_memory().available), memory_left()]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return free_bytes()
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return min(free_bytes(), max(0, limit - pages * resource.getpagesize()))
+    if limit != resource.RLIM_INFINITY:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        free.append(max(0, limit - pages * resource.getpagesize()))
+    return min(one for one in free if one is not None)
 
 
 def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:

@@ -21,6 +21,7 @@ import msgspec
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
+_ENDED = ("Z", "X")
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
 _CLEANING_S = 0.2
@@ -77,6 +78,8 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     cpu_of_ended_s: float
     """CPU time of the children that it has waited for."""
     rss_bytes: int
+    start_ticks: int
+    """As that of ProcessId."""
 
 
 def let_trace() -> None:
@@ -171,17 +174,18 @@ def exit_status(pid: int, limit_s: float) -> int:
 
 def identify(pid: int) -> ProcessId | None:
     """Return what tells a process from a later one with its pid; None where it has ended."""
-    start_ticks = _start_ticks(pid)
-    if start_ticks is None:
+    use = process_use(pid)
+    if use is None or use.state in _ENDED:
         return None
-    return ProcessId(host=socket.gethostname(), boot_id=boot_id(), pid=pid, start_ticks=start_ticks)
+    host = socket.gethostname()
+    return ProcessId(host=host, boot_id=boot_id(), pid=pid, start_ticks=use.start_ticks)
 
 
 def is_alive(process: ProcessId) -> bool | None:
     """Return True if that very process still runs; None where it is on another machine."""
     if process.host != socket.gethostname():
         return None
-    return process.boot_id == boot_id() and _start_ticks(process.pid) == process.start_ticks
+    return identify(process.pid) == process
 
 
 def works_in(pid: int, folder: Path) -> bool:
@@ -229,15 +233,18 @@ def handling(
 
 def process_use(pid: int) -> ProcessUse | None:
     """Return what a process does; None where it has ended."""
-    fields = _stat_fields(pid)
-    if not fields:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
         return None
+    fields = text[text.rindex(")") + 2 :].split()  # the second may hold spaces, brackets
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     return ProcessUse(
         state=fields[0],
         cpu_s=(int(fields[11]) + int(fields[12])) / ticks_per_s,
         cpu_of_ended_s=(int(fields[13]) + int(fields[14])) / ticks_per_s,
         rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+        start_ticks=int(fields[19]),
     )
 
 
@@ -253,24 +260,8 @@ def catches(pid: int, signum: int) -> bool:
 
 def state_letter(pid: int) -> str:
     """Return the state of a process as /proc has it: R, S, D, T, Z ...; `?` where it has ended."""
-    fields = _stat_fields(pid)
-    return fields[0] if fields else "?"
-
-
-def _start_ticks(pid: int) -> int | None:
-    fields = _stat_fields(pid)
-    if not fields or fields[0] in {"Z", "X"}:
-        return None
-    return int(fields[19])
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat after the second, which may hold spaces, brackets."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return []
-    return text[text.rindex(")") + 2 :].split()
+    use = process_use(pid)
+    return use.state if use else "?"
 
 
 def boot_id() -> str:
@@ -278,8 +269,8 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent ends, however that ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:  # it ended before the call
         os._exit(1)

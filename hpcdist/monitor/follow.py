@@ -7,7 +7,7 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,18 +47,19 @@ def follow(
     ranks: Collection[int] | None = None,
     *,
     check: Callable[[], None] = lambda: None,
-    shown: Mapping[str, int] | None = None,
+    first_attempt: int = 0,
 ) -> Verdict:
     """Show what these ranks print, or those that are shown unasked, until the run has ended; the
     verdict is not shown.
 
-    `check` is called between looks, and may raise to end the following. `shown` has, by the names
-    of logs, how many lines of each were shown before.
+    `check` is called between looks, and may raise to end the following. What attempts before
+    `first_attempt` printed is not shown.
     """
     num_ranks = run.read_outline().resources.num_ranks
     if ranks is None:
         ranks = range(num_ranks if num_ranks <= _ALL_RANKS_UP_TO else 1)
-    end, news, logs = EndWatch([run]), News(run), LogTail(run, ranks, shown=shown)
+    end, news = EndWatch([run]), News(run)
+    logs = LogTail(run, ranks, first_attempt=first_attempt)
     running = RunningRun(run, most_ranks=1) if screen.draws_progress else None
 
     def show() -> None:

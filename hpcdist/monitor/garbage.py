@@ -22,9 +22,9 @@ from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
-from hpcdist.runs.code import find_code, find_written
+from hpcdist.runs.code import FOLDER, find_code, find_written
 from hpcdist.runs.run import Run, created_ns, is_of_unfinished
-from hpcdist.runs.sweep import list_unfinished
+from hpcdist.runs.sweep import all_sweeps, list_unfinished
 from hpcdist.runs.verdict import State
 
 What = Literal["checkpoints", "code", "unfinished run", "hpcdist for images"]
@@ -93,8 +93,11 @@ def find_garbage(
     for run in all_of_them:
         if (copy := find_code(run, run.read_spec())) is not None:
             users[copy].append(run)
+    for sweep in all_sweeps(runs):
+        if (copy := sweep / FOLDER).is_dir():
+            users.setdefault(copy, [])  # its runs may have been deleted
     for copy, runs_of_copy in users.items():
-        why = _why_code_kept(copy, runs_of_copy, kept)
+        why = _why_code_kept(copy, runs_of_copy, kept, rules)
         found.append(_candidate("code", copy.parent.name, copy, kept_because=why))
     if rules.named is None:
         found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
@@ -189,7 +192,14 @@ def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run
     return None
 
 
-def _why_code_kept(copy: Path, users: Sequence[Run], kept: Mapping[Path, str]) -> str | None:
+def _why_code_kept(
+    copy: Path, users: Sequence[Run], kept: Mapping[Path, str], rules: Rules
+) -> str | None:
+    if not users and rules.named is not None:
+        return "no run that was named uses it"
+    age_s = files.now_by(copy.parent.parent) - copy.lstat().st_mtime
+    if not users and age_s < max(_SUBMITTING_S, rules.older_than_s):
+        return f"it was made only {show_age(age_s)} ago"
     for run in users:
         if run.path in kept:
             return f"run {run.id} {kept[run.path]}"

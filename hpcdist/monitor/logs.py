@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from hpcdist.base.files import open_regular
@@ -31,15 +31,11 @@ class LogTail:
         ranks: Collection[int],
         *,
         clock_s: Callable[[], float] = time.monotonic,
-        shown: Mapping[str, int] | None = None,
+        first_attempt: int = 0,
     ) -> None:
-        """`shown` has, by the names of logs, how many lines of each are not to be given again."""
+        """Logs of attempts before `first_attempt` are left out."""
         self._run = run
-        self._shown = shown or {}
-        self.given: dict[str, int] = {}
-        """Lines that each log has given so far, those that were shown before included."""
-        self.num_given = 0
-        """Lines that were given since the beginning, pieces of unfinished ones too."""
+        self._first_attempt = first_attempt
         self._ranks = ranks
         self._clock_s = clock_s
         self._logs: dict[tuple[int, int], _Log] = {}
@@ -51,23 +47,20 @@ class LogTail:
         self._find_new()
         newest = dict(sorted(self._logs))
         for (rank, attempt), log in self._logs.items():
-            name = log.path.name
             for line in log.lines(finish=finish or attempt < newest[rank]):
-                self.given[name] = self.given.get(name, 0) + 1
-                if self.given[name] > self._shown.get(name, 0):
-                    self.num_given += 1
-                    yield rank, line
+                yield rank, line
 
     def _find_new(self) -> None:
         if len(self._ranks) > _MOST_NAMED:
             found = [one for one in self._run.log_files() if one[0] in self._ranks]
         else:
-            attempts = {0, *self._run.attempts()}
+            attempts = {one for one in (0, *self._run.attempts()) if one >= self._first_attempt}
             new = sorted({*itertools.product(self._ranks, attempts)} - self._logs.keys())
             places = [(*place, self._run.find_log(*place)) for place in new]
             found = [(rank, attempt, path) for rank, attempt, path in places if path is not None]
         for rank, attempt, path in found:
-            self._logs.setdefault((rank, attempt), _Log(path))
+            if attempt >= self._first_attempt:
+                self._logs.setdefault((rank, attempt), _Log(path))
 
     def open_lines(self) -> list[tuple[int, str]]:
         """Return (rank, text) of the lines that are not finished, such as progress bars."""
@@ -77,9 +70,7 @@ class LogTail:
     def overdue_lines(self) -> list[tuple[int, str]]:
         """Return those that have been waited for long enough, where none can be drawn."""
         logs, now_s = self._logs.items(), self._clock_s()
-        lines = [(rank, text) for (rank, _), log in logs for text in log.overdue_lines(now_s)]
-        self.num_given += len(lines)
-        return lines
+        return [(rank, text) for (rank, _), log in logs for text in log.overdue_lines(now_s)]
 
 
 class _Log:

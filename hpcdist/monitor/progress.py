@@ -16,7 +16,7 @@ import msgspec
 
 from hpcdist.base.files import open_regular
 from hpcdist.base.text import show_age
-from hpcdist.runs.events import LONGEST_LINE_BYTES, decode_event
+from hpcdist.runs.events import decode_event
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Condition
 
@@ -89,14 +89,15 @@ class RunningRun:
         lowest = next(iter(begun.values()))
         world_size = lowest.world_size or 1
         quiet_s = time.monotonic() - max(rank.heard_s for rank in begun.values())
-        is_at_work = bool(alive) and quiet_s < _WORK_S and not self._has_ended()
+        is_at_work = bool(alive) and quiet_s < _WORK_S
+        if condition.state == "pending":  # a requeue leaves ranks that have not said their end
+            is_at_work = is_at_work and not self._has_ended()
         is_silent = bool(alive) and quiet_s > max(_PACE_S, _QUIET_WINDOWS * lowest.window_s())
         waits = condition.state == "pending" and not is_at_work
         # Ranks that have no window yet are taken to be as fast as the others.
         rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
         rate = sum(rates) / len(rates) * world_size if rates else None
         has_pace = not (is_silent or waits or condition.is_suspended)
-        hang = self._run.read_hang(self._attempt) if condition.state == "running" else None
         return RanksSeen(
             progress=Progress(
                 attempt=self._attempt,
@@ -109,12 +110,7 @@ class RunningRun:
             num_looked_at=len(self._looked_at) if self._looked_at.step > 1 else None,
             world_size=world_size,
             is_at_work=is_at_work,
-            troubles=[
-                *([] if hang is None else [hang.message]),
-                *_failed(begun),
-                *_quiet(alive, quiet_s),
-                *_slow(begun),
-            ],
+            troubles=[*_failed(begun), *_quiet(alive, quiet_s), *_slow(begun)],
         )
 
     def _read(self) -> None:
@@ -137,10 +133,11 @@ class RunningRun:
 
 
 class _Rank:
-    """One rank of one attempt by its events, which are read as they come."""
+    """One rank of one attempt, by the first and the newest of its events."""
 
     def __init__(self, path: Path) -> None:
-        self._tail = EventTail(path)
+        self._path = path
+        self._size = -1
         self._windows: deque[Mapping[str, Any]] = deque(maxlen=_NUM_WINDOWS)
         self.place: dict[str, Any] = {}
         """Epoch, step and loss, as Progress has them."""
@@ -153,16 +150,19 @@ class _Rank:
         """When it last recorded something, by the monotonic clock."""
 
     def read(self, stat: os.stat_result) -> None:
-        """Take in what is new in its file, whose status was just asked for."""
-        is_first, newest_s = self.heard_s == -math.inf, stat.st_mtime
-        for event in self._tail.events(stat.st_size):
+        """Take in its file, whose status was just asked for. One that is no longer than before is
+        not opened: that costs more than all else, on a shared file system above all."""
+        if stat.st_size == self._size:
+            return
+        is_first, self._size, newest_s = self._size < 0, stat.st_size, stat.st_mtime
+        self._windows.clear()
+        for event in _first_and_newest_events(self._path, stat.st_size):
             self._take(event)
             newest_s = max(newest_s, _number(event, "time_s"))
-            self.heard_s = time.monotonic()
-        if is_first:
-            # The clocks of this machine, the rank's and the file server's may differ: a rank is
-            # quiet by both of the others'.
-            self.heard_s = time.monotonic() - max(0.0, time.time() - newest_s)
+        # The clocks of this machine, the rank's and the file server's may differ: at first a rank
+        # is quiet by both of the others'.
+        age_s = max(0.0, time.time() - newest_s) if is_first else 0.0
+        self.heard_s = time.monotonic() - age_s
 
     def _take(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
@@ -267,51 +267,18 @@ def _named(ranks: Collection[object]) -> str:
 
 _HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
 _TAIL_BYTES = 1 << 13  # some five windows of steps
-_CHUNK_BYTES = 1 << 20
 
 
-class EventTail:
-    """Reads what is new in one growing file; of what was there at first, the beginning and the end.
-
-    A line that is not finished yet waits for its end.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self._rest = b""
-
-    def events(self, size: int) -> Iterator[dict[str, Any]]:
-        """Give the events since the last call, from a file that is `size` bytes long now.
-
-        A file that is no longer is not opened: that costs more than all else, on a shared file
-        system above all.
-        """
-        if size == self._offset:
-            return
-        if size < self._offset:  # replaced by another
-            self._offset, self._rest = 0, b""
-        is_first = self._offset == 0
-        yield from self._read(_HEAD_BYTES if is_first else _CHUNK_BYTES)
-        if is_first and size - _TAIL_BYTES > self._offset:
-            # The line that is cut there is no event, and is left out like any torn one.
-            self._offset, self._rest = size - _TAIL_BYTES, b""
-        while self._offset < size:
-            before = self._offset
-            yield from self._read(_CHUNK_BYTES)
-            if self._offset == before:  # gone, or not ours to read
-                return
-
-    def _read(self, most_bytes: int) -> Iterator[dict[str, Any]]:
-        try:
-            with open_regular(self._path, most_bytes=math.inf) as file:
-                file.seek(self._offset)
-                chunk = file.read(most_bytes) or b""
-        except OSError:
-            return
-        self._offset += len(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._rest = self._rest[-LONGEST_LINE_BYTES:]
-        for line in lines:
-            if (event := decode_event(line)) is not None:
-                yield event
+def _first_and_newest_events(path: Path, size: int) -> Iterator[Mapping[str, Any]]:
+    """Give the events at the begin and at the end of a file. A line that is cut is no event."""
+    try:
+        with open_regular(path, most_bytes=math.inf) as file:
+            text = file.read(_HEAD_BYTES + _TAIL_BYTES)
+            if size > len(text):
+                file.seek(size - _TAIL_BYTES)
+                text = text[:_HEAD_BYTES] + b"\n" + file.read(_TAIL_BYTES)
+    except OSError:  # gone, or not ours to read
+        return
+    for line in text.split(b"\n"):
+        if (event := decode_event(line)) is not None:
+            yield event

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hpcdist.agent.requests import Answer, AnyRequest, send, take_answer, withdraw
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.events import decode_event, read_lines
 from hpcdist.runs.remote import is_remote
+from hpcdist.runs.requests import Answer, AnyRequest, send, take_answer, withdraw
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
 

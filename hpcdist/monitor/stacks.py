@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hpcdist.agent.outcome.collectives import (
+from hpcdist.runs.requests import Answer, Collectives, Frame, NodeStacks, Operation, RankStacks
+from hpcdist.runs.standstills import (
     describe,
     find_standstills,
     known_accounts,
+    place_of,
     to_blame,
 )
-from hpcdist.agent.requests import Answer, NodeStacks, RankStacks
-from hpcdist.agent.stacks import Frame, own_frames, place_of
-from hpcdist.rank.collectives import Collectives, Operation
 
+_LAUNCHER = "/hpcdist/workloads/rank_process.py"
+_STARTERS = ("/hpcdist/agent/", "/hpcdist/workloads/", "runpy.py", "<frozen runpy>")
 _LEAST_WAIT_S = 3.0
 """Younger operations say nothing: ranks that step reach them one after the other."""
 
@@ -121,14 +122,14 @@ def _finding(
 
 
 def _where(rank: RankStacks) -> str | None:
-    return place_of(own_frames(rank.threads[0].frames))[0] if rank.threads else None
+    return place_of(_own_frames(rank.threads[0].frames))[0] if rank.threads else None
 
 
 def _main_groups(views: Sequence[RankView], blamed: int | None) -> list[StackGroup]:
     """Return the main threads' stacks: that of the rank to blame, then the rarest ones."""
     found: dict[tuple[tuple[Frame, ...], str | None], list[int]] = defaultdict(list)
     for view in views:
-        frames = own_frames(view.of.threads[0].frames) if view.of.threads else []
+        frames = _own_frames(view.of.threads[0].frames) if view.of.threads else []
         found[tuple(frames), view.of.note].append(view.of.rank)
     groups = [
         StackGroup(ranks=ranks, frames=list(frames), note=note)
@@ -152,3 +153,11 @@ def _other_groups(views: Sequence[RankView]) -> list[StackGroup]:
         if frames
     ]
     return sorted(groups, key=lambda one: (len(one.ranks), one.ranks))
+
+
+def _own_frames(frames: list[Frame]) -> list[Frame]:
+    """Return a stack's calls without those of how its rank was started; all where no other is."""
+    end = next((i for i, one in enumerate(frames) if one.file.endswith(_LAUNCHER)), 0)
+    while end and any(one in frames[end - 1].file for one in _STARTERS):
+        end -= 1
+    return frames[:end] or frames

@@ -30,6 +30,7 @@ from hpcdist.monitor.screen import clock
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
+from hpcdist.schedulers.base import Condition
 
 _INTERVAL_S = 5.0
 _SHOWN_ENDED = 5
@@ -68,7 +69,8 @@ class Board:
         self._runs = {run.id: (run, RunningRun(run)) for run in runs}
         self._ends = EndWatch(runs, interval_s=_INTERVAL_S, conditions=conditions)
         self._ends.unanswered = unanswered
-        self._last_seen: dict[str, RanksSeen] = {}
+        self._at_end: dict[str, RanksSeen | None] = {}
+        """What the ranks of the runs that have ended had come to."""
 
     @property
     def is_over(self) -> bool:
@@ -96,18 +98,20 @@ class Board:
     def _view(self, run: Run, running: RunningRun) -> RunView:
         verdict = self.verdicts.get(run.id)
         if verdict is not None:
-            ranks = self._last_seen.get(run.id)
+            if run.id not in self._at_end:
+                self._at_end[run.id] = running.look(Condition(state=verdict.state))
+            ranks = self._at_end[run.id]
             details = [] if verdict.state == "done" else [verdict.message]
             return RunView(run=run.id, state=verdict.state, ranks=ranks, details=details)
         condition = self._ends.conditions[run.id]
         state, why = condition.state, waiting_sentence(condition) or condition.reason
         ranks = running.look(condition)
-        if ranks is not None:
-            self._last_seen[run.id] = ranks
-            if state == "pending" and ranks.is_at_work:
-                state, why = "running", None  # it began after the scheduler was asked
-        troubles = ranks.troubles if ranks is not None and state == "running" else []
-        details = [*([why] if why else []), *troubles]
+        if state == "pending" and ranks is not None and ranks.is_at_work:
+            state, why = "running", None  # it began after the scheduler was asked
+        details = [why] if why else []
+        if ranks is not None and state == "running":
+            hang = run.read_hang(ranks.progress.attempt)
+            details += [*([] if hang is None else [hang.message]), *ranks.troubles]
         return RunView(run=run.id, state=state, ranks=ranks, details=details)
 
 

@@ -103,6 +103,7 @@ class ProgressBoard:
         """Return the writing end of one rank in its own process, which has no other pipe."""
         for pipe in self._pipes[:local_rank] + self._pipes[local_rank + 1 :]:
             pipe.close()
+        os.close(self._memory)
         return self.slot(local_rank)
 
     def pipe(self, local_rank: int) -> RankPipe:

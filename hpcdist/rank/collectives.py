@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
 
-from hpcdist.runs.verdict import UnixTime
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
 
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """Number of operations that the recorder keeps; torch before 2.8 knows the second only, and later
@@ -27,41 +27,6 @@ C10D = "torch.distributed.distributed_c10d"
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _OLDEST_PENDING = 4
 _NS = 1e-9
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective operation as one rank began it."""
-
-    number: int
-    """Place among the operations of its group, from 1; every rank of the group counts alike."""
-    name: str
-    """all_reduce and its like, as the backend calls it."""
-    sizes: list[list[int]] = []
-    dtypes: list[str] = []
-    begun_s: UnixTime = 0.0
-    """Unix time, by its host's clock."""
-    is_done: bool = False
-
-
-class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's newest operations in one process group, oldest first."""
-
-    name: str
-    ranks: list[int] | None = None
-    """Global ranks of its members; None for all."""
-    operations: list[Operation] = []
-
-    @property
-    def last_number(self) -> int:
-        return max((operation.number for operation in self.operations), default=0)
-
-
-class Collectives(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's account of its collective operations."""
-
-    groups: list[GroupRecord] = []
-    is_recorded: bool = True
-    """False: no recorder runs, or this torch has none for its backend."""
 
 
 UNRECORDED = Collectives(is_recorded=False)
@@ -85,17 +50,20 @@ def _variable() -> str:
 
 
 def own_collectives(newest: int) -> Collectives:
-    """Return this process' account, with so many of the newest operations of each group."""
-    return _shortened(_own_account(), newest)
-
-
-def _own_account() -> Collectives:
+    """Return this process' account, with so many of the newest operations of each group, and the
+    oldest ones that are pending."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump: Any = next((getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)), None)
     if dump is None:
         return UNRECORDED
     trace = msgspec.json.decode(dump(True, False))  # of all operations, also those that are done
-    return collectives_of(trace, _members()) if trace.get("entries") else UNRECORDED
+    if not trace.get("entries"):
+        return UNRECORDED
+    account = collectives_of(trace, _members())
+    for group in account.groups:
+        pending = [each for each in group.operations[:-newest] if not each.is_done]
+        group.operations[:-newest] = pending[:_OLDEST_PENDING]
+    return account
 
 
 def _members() -> dict[str, list[int] | None]:
@@ -137,17 +105,3 @@ def _operation(entry: Mapping[str, Any]) -> Operation:
         begun_s=float(entry.get("time_created_ns") or 0) * _NS,
         is_done=bool(entry.get("retired")) or entry.get("state") == "completed",
     )
-
-
-def _shortened(account: Collectives, newest: int) -> Collectives:
-    groups = [
-        msgspec.structs.replace(group, operations=list(_kept(group.operations, newest)))
-        for group in account.groups
-    ]
-    return msgspec.structs.replace(account, groups=groups)
-
-
-def _kept(operations: list[Operation], newest: int) -> Iterator[Operation]:
-    pending = [operation for operation in operations[:-newest] if not operation.is_done]
-    yield from pending[:_OLDEST_PENDING]
-    yield from operations[-newest:]

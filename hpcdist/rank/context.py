@@ -49,6 +49,15 @@ class RankPlace(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in RankPlace.__struct_fields__}
 
 
+class RankOrder(RankPlace, frozen=True, kw_only=True):
+    """One rank, as an agent orders it from its forkserver."""
+
+    run_path: str
+    gpu: str | None = None
+    """UUID of its GPU, or of its first."""
+    environment: dict[str, str]
+
+
 class RankContext(RankPlace, frozen=True, kw_only=True):
     """The knowledge of a rank about itself, given to the workload that it runs."""
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import Timer
 
-_ROW = 1 << 16
-_NUMBERS_AT_ONCE = 1 << 22
+_NUMBERS_AT_ONCE = 1 << 20
 """Numbers of a tensor that are looked at together; more would take memory of the device."""
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -79,18 +78,13 @@ def make_digester(
 def _sum(bits: Tensor, weights: Tensor) -> Tensor:
     total = torch.full((), len(bits), dtype=torch.int64, device=bits.device)
     for block in torch.split(bits, _NUMBERS_AT_ONCE):
-        num_rows = len(block) // _ROW
-        rest = block[num_rows * _ROW :].long()
-        total = total * _ODD + rest.mul_(weights[: len(rest)]).sum()
-        if num_rows:
-            rows = block[: num_rows * _ROW].long().view(num_rows, _ROW)
-            total += rows.mul_(weights).sum(1).mul_(weights[1 : num_rows + 1]).sum()
+        total = total * _ODD + (block.long() * weights[: len(block)]).sum()
     return total
 
 
 def _weights(device: torch.device) -> Tensor:
-    """Return odd numbers that look random, one per place in a row."""
-    numbers = torch.arange(1, _ROW + 1, dtype=torch.int64, device=device) * _ODD
+    """Return odd numbers that look random, one per place in a block."""
+    numbers = torch.arange(1, _NUMBERS_AT_ONCE + 1, dtype=torch.int64, device=device) * _ODD
     for factor, shift in ((0x3F58476D1CE4E5B9, 31), (0x14D049BB133111EB, 27), (_ODD, 29)):
         numbers = (numbers ^ (numbers >> shift)) * factor
     return numbers | 1

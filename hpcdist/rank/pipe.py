@@ -23,8 +23,9 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.rank.collectives import C10D, UNRECORDED, Collectives, own_collectives
+from hpcdist.rank.collectives import C10D, UNRECORDED, own_collectives
 from hpcdist.rank.libraries import on_import
+from hpcdist.runs.requests import Collectives, StepReport
 from hpcdist.runs.verdict import ErrorReport
 
 _MOST_BYTES = 1 << 17
@@ -42,38 +43,6 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, tag="account"):
     collectives: Collectives
     names: dict[str, str] = {}
     """Names of its threads by their number: Python's dumps lack them before 3.14."""
-
-
-class OperationTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of one operation or kernel, without that of what it calls."""
-
-    name: str
-    calls: int
-    self_s: float
-
-
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The profile of a few steps of a rank."""
-
-    steps: int = 0
-    last_step: int = 0
-    """Number of finished steps at its end."""
-    wall_s: float = 0.0
-    """Of all these steps."""
-    whole_s: float | None = None
-    """Time of a step in which an operation of communication ran; None where none did."""
-    overlapped_s: float | None = None
-    """The part of it in which something was computed."""
-    operations: list[OperationTime] = []
-    """Those with the most time, on GPUs of their kernels; over all these steps."""
-    operations_s: float = 0.0
-    """The time of all of them, one by one; over all these steps."""
-    busy_s: float = 0.0
-    """The time in which one or several of them ran; the rest is Python's, and waiting."""
-    trace: str | None = None
-    """Its Chrome trace, relative to the run directory."""
-    error: str | None = None
-    """Why there is no profile, or no trace."""
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True, tag="profiled"):
@@ -109,7 +78,7 @@ class RankPipe:
         self._account: Account | None = None
         self._profiled: dict[int, StepReport] = {}
         self._unwritten: ErrorReport | None = None
-        self._is_attended = False
+        self._has_thread = False
         self._inode = os.fstat(self._rank.fileno()).st_ino
         self._stacks = -1
 
@@ -142,7 +111,7 @@ class RankPipe:
         return self._account is not None
 
     def ask(self) -> None:
-        """Ask where the rank is, also where no thread answers yet: one that starts later will."""
+        """Ask where the rank is: it dumps its stacks, and `account` is the answer."""
         self._number += 1
         with contextlib.suppress(OSError):  # nobody has read the questions before
             self._agent.send(self._number.to_bytes(_QUESTION_BYTES, "little"), socket.MSG_DONTWAIT)
@@ -165,8 +134,7 @@ class RankPipe:
 
     def _receive(self) -> None:
         with self._reading, contextlib.suppress(BlockingIOError):
-            while True:
-                packet = self._agent.recv(_MOST_BYTES, socket.MSG_DONTWAIT)
+            while packet := self._agent.recv(_MOST_BYTES, socket.MSG_DONTWAIT):
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
                     match _DECODER.decode(packet):  # the program can write there, too
                         case Account() as account:
@@ -192,8 +160,8 @@ class RankPipe:
 
             @functools.wraps(make)
             def make_group(*args: Any, **kwargs: Any) -> Any:
-                if not self._is_attended and os.getpid() == pid:
-                    self._is_attended = True
+                if not self._has_thread and os.getpid() == pid:
+                    self._has_thread = True
                     # It is none of threading's, whose list of threads is the program's.
                     with contextlib.suppress(RuntimeError):  # the limit of threads is reached
                         _thread.start_new_thread(self._answer_questions, ())
@@ -223,6 +191,9 @@ class RankPipe:
         self.say(Account(number=0, collectives=UNRECORDED))
         with contextlib.suppress(OSError):
             while self._is_open() and (question := self._rank.recv(_QUESTION_BYTES)):
+                with contextlib.suppress(BlockingIOError):  # of several questions, answer the last
+                    while newer := self._rank.recv(_QUESTION_BYTES, socket.MSG_DONTWAIT):
+                        question = newer
                 self._answer(int.from_bytes(question, "little"))
 
     def _answer(self, number: int) -> None:

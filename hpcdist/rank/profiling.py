@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.pipe import OperationTime, Profiled, StepReport
+from hpcdist.rank.pipe import Profiled
 from hpcdist.runs.rank_files import name_of
+from hpcdist.runs.requests import OperationTime, StepReport
 
 if TYPE_CHECKING:
     from hpcdist.rank.timing import Timer

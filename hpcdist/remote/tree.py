@@ -51,7 +51,7 @@ def send(connection: Connection, plan: SnapshotPlan, where: Where) -> str:
             f"--link-dest=../{_LAST}",
             f"--rsync-path=cd; umask 077; mkdir -p {shlex.quote(project)} && rsync",
             f"{plan.root}/",
-            f"{where.host.name}:{project}/{name}",
+            f"{where.host.name}:{project}/{name}/",
         ],
         given=b"".join(os.fsencode(path) + b"\0" for path in sent),
     )

@@ -75,21 +75,13 @@ def _put(plan: SnapshotPlan, entry: Entry, copy: str, former: str) -> str:
     if entry.target:
         os.symlink(entry.target, path)
         return f"link to {entry.target}"
-    former_file = former and os.path.join(former, entry.path)
-    original = os.path.join(plan.root, entry.path)
-    return put_file(original, path, former_file, is_executable=entry.is_executable)
-
-
-def put_file(original: str, path: str, former: str = "", *, is_executable: bool) -> str:
-    """Make a file of a copy, and return its digest: a hard link to a file of a former copy where it
-    holds what the original holds."""
-    mode = _EXECUTABLE if is_executable else _FILE
-    with open_original(original) as file:
-        if former and (digest := _link(file, former, path, mode)):
+    mode = _EXECUTABLE if entry.is_executable else _FILE
+    with open_original(os.path.join(plan.root, entry.path)) as original:
+        if former and (digest := _link(original, os.path.join(former, entry.path), path, mode)):
             return digest
-        file.seek(0)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as copy:
-            return digest_through(file, copy_to=copy)
+        original.seek(0)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            return _digest_through(original, copy_to=file)
 
 
 def _link(original: FileIO, former: str, path: str, mode: int) -> str | None:
@@ -101,8 +93,8 @@ def _link(original: FileIO, former: str, path: str, mode: int) -> str | None:
             is_copy = (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), mode)
             if not is_copy or status.st_size != os.fstat(original.fileno()).st_size:
                 return None
-            digest = digest_through(original)
-            if digest_through(file) != digest:
+            digest = _digest_through(original)
+            if _digest_through(file) != digest:
                 return None
             os.link(former, path, follow_symlinks=False)
         linked = os.lstat(path)
@@ -118,7 +110,7 @@ def _open(path: str) -> FileIO:
     return files.open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
 
 
-def digest_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> str:
+def _digest_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> str:
     """Return the SHA-256 of a file's bytes, which are written elsewhere on the way."""
     digest = hashlib.sha256()
     while chunk := file.read(_CHUNK_BYTES):
@@ -181,7 +173,7 @@ def read_contents(copy: Path) -> dict[str, str]:
             found[path] = f"link to {target}"
         elif not status.st_mode & stat.S_IWUSR:
             with suppress(OSError), _open(os.path.join(copy, path)) as file:
-                found[path] = digest_through(file)
+                found[path] = _digest_through(file)
     return found
 
 
@@ -202,8 +194,9 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in sorted([*names, *links]):
             place = os.path.join(parent, name)
-            status = os.lstat(place)
-            is_link = stat.S_ISLNK(status.st_mode)
-            if is_link or stat.S_ISREG(status.st_mode):
-                target = os.readlink(place) if is_link else ""
-                yield os.path.relpath(place, folder), status, target
+            with suppress(FileNotFoundError):  # removed at this moment
+                status = os.lstat(place)
+                is_link = stat.S_ISLNK(status.st_mode)
+                if is_link or stat.S_ISREG(status.st_mode):
+                    target = os.readlink(place) if is_link else ""
+                    yield os.path.relpath(place, folder), status, target

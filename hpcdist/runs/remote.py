@@ -62,10 +62,7 @@ def read_remote(run: Run) -> Remote | None:
     path = remote_file(run.path)
     if not is_own(path):  # whoever wrote it would say whom this machine connects to
         return None
-    try:
-        return files.convert(files.read_json(path), Remote)
-    except msgspec.ValidationError:
-        return None
+    return files.read_as(path, Remote)
 
 
 def host_of_run(run: Run) -> str | None:

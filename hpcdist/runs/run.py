@@ -43,9 +43,8 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partialmethod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -56,8 +55,7 @@ from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
 from hpcdist.job.spec import JobSpec
-from hpcdist.runs import rank_files
-from hpcdist.runs.rank_files import list_numbered
+from hpcdist.runs.attempts import Attempts
 from hpcdist.runs.spec import (
     JobOutline,
     LaunchPlan,
@@ -66,7 +64,7 @@ from hpcdist.runs.spec import (
     SweepPlace,
     decode_launch,
 )
-from hpcdist.runs.verdict import Beginning, Hang, Verdict
+from hpcdist.runs.verdict import Verdict
 
 DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
@@ -74,9 +72,6 @@ RUNS_VARIABLE = "HPCDIST_RUNS"
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _OWN_FOLDERS = ("attempts", "events")
 """By which a run's folder is known where its spec.json is damaged."""
-_AGENT_FILE = re.compile(r"agent-.*\.json")
-_JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
-_ATTEMPT = re.compile(r"[0-9]{5,9}")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
 _BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
@@ -89,72 +84,14 @@ _OF_UNFINISHED = re.compile(
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
-_FOREIGN = "its keys or values are not those of hpcdist"
 _RESERVE_BYTES = 1 << 17
 SIGN_EVERY_S = 5.0
 """Time between two signs of life of the first node's agent."""
 _SIGNS_MISSED = 4
-_REPORTS = ("_lsf.out", "_pbs.out")
-
-_Struct = TypeVar("_Struct", Beginning, Hang, Verdict)
 
 
-class _Within:
-    """A path within a run directory, made when it is first needed: whoever lists thousands of runs
-    needs few of each."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __set_name__(self, _owner: type[Run], name: str) -> None:
-        self._name = name
-
-    def __get__(self, run: Run, _owner: type[Run]) -> Path:
-        path = run.path / self._place
-        run.__dict__[self._name] = path  # found there before this is asked again
-        return path
-
-
-class Run:
-    """One run directory: its paths, and reading and writing its small files."""
-
-    spec_file = _Within("spec.json")
-    private_file = _Within("private.json")
-    """The file with values of the job that look secret, in whose place spec.json has stars."""
-    submission_file = _Within("submission.json")
-    script_file = _Within("script.sh")
-    verdict_file = _Within("verdict.json")
-    figures_file = _Within("figures.msgpack")
-    notify_log = _Within("notify.log")
-    _reserve_file = _Within("launch/reserve")
-    submitit_folder = _Within("submitit")
-    launch_folder = _Within("launch")
-    attempts_folder = _Within("attempts")
-    logs_folder = _Within("logs")
-    traces_folder = _Within("traces")
-    events_folder = _Within("events")
-    errors_folder = _Within("errors")
-    checkpoints_folder = _Within("checkpoints")
-    function_file = _Within("function.pkl")
-    """The function that was submitted, and its arguments, pickled; private, as all of a run."""
-    meeting_file = _Within("launch/meeting.json")
-    """The file in which the first node's agent says how to reach it."""
-    cancel_file = _Within("launch/cancel")
-    """The file that says that the user cancelled: agents cannot tell it from other signals."""
-
-    requests_file = _Within("launch/requests")
-    """The file with what commands want of the agents, a line each; it is there from the start, as
-    a shared file system may take half a minute to show another host a name that is new."""
-
-    missed_file = _Within("launch/missed.json")
-    """The file that says since when the scheduler has not known the run's job."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.id = path.name
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+class Run(Attempts):
+    """One run directory: reading and writing its small files."""
 
     @classmethod
     def create(cls, runs: Path, job_name: str) -> Run:
@@ -182,52 +119,6 @@ class Run:
         """Reserve the disk space that the verdict takes."""
         files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
 
-    # Paths that depend on a rank or a node.
-
-    def _numbered_file(
-        self, folder: str, stem: str, ending: str, number: int, attempt: int = 0
-    ) -> Path:
-        return self.path / folder / rank_files.name_of(stem, ending, number, attempt)
-
-    log_file = partialmethod(_numbered_file, "logs", "rank", ".log")
-    """The log of one rank in one attempt."""
-    event_file = partialmethod(_numbered_file, "events", "rank", ".jsonl")
-    """The file of the events of one rank in one attempt."""
-    usage_file = partialmethod(_numbered_file, "events", "node", ".jsonl")
-    """The file of what the ranks of one node used of it in one attempt."""
-    error_file = partialmethod(_numbered_file, "errors", "rank", ".json")
-    """The file in which a rank describes the exception that ends it."""
-    outcome_file = partialmethod(_numbered_file, "results", "rank", ".pkl")
-    """The file of what a submitted function returned or raised in one rank, pickled."""
-    stacks_file = partialmethod(_numbered_file, "logs", "rank", ".stacks")
-    """The file for a rank's stacks when the run hangs."""
-    agent_log_file = partialmethod(_numbered_file, "logs", "agent", ".log")
-    """The log of the agent of one node."""
-
-    def answer_file(self, request: str) -> Path:
-        """Return the file with the agents' answer to a request, which its reader removes."""
-        return self.launch_folder / f"answer-{request}.json"
-
-    def wanted_file(self, request: str) -> Path:
-        """Return the file that is there while a command waits for the answer to a request."""
-        return self.launch_folder / f"wanted-{request}"
-
-    def agent_file(self, node: int) -> Path:
-        """Return the file with process, host and address of one node's agent."""
-        return self.launch_folder / rank_files.name_of("agent", ".json", node)
-
-    def agent_files(self) -> list[Path]:
-        """Return the files of all nodes whose agents have been there, in order."""
-        return _matching(self.launch_folder, _AGENT_FILE)
-
-    def agent_logs(self) -> list[Path]:
-        """Return the logs of the agents of all nodes, in order."""
-        return [path for *_, path in list_numbered(self.logs_folder, rank_files.AGENT_LOG)]
-
-    def has_started(self) -> bool:
-        """Return whether an agent of the run ever came to live."""
-        return bool(self.agent_files())
-
     def show_life(self) -> None:
         """Show whoever looks at the run that the agent of its first node lives."""
         with suppress(OSError):  # it is not written yet, or its disk fails
@@ -243,53 +134,9 @@ class Run:
             return False
         return files.now_by(self.launch_folder) - shown_s < _SIGNS_MISSED * SIGN_EVERY_S
 
-    def job_logs(self) -> list[Path]:
-        """Return what the scheduler kept of the job's own output, before and around the ranks.
-
-        The report of LSF or PBS is among them only where nothing else says anything.
-        """
-        logs = _matching(self.submitit_folder, _JOB_LOG)
-        own = [path for path in logs if not path.name.endswith(_REPORTS)]
-        return own if any(map(_has_content, own)) else logs
-
-    def named_log(self, name: str | None) -> Path | None:
-        """Return the log of a rank that a verdict names, where it is one of the run's directory:
-        else it could name any file."""
-        return self._named(name or "", self.logs_folder, rank_files.LOG_FILE)
-
-    def named_trace(self, name: str) -> Path | None:
-        """Return the trace of profiled steps that an event names, as `named_log` does."""
-        return self._named(name, self.traces_folder, rank_files.TRACE_FILE)
-
-    def _named(self, name: str, folder: Path, pattern: re.Pattern[str]) -> Path | None:
-        if not rank_files.is_place(name, folder.name, pattern):
-            return None
-        path = os.path.realpath(self.path / name)
-        return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
-
     def ask_to_cancel(self) -> None:
         """Tell the agents, before they are sent a signal, that the user wants the end."""
         files.write_whole(self.cancel_file, "")
-
-    def event_files(self) -> list[tuple[int, int, Path]]:
-        """Return (rank, attempt, path) of every event file, sorted."""
-        return list_numbered(self.events_folder, rank_files.EVENT_FILE)
-
-    def usage_files(self) -> list[tuple[int, int, Path]]:
-        """Return (node, attempt, path) of what was sampled of every node, sorted."""
-        return list_numbered(self.events_folder, rank_files.USAGE_FILE)
-
-    def log_files(self) -> list[tuple[int, int, Path]]:
-        """Return (rank, attempt, path) of every rank's log, sorted."""
-        return list_numbered(self.logs_folder, rank_files.LOG_FILE)
-
-    def find_log(self, rank: int, attempt: int) -> Path | None:
-        """Return the log of a rank in an attempt where there is one, without listing those of
-        others."""
-        path: Path = self.log_file(rank, attempt)
-        return path if path.exists() else None
-
-    # Small files.
 
     def read_spec(self) -> RunSpec | None:
         """Return what spec.json says; None where it is missing or torn."""
@@ -326,8 +173,9 @@ class Run:
         return (self.read_spec() or RunSpec()).sweep
 
     def read_submission(self) -> Submission | None:
-        """Return what submission.json says; None before the run was submitted."""
-        return Submission.decode(files.read_json(self.submission_file))
+        """Return what submission.json says; None before the run was submitted, and where it is
+        damaged."""
+        return files.read_as(self.submission_file, Submission)
 
     def write_submission(self, submission: Submission) -> None:
         files.write_json(self.submission_file, msgspec.to_builtins(submission))
@@ -348,7 +196,7 @@ class Run:
 
     def read_verdict(self) -> Verdict | None:
         """Return what verdict.json says; None while the run goes on, or where it is torn."""
-        return _read(self.verdict_file, Verdict)
+        return files.read_as(self.verdict_file, Verdict)
 
     def write_verdict(self, verdict: Verdict) -> bool:
         """Write the verdict unless there is one; True for the one writer that won.
@@ -359,107 +207,18 @@ class Run:
         content = files.to_json(msgspec.to_builtins(verdict))
         return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
-    def look_anew(self) -> None:
-        """Have verdicts that other hosts have just written found, in the place of what a client of
-        a shared file system remembers: it was told before that there is none."""
-        files.refresh(self.path)
-        with suppress(OSError):  # removed a moment ago
-            if (newest := self.newest_attempt()) >= 0:
-                files.refresh(self._attempt_file(newest, "verdict.json").parent)
-
     def describe_damage(self) -> str | None:
         """Say which of these files are there and cannot be read, and why; None where all can."""
-        read = {
-            self.spec_file: self.read_spec,
-            self.submission_file: self.read_submission,
-            self.verdict_file: self.read_verdict,
-        }
-        damaged = [path for path, value in read.items() if value() is None]
         texts = [
-            f"{path.name} cannot be read: {files.why_unreadable(path) or _FOREIGN}"
-            for path in damaged
-            if os.path.lexists(path)
+            f"{path.name} cannot be read: {files.why_unreadable(path, kind)}"
+            for path, kind, value in (
+                (self.spec_file, RunSpec, self.read_spec()),
+                (self.submission_file, Submission, self.read_submission()),
+                (self.verdict_file, Verdict, self.read_verdict()),
+            )
+            if value is None and os.path.lexists(path)
         ]
         return "; ".join(texts) or None
-
-    # Attempts.
-
-    def write_attempt_verdict(self, verdict: Verdict) -> None:
-        """Say why an attempt ended after which the ranks are started again."""
-        path = self._attempt_file(verdict.attempt, "verdict.json")
-        files.write_json(path, msgspec.to_builtins(verdict))
-
-    def write_lost_attempt_verdict(self, verdict: Verdict) -> bool:
-        """Say why an attempt ended whose own agents did not; True where there was no verdict on it
-        yet."""
-        path = self._attempt_file(verdict.attempt, "verdict.json")
-        return files.write_once(path, files.to_json(msgspec.to_builtins(verdict)))
-
-    def read_attempt_verdict(self, attempt: int) -> Verdict | None:
-        """Return why an attempt ended; None where it goes on, or was the last."""
-        return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
-
-    def age_of_attempt_verdict(self, attempt: int) -> float:
-        """Return the seconds since an attempt's verdict was written, by the clock of the files."""
-        try:
-            written_s = self._attempt_file(attempt, "verdict.json").stat().st_mtime
-        except OSError:
-            return math.inf
-        return files.now_by(self.launch_folder) - written_s
-
-    def write_beginning(self, attempt: int, beginning: Beginning) -> None:
-        path = self._attempt_file(attempt, "begin.json")
-        files.write_json(path, msgspec.to_builtins(beginning))
-
-    def read_beginning(self, attempt: int) -> Beginning | None:
-        """Return how an attempt began; None where that is not known."""
-        return _read(self._attempt_file(attempt, "begin.json"), Beginning)
-
-    def write_hang(self, hang: Hang) -> None:
-        path = self._attempt_file(hang.attempt, "hang.json")
-        files.write_json(path, msgspec.to_builtins(hang))
-
-    def read_hang(self, attempt: int) -> Hang | None:
-        """Return what is said of an attempt that hangs; None where it does not, or no more."""
-        hang = _read(self._attempt_file(attempt, "hang.json"), Hang)
-        return None if hang is None or hang.recovered_s is not None else hang
-
-    def _attempt_file(self, attempt: int, name: str) -> Path:
-        return self.attempts_folder / f"{attempt:05d}" / name
-
-    def claim_end_of_life(self, life: int) -> bool:
-        """Take it on to have the job started again after one of its lives; True for one caller."""
-        try:
-            self._end_of_life_file(life).touch(files.PRIVATE_FILE, exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def has_claimed_end_of_life(self, life: int) -> bool:
-        """Return whether somebody has taken that on."""
-        return self._end_of_life_file(life).exists()
-
-    def _end_of_life_file(self, life: int) -> Path:
-        return self.launch_folder / f"life-{life:05d}.ended"
-
-    def claim_attempt(self) -> int:
-        """Take the next attempt number; whoever holds the newest leads the run."""
-        attempt = self.newest_attempt() + 1
-        while True:
-            try:
-                (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
-            except FileExistsError:
-                attempt += 1
-            else:
-                return attempt
-
-    def attempts(self) -> list[int]:
-        """Return the attempt numbers taken, in order."""
-        return sorted(map(int, filter(_ATTEMPT.fullmatch, files.list_names(self.attempts_folder))))
-
-    def newest_attempt(self) -> int:
-        """Return the newest attempt number taken; -1 before the first."""
-        return max(self.attempts(), default=-1)
 
 
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
@@ -643,25 +402,3 @@ def delete_folder(folder: Path) -> None:
         if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
             remove_listed(tree)
             folder.rmdir()
-
-
-def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
-    try:
-        return files.convert(files.read_json(path), kind)
-    except msgspec.ValidationError:
-        return None
-
-
-def _has_content(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
-
-
-def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    try:
-        names = files.list_names(folder)
-    except OSError:
-        return []
-    return [folder / name for name in sorted(names) if pattern.fullmatch(name)]

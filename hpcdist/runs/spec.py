@@ -1,17 +1,13 @@
 """The typed content of spec.json and submission.json: what was asked for, who has the run, and what
 its scheduler says that it took.
 
-Reading is lenient: files of other versions and damaged ones are read field by field, and what is
-missing or of another type gets its default. Only agents read the job and the plan strictly, see
-`decode_launch`.
+A file whose keys have values of other types counts as damaged, see `hpcdist.base.files.read_as`.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any
 
 import msgspec
 
@@ -23,8 +19,6 @@ from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
 SPEC_VERSION = 1
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,15 +216,19 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outline(self) -> JobOutline:
-        """The keys of the job that are needed of runs of any version."""
-        return _decode(self.job, JobOutline)
+        """The keys of the job that all commands need; their defaults where they are damaged."""
+        try:
+            return files.convert(self.job, JobOutline)
+        except msgspec.ValidationError:
+            return JobOutline()
 
     @classmethod
     def decode(cls, value: object) -> RunSpec | None:
-        """Return what can be read of a spec.json; None where it is no JSON object."""
-        if not isinstance(value, dict):
+        """Return the content of a spec.json; None where it is none."""
+        try:
+            spec = _convert(value)
+        except msgspec.ValidationError:
             return None
-        spec = _decode(value, cls)
         if spec.sweep is not None and not _is_name(spec.sweep.id):
             return msgspec.structs.replace(spec, sweep=None)
         return spec
@@ -242,6 +240,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             if value[key] is None:
                 del value[key]
         return value
+
+
+def _convert(value: object) -> RunSpec:
+    """Return the content of a spec.json, without a profile that has keys of another version."""
+    try:
+        return files.convert(value, RunSpec)
+    except msgspec.ValidationError:
+        if not isinstance(value, dict) or not isinstance(cluster := value.get("cluster"), dict):
+            raise
+        return files.convert(value | {"cluster": {"name": cluster.get("name")}}, RunSpec)
 
 
 def _is_name(name: str | None) -> bool:
@@ -264,7 +272,7 @@ def decode_launch(value: object, private: object = None) -> tuple[JobSpec, Launc
             raise msgspec.ValidationError(f"Object missing required field `{key}`")
     if "workload" not in content["job"]:
         raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
-    plan, spec = files.convert(content["plan"], LaunchPlan), _decode(content, RunSpec)
+    plan, spec = files.convert(content["plan"], LaunchPlan), _convert(content)
     hidden = msgspec.convert(private, dict[str, Any]) if spec.hidden else {}
     if missing := sorted(set(spec.hidden) - hidden.keys()):
         raise msgspec.ValidationError(f"private.json has no value for the stars of {missing}")
@@ -300,11 +308,6 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
     summary_job_id: str | None = None
     """Id of the job that writes the summary."""
 
-    @classmethod
-    def decode(cls, value: object) -> SweepSpec:
-        """Return what can be read of a sweep.json."""
-        return _decode(value if isinstance(value, dict) else {}, cls)
-
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """submission.json: which job of which scheduler a run is."""
@@ -326,11 +329,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Slurm's cluster."""
     former_job_ids: list[str] = []
     """Jobs in whose place this one was submitted."""
-
-    @classmethod
-    def decode(cls, value: object) -> Submission | None:
-        """Return what can be read of a submission.json; None where it is no JSON object."""
-        return _decode(value, cls) if isinstance(value, dict) else None
 
 
 class Accounting(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,25 +359,3 @@ class Accounting(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of all CPUs together."""
     energy_j: float | None = None
     """Energy, where the site measures it."""
-
-
-def _decode(value: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
-    try:
-        return files.convert(value, kind)
-    except msgspec.ValidationError:
-        pass
-    fields = {}
-    for field in msgspec.structs.fields(kind):
-        if field.encode_name in value:
-            with suppress(msgspec.ValidationError):
-                fields[field.name] = _decode_field(value[field.encode_name], field.type)
-    return kind(**fields)
-
-
-def _decode_field(value: Any, kind: Any) -> Any:
-    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    for member in members if isinstance(value, dict) else ():
-        is_struct = isinstance(member, type) and issubclass(member, msgspec.Struct)
-        if is_struct and not any(field.required for field in msgspec.structs.fields(member)):
-            return _decode(value, member)
-    return files.convert(value, kind)

@@ -58,7 +58,7 @@ class Sweep:
 
     def read(self) -> SweepSpec:
         """Return what sweep.json says; nothing where it is torn."""
-        return SweepSpec.decode(files.read_json(self.file))
+        return files.read_as(self.file, SweepSpec) or SweepSpec()
 
     def write(self, spec: SweepSpec) -> None:
         try:

@@ -226,7 +226,7 @@ class Scheduler(ABC):
     """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
     a step; None: there are no steps."""
     takes_containers: ClassVar[bool] = False
-    """Its agents can be started in a container image."""
+    """Its ranks can be started in a container image."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     line_meanings: ClassVar[Sequence[LineMeaning]] = ()

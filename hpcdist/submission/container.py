@@ -1,4 +1,4 @@
-"""The image that a job's agents run in: the job's section and the profile's become one, which is
+"""The image that a job's ranks run in: the job's section and the profile's become one, which is
 checked before anything is submitted, and the folders that are seen inside."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,6 @@ from hpcdist.machine.containers import (
     Mount,
     NoImageError,
     find_runtimes,
-    first_missing_source,
     has_runtime,
     is_reference,
     look_at_image,
@@ -33,9 +32,6 @@ from hpcdist.machine.containers import (
 )
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.schedulers.base import Scheduler
-
-_NO_STEPS = "pyxis"
-"""The runtime that is an option of srun's."""
 
 
 def settle_container(
@@ -47,7 +43,7 @@ def settle_container(
     """
     wanted = _merged(loaded.job.container, cluster.profile.container)
     if wanted.image in {None, NO_IMAGE}:
-        return _with(loaded, Container()), []
+        return _with_container(loaded, Container()), []
     if not scheduler.takes_containers:
         raise JobError(
             f"container.image is {show(wanted.image)}, and {scheduler.title} starts no containers",
@@ -56,11 +52,13 @@ def settle_container(
     for key, texts in (("mounts", wanted.mounts), ("options", wanted.options)):
         if any(map(holds_secret, texts)):
             raise JobError(
-                f"container.{key} holds a value that looks secret, and would stand in the script",
+                f"container.{key} holds a value that looks secret, and would stand in spec.json",
                 hint="export it in the shell that submits, or read it from a private file inside",
             )
     runtime, notes = _runtime(wanted.runtime, scheduler)
-    image = _place_of(str(wanted.image), runtime)
+    image = str(wanted.image)
+    if not is_reference(image, runtime):
+        image = os.path.abspath(os.path.expanduser(image))
     try:
         look_at_image(image, runtime)
     except NoImageError as error:
@@ -69,14 +67,15 @@ def settle_container(
             hint="see docs/containers.md for what each runtime starts; --set container.image=none "
             "runs without an image",
         ) from None
-    notes += _notes_on_mounts(wanted, scheduler)
+    for text in wanted.mounts:
+        notes += _notes_on_mount(text, runtime, scheduler)
     if is_reference(image, runtime):
         notes.append(
             f"{image} is looked for when the job starts, and no sooner; its first start fetches "
             "and converts it, which takes minutes"
         )
     settled = msgspec.structs.replace(wanted, image=image, runtime=runtime)
-    return _with(loaded, settled), notes
+    return _with_container(loaded, settled), notes
 
 
 def used_container(job: JobSpec) -> UsedContainer | None:
@@ -92,7 +91,7 @@ def used_container(job: JobSpec) -> UsedContainer | None:
 
 
 def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InContainer | None:
-    """Return how the agents of a job are started; None where they run in no image.
+    """Return how the ranks of a job are started; None where they run in no image.
 
     Raises JobError where a folder cannot be mounted, or the image is one that lacks a mount point.
     """
@@ -100,13 +99,14 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
     if wanted.image is None:
         return None
     carried = _carried()
-    around = os.path.dirname(carried)
     own = [str(runs), cwd, submit_dir, *_folders_of(job, submit_dir)]
     try:
         mounts = (
             *map(Mount.at_same_path, _outermost(own)),
             # The folder around it is the same for every version: images need one mount point.
-            Mount.at_same_path(around, is_read_only=wanted.runtime != "charliecloud"),
+            Mount.at_same_path(
+                os.path.dirname(carried), is_read_only=wanted.runtime != "charliecloud"
+            ),
             *map(Mount.parse, wanted.mounts),
         )
     except ValueError as error:
@@ -115,7 +115,16 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
             hint="rename the folder, or use another; --set container.image=none runs without an "
             "image",
         ) from None
-    container = InContainer(
+    if wanted.runtime == "charliecloud" and os.path.isdir(wanted.image):
+        fixed = [mount for mount in mounts if "$" not in mount.target]
+        if missing := missing_targets(wanted.image, fixed):
+            folders = " ".join(shlex.quote(wanted.image + target) for target in missing)
+            raise JobError(
+                f"container.image is {show(wanted.image)}, which has no "
+                f"{' and no '.join(missing)}, and charliecloud mounts only at what is there",
+                hint=f"make it: mkdir -p {folders}",
+            )
+    return InContainer(
         runtime=wanted.runtime,
         image=wanted.image,
         mounts=list(mounts),
@@ -123,8 +132,6 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
         python_path=carried,
         options=wanted.options,
     )
-    _check_targets(container)
-    return container
 
 
 def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
@@ -144,22 +151,19 @@ def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
 # Settling.
 
 
-def _with(loaded: LoadedJob, container: Container) -> LoadedJob:
+def _with_container(loaded: LoadedJob, container: Container) -> LoadedJob:
     job = msgspec.structs.replace(loaded.job, container=container)
     return msgspec.structs.replace(loaded, job=job)
 
 
 def _merged(of_job: Container, of_profile: Container) -> Container:
+    """Return the profile's section with the keys that the job sets; lists are added up."""
     usual = Container()
-
-    def own(key: str) -> bool:
-        return bool(getattr(of_job, key) != getattr(usual, key))
-
-    return Container(
-        image=of_job.image if own("image") else of_profile.image,
-        runtime=of_job.runtime if own("runtime") else of_profile.runtime,
+    own = {key: getattr(of_job, key) for key in ("image", "runtime", "python")}
+    return msgspec.structs.replace(
+        of_profile,
+        **{key: value for key, value in own.items() if value != getattr(usual, key)},
         mounts=list(dict.fromkeys([*of_profile.mounts, *of_job.mounts])),
-        python=of_job.python if own("python") else of_profile.python,
         options=[*of_profile.options, *of_job.options],
     )
 
@@ -167,10 +171,10 @@ def _merged(of_job: Container, of_profile: Container) -> Container:
 def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
     """Return the runtime, and a note where it is not there on this machine."""
     takes_pyxis = scheduler.name == "slurm"
-    if wanted == _NO_STEPS and not takes_pyxis:
+    if wanted == "pyxis" and not takes_pyxis:
         raise JobError(
             "container.runtime is pyxis, which is a plugin of Slurm's srun",
-            hint="name another: " + ", ".join(one for one in RUNTIMES if one != _NO_STEPS),
+            hint="name another: " + ", ".join(name for name in RUNTIMES if name != "pyxis"),
         )
     if wanted != "auto":
         if has_runtime(wanted):
@@ -192,39 +196,22 @@ def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
     )
 
 
-def _place_of(image: str, runtime: str) -> str:
-    if is_reference(image, runtime):
-        return image
-    return os.path.abspath(os.path.expanduser(image))
-
-
-def _notes_on_mounts(wanted: Container, scheduler: Scheduler) -> list[str]:
-    notes = []
-    for text in wanted.mounts:
-        try:
-            mount = Mount.parse(text)
-        except ValueError as error:
-            raise JobError(
-                f"container.mounts has {show(text)}: {error}",
-                hint="for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local",
-            ) from None
-        if mount.is_read_only and wanted.runtime == "charliecloud":
-            raise JobError(
-                f"container.mounts has {show(text)}, and charliecloud mounts nothing read-only",
-                hint="leave out :ro",
-            )
-        if "$" in mount.source or first_missing_source([mount]) is None:
-            continue
-        if scheduler.runs_here:
-            raise JobError(
-                f"container.mounts has {show(text)}, and there is no {mount.source}",
-                hint="name a folder that is there",
-            )
-        notes.append(
-            f"container.mounts has {mount.source}, which is not on this machine: the nodes must "
-            "have it"
-        )
-    return notes
+def _notes_on_mount(text: str, runtime: str, scheduler: Scheduler) -> list[str]:
+    key = f"container.mounts has {show(text)}"
+    try:
+        mount = Mount.parse(text)
+    except ValueError as error:
+        raise JobError(
+            f"{key}: {error}", hint="for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local"
+        ) from None
+    if mount.is_read_only and runtime == "charliecloud":
+        raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
+    if "$" in mount.source or os.path.exists(mount.source):
+        return []
+    if scheduler.runs_here:
+        raise JobError(f"{key}, and there is no {mount.source}", hint="name a folder that is there")
+    there = "which is not on this machine: the nodes must have it"
+    return [f"container.mounts has {mount.source}, {there}"]
 
 
 # What is seen inside.
@@ -248,7 +235,7 @@ def _folders_of(job: JobSpec, submit_dir: str) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
 
 
-def _outermost(paths: Sequence[str]) -> list[str]:
+def _outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths that are in none of the others, each once."""
     unique = list(dict.fromkeys(os.path.abspath(path) for path in paths))
     return [
@@ -256,17 +243,3 @@ def _outermost(paths: Sequence[str]) -> list[str]:
         for path in unique
         if not any(other != path and Path(path).is_relative_to(other) for other in unique)
     ]
-
-
-def _check_targets(container: InContainer) -> None:
-    """Raise JobError where charliecloud would find nothing to mount a folder at."""
-    if container.runtime != "charliecloud" or not os.path.isdir(container.image):
-        return
-    fixed = [mount for mount in container.mounts if "$" not in mount.target]
-    if missing := missing_targets(container.image, fixed):
-        folders = " ".join(shlex.quote(container.image + target) for target in missing)
-        raise JobError(
-            f"container.image is {show(container.image)}, which has no {' and no '.join(missing)}, "
-            "and charliecloud mounts only at what is there",
-            hint=f"make it: mkdir -p {folders}",
-        )

@@ -103,7 +103,7 @@ class PlannedRun:
         ]
 
     def container_in(self, runs: Path) -> InContainer | None:
-        """Return how the agents are started in an image, with the runs in a folder."""
+        """Return how the ranks are started in an image, with the runs in a folder."""
         with _located(self.loaded):
             return in_container(
                 self.loaded.job,

@@ -10,7 +10,6 @@ import os
 import time
 from typing import Any
 
-from hpcdist.base.text import number_of, show_bytes
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext
@@ -22,6 +21,7 @@ _SHOWN_VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
 )
+_SHOWN_TIMES = ("group_time_s", "all_reduce_time_s", "barrier_time_s")
 _NUMBERS = 1 << 18  # 1 MiB of float32: enough to use the connections
 _ITERATIONS = 10  # few: the check ends in seconds, and the job allreduce measures well
 _MAX_TIME_S = 1.0
@@ -43,9 +43,11 @@ class CheckWorkload(Workload[CheckJob]):
         context.events.write("place", **place)
         times = _meet(context, self.job.timeout_s)
         context.events.write("collective", **times)
-        context.say(_place_sentence(context, place))
+        where = f"{context.device} {place['gpu'] or ''}".strip()
+        context.say(f"rank {context.rank} of {context.world_size} on {context.host}: {where}")
         if context.rank == 0:
-            context.say(_times_sentence(context, times))
+            times_s = ", ".join(f"{name} {times[name]:.3g}" for name in _SHOWN_TIMES)
+            context.say(f"{context.world_size} ranks added up right: {times_s}")
 
 
 def _place(context: RankContext) -> dict[str, Any]:
@@ -104,28 +106,3 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
         "checked": True,
         **fields,
     }
-
-
-def _place_sentence(context: RankContext, place: dict[str, Any]) -> str:
-    environment = place["environment"]
-    device = f"{context.device} {place['gpu']}" if place["gpu"] else context.device
-    way = f" by {place['interface']}" if place["interface"] else ""
-    cpus = number_of(len(place["cpus"]), "CPU")
-    return (
-        f"rank {context.rank} of {context.world_size} on {context.host}: {device}, "
-        f"{cpus}, torch {place['versions']['torch']}, node 0 at "
-        f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}{way}"
-    )
-
-
-def _times_sentence(context: RankContext, times: dict[str, Any]) -> str:
-    ranks = number_of(context.world_size, "rank")
-    nodes = number_of(context.num_nodes, "node")
-    bus = times["bus_bytes_per_s"]  # one rank sends nothing
-    bandwidth = f" (bus bandwidth {show_bytes(bus)}/s)" if bus else ""
-    group_s, all_reduce_ms = times["group_time_s"], times["all_reduce_time_s"] * 1e3
-    return (
-        f"{ranks} on {nodes} added up right with {context.backend}: process group {group_s:.2f} s, "
-        f"all-reduce of 1 MiB {all_reduce_ms:.1f} ms{bandwidth}, barrier "
-        f"{times['barrier_time_s'] * 1e3:.1f} ms"
-    )

@@ -23,10 +23,10 @@ import time
 from pathlib import Path
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import NodeFacts, RankCheck
-from hpcdist.agent.joining import join_meeting
 from hpcdist.agent.liveness import beat_every_s
+from hpcdist.agent.meeting import join_meeting
 from hpcdist.agent.messages import ChannelClosedError
+from hpcdist.agent.node import NodeFacts
 from hpcdist.job.spec import Launch
 from hpcdist.machine.process import use_all_descriptors
 from hpcdist.runs.run import Run
@@ -74,14 +74,6 @@ class LightMember:
 
     def start(self, meeting):
         self.attempt = meeting.attempt
-        for rank in self.own_ranks():
-            environment = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(self.num_nodes * self.ranks),
-                "MASTER_PORT": str(meeting.master_port),
-            }
-            check = RankCheck(rank=rank, host=f"node{self.node}", environment=environment)
-            self.channel.send(messages.Checked(attempt=self.attempt, check=check))
 
     def end(self):
         for rank in self.own_ranks():
@@ -151,7 +143,7 @@ class Members:
             self.num_beats += 1
             for one in self.members:
                 if one.channel is not None and one.node not in self.closed:
-                    one.channel.send(messages.Beat(turns=self.num_beats, num_ranks=one.ranks))
+                    one.channel.send(messages.Beat(turns=self.num_beats))
         return found
 
     def receive(self, one):

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.agent.agreement import (
+from hpcdist.agent.meeting import MeetingPlace, usable_addresses
+from hpcdist.agent.node import (
+    DisagreementError,
+    Meeting,
     NodeFacts,
-    RankCheck,
-    RankChecks,
+    OwnNode,
     agree,
+    find_device,
+    rank_orders,
     store_listens_on,
 )
-from hpcdist.agent.joining import usable_addresses
-from hpcdist.agent.leader import MeetingPlace
-from hpcdist.agent.node import DisagreementError, Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -167,49 +168,15 @@ def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
     assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
 
 
-def check(rank, *, gpu=None, **seen):
-    numbers = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "MASTER_PORT": 20_000}
-    environment = {name: str(value) for name, value in (numbers | seen).items()}
-    return RankCheck(rank=rank, host=f"n{rank // 2}", environment=environment, gpu=gpu)
-
-
-def mismatches(*checks):
-    found = RankChecks(4)
-    return [wrong for one in checks if (wrong := found.add(one)) is not None]
-
-
-def test_ranks_that_see_what_they_should_are_let_through():
-    assert mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), check(2, gpu="GPU-c")) == []
-    assert mismatches(check(2), check(0)) == []
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (check(2, WORLD_SIZE=2), "rank 2 on n1 sees WORLD_SIZE=2, must be 4"),
-        (check(2, RANK=0), "rank 2 on n1 sees RANK=0, must be 2"),
-        (check(0), "rank 0 on n0 and rank 0 on n0 are the same rank"),
-        (check(2, gpu="GPU-a"), "have the same GPU, GPU-a"),
-        (check(2, MASTER_PORT=1), "rank 2 on n1 sees MASTER_PORT=1"),
-    ],
-)
-def test_a_rank_that_sees_something_else_is_named(one, words):
-    (found,) = mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), one)
-    assert words in found
-
-
 def test_node_0_offers_its_own_name_first_and_loopback_last():
     offered = offered_addresses(socket.gethostname(), None)
-    assert offered
-    assert [one.is_loopback for one in offered][-1]
-    (named, *_) = offered_addresses("127.0.1.7", None)
-    assert (named.ip, named.is_loopback) == ("127.0.1.7", True)
+    assert offered[-1] in {"127.0.0.1", "::1"}
+    assert offered_addresses("127.0.1.7", None)[0] == "127.0.1.7"
     assert offered_addresses("no-such-host.invalid", None)
 
 
 def test_an_interface_by_name_is_the_only_one():
-    (one, *_) = offered_addresses("whatever", "lo")
-    assert one.interface == "lo"
+    assert "127.0.0.1" in offered_addresses("whatever", "lo")
     with pytest.raises(NoSuchInterfaceError, match=r"no interface ib9.*lo"):
         offered_addresses("whatever", "ib9")
     assert interface_of("127.0.1.9") == "lo"

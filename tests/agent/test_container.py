@@ -25,10 +25,18 @@ from hpcdist.schedulers.local.scheduler import scheduler as local
 LOOK = """\
 import json, os, signal, sys, time
 import hpcdist
+def is_passed_on(descriptor):
+    try:
+        return descriptor > 2 and os.get_inheritable(descriptor)
+    except OSError:
+        return False
+def link(descriptor):
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 print(json.dumps({
     "root": sorted(os.listdir("/")), "uid": os.getuid(), "cwd": os.getcwd(),
     "hpcdist": hpcdist.__file__, "shm": os.statvfs("/dev/shm").f_blocks,
     "environment": dict(os.environ), "numpy": "numpy" in sys.modules,
+    "passed_on": [link(one) for one in os.listdir("/proc/self/fd") if is_passed_on(int(one))],
 }), flush=True)
 open(f"written-{os.environ['RANK']}", "w").close()
 """
@@ -78,6 +86,7 @@ def test_ranks_run_in_the_image_as_the_user_with_the_jobs_files_and_none_of_the_
         assert set(found["root"]) == {*os.listdir(image)}
         assert (found["uid"], found["cwd"]) == (os.getuid(), str(tmp_path))
         assert "/carried/" in found["hpcdist"]
+        assert found["passed_on"] == []
         assert found["shm"] == os.statvfs("/dev/shm").f_blocks
         environment = found["environment"]
         assert environment["TOKEN_OF_MINE"].startswith("hf_")

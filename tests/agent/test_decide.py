@@ -174,20 +174,3 @@ def test_of_a_traceback_in_a_message_the_last_words_are_shown(before, shown):
     verdict = decide(end(0, exit_code=1, exception="RuntimeError", message=message))
     assert verdict.message.endswith(shown)
     assert "part_" not in verdict.message
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Aborting, io error and missing step on node 0",
-        "Aborting, step missing and io error on node 0",
-        "Aborting, can not test connection to node 0.",
-        "Cannot communicate with node 0.  Aborting job.",
-        "_server_read: aborting, io error with slurmstepd on node 0",
-    ],
-)
-def test_each_of_srun_s_words_on_a_lost_slurmstepd_names_its_node(words):
-    lost = failure.without_rank("agent_lost", "the agent of node 1 was lost", node=1, time_s=1.0)
-    verdict = failure.after_srun(lost, [words], {0: "n1"})
-    assert (verdict.node, verdict.host) == (0, "n1")
-    assert words.partition(".")[0] in verdict.message

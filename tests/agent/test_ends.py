@@ -6,10 +6,10 @@ import signal
 import pytest
 from rank_places import place
 
-from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.job.spec import ScriptJob, TrainJob
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankOrder
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 

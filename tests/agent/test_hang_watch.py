@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome.hang import HangWatch
-from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
 from hpcdist.runs.verdict import RankEnd
 
 NODES = (0, 1)
@@ -173,6 +173,7 @@ def test_the_verdict_comes_after_a_last_look_at_the_time_out():
 def test_nodes_that_do_not_answer_are_waited_for_five_seconds():
     run = Run(timeout_s=600.0)
     run.be_quiet(*NODES)
+    run.be_quiet(1, quiet_s=0.0)  # what it does to answer is no work
     run.answer(report(0))
     assert (run.said, run.watch.deadline) == ([], run.now + 5.0)
     run.now += 5.0

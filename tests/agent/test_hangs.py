@@ -7,19 +7,12 @@ import msgspec
 import pytest
 
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.outcome.collectives import describe, find_standstills, to_blame
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.cli.main import main
-from hpcdist.monitor.progress import RunningRun
-from hpcdist.rank.collectives import (
-    Collectives,
-    GroupRecord,
-    Operation,
-    collectives_of,
-    recorder_environment,
-)
+from hpcdist.rank.collectives import collectives_of, recorder_environment
+from hpcdist.runs.requests import Collectives, GroupRecord, Operation
+from hpcdist.runs.standstills import describe, find_standstills, to_blame
 from hpcdist.runs.verdict import RankEnd
-from hpcdist.schedulers.base import Condition
 
 CASES = """
 import ctypes, os, signal, sys, time
@@ -318,10 +311,9 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
     assert told in hang.message
     assert told in run.agent_log_file(0).read_text()
     assert not run.verdict_file.exists()
-    (trouble,) = RunningRun(run).look(Condition(state="running")).troubles
-    assert trouble == hang.message
-    main(["status", str(run.path)])
-    assert "seems to hang, in pauses.py:" in " ".join(capsys.readouterr().out.split())
+    for verb in ("status", "watch"):
+        main([verb, str(run.path)])
+        assert "seems to hang, in pauses.py:" in " ".join(capsys.readouterr().out.split())
     (run.path / "go").touch()
     launched.wait(lambda: run.read_hang(0) is None)
     assert "a rank works again" in run.agent_log_file(0).read_text()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from full_disks import fill
 
-from hpcdist.agent.outcome.lack import full_disk, is_about_memory, lost_worker
 from hpcdist.machine.memory import KernelKills
+from hpcdist.rank.lack import full_disk, is_about_memory, lost_worker
 
 FILL = """
 import os
@@ -187,7 +187,7 @@ def test_what_killed_a_worker_is_judged_by_what_the_kernel_counts(
     monkeypatch, words, num_kills, sentence, is_memory
 ):
     now = KernelKills(num_kills, is_of_group=True)
-    monkeypatch.setattr("hpcdist.agent.outcome.lack.kernel_kills", lambda: now)
+    monkeypatch.setattr("hpcdist.rank.lack.kernel_kills", lambda: now)
     error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     error.__cause__ = RuntimeError(f"DataLoader worker (pid 7) is killed by signal: {words}. ")
     found, out_of_memory = lost_worker(error, KernelKills(4, is_of_group=True))

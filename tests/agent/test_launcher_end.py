@@ -3,7 +3,8 @@
 import pytest
 
 from hpcdist.agent import launcher_end
-from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.outcome import lives
+from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -19,6 +20,8 @@ class Scheduler:
     def __init__(self, sequel="requeue"):
         self.sequel = sequel
         self.requeued = 0
+
+    kill_wait_s = patience_s = 30.0
 
     def life(self):
         return 1
@@ -96,5 +99,22 @@ def test_the_errors_of_this_life_alone_are_read(tmp_path):
     log = tmp_path / "log"
     before = "srun: error: of a former life\n"
     log.write_text(f"{before}rank 0 says\nsrun: Job step aborted\nsrun: error: {NO_STEP}\n")
-    assert failure.srun_errors(log, begin=len(before)) == [NO_STEP]
-    assert failure.srun_errors(tmp_path, begin=0) == []
+    assert launcher_end.srun_errors(log, begin=len(before)) == [NO_STEP]
+    assert launcher_end.srun_errors(tmp_path, begin=0) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Aborting, io error and missing step on node 0",
+        "Aborting, step missing and io error on node 0",
+        "Aborting, can not test connection to node 0.",
+        "Cannot communicate with node 0.  Aborting job.",
+        "_server_read: aborting, io error with slurmstepd on node 0",
+    ],
+)
+def test_each_of_srun_s_words_on_a_lost_slurmstepd_names_its_node(words):
+    lost = without_rank("agent_lost", "the agent of node 1 was lost", node=1, time_s=1.0)
+    verdict = launcher_end.after_srun(lost, [words], {0: "n1"})
+    assert (verdict.node, verdict.host) == (0, "n1")
+    assert words.partition(".")[0] in verdict.message

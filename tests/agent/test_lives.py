@@ -54,11 +54,14 @@ class Scheduler:
         self.silent = silent
         self.deaf = deaf
         self.requeued = 0
+        self.on_decide = lambda: None
+        self.kill_wait_s = 30.0
 
     def life(self):
         return self.number
 
     def decide(self, _verdict):
+        self.on_decide()
         if self.decision is None or self._is_silent():
             raise SchedulerError("squeue does not answer")
         sequel = "leave" if self.requeued else self.decision
@@ -93,10 +96,12 @@ class Clock:
         return False
 
 
-def conclude(run, job, verdict, scheduler, *, clock=None, **options):
+def conclude(run, job, verdict, scheduler, *, clock=None, has_begun=True):
     clock = clock or Clock()
     patience = Patience(verdict, clock.wait, now=lambda: clock.now)
-    lives.conclude(run, job, verdict, scheduler, patience=patience, **options)
+    attempts = lives.Attempts(run, job, scheduler)
+    attempts.has_begun = has_begun
+    lives.conclude(attempts, verdict, patience)
     return clock.now
 
 
@@ -184,25 +189,20 @@ def test_a_failure_is_final(run):
 
 def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
     scheduler = Scheduler(life=3)
-    conclude(
-        run,
-        TRAINING,
-        STOPPED,
-        scheduler,
-        begin_attempt=lambda: lives.begin_attempt(run, TRAINING, life=3),
-    )
+    conclude(run, TRAINING, STOPPED, scheduler, has_begun=False)
     assert scheduler.requeued
     assert lives.beginnings(run)[0].life == 3
     assert run.read_attempt_verdict(0) is not None
 
 
-def test_two_lives_without_a_newer_checkpoint_are_the_last(run):
+def test_three_lives_without_a_newer_checkpoint_are_the_last(run):
     assert live(run, TRAINING, 0, steps=[40])
     assert live(run, TRAINING, 1)
-    assert not live(run, TRAINING, 2)
+    assert live(run, TRAINING, 2)
+    assert not live(run, TRAINING, 3)
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("no_progress", "failed", 1)
-    assert "attempts 1 and 2 ended without a checkpoint newer than step 40" in verdict.message
+    assert "attempts 1, 2 and 3 ended without a checkpoint newer than step 40" in verdict.message
     assert "(the last: stopped at step 5 by SIGTERM)" in verdict.message
 
 
@@ -216,7 +216,7 @@ def test_a_life_that_gets_further_begins_the_count_anew(run):
 
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
     """No verdict of ours is left where the nodes went down."""
-    for life in range(2):
+    for life in range(3):
         assert lives.verdict_if_stalled(run, TRAINING) is None
         lives.begin_attempt(run, TRAINING, life=life)
     assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
@@ -238,9 +238,10 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
     events.write("end", step=9)
     events.close()
     assert live(run, SCRIPT, 6, verdict=killed)
-    assert not live(run, SCRIPT, 7, verdict=killed)
+    assert live(run, SCRIPT, 7, verdict=killed)
+    assert not live(run, SCRIPT, 8, verdict=killed)
     message = run.read_verdict().message
-    assert "attempts 6 and 7 ended without a newly recorded step or a stop" in message
+    assert "attempts 6, 7 and 8 ended without a newly recorded step or a stop" in message
     assert "record.should_stop()" in message
     assert "checkpoint.every_steps" not in message
 
@@ -271,27 +272,16 @@ def test_lives_that_are_preempted_before_their_first_step_do_not_count(run, job)
         assert live(run, job, life, verdict=EARLY)
     stopped = msgspec.structs.replace(STOPPED, exit_code=None)
     assert live(run, TRAINING, 20, verdict=stopped)
-    assert not live(run, TRAINING, 21, verdict=stopped)
-    assert "2 starts: those of attempts 20 and 21 ended" in run.read_verdict().message
+    assert live(run, TRAINING, 21, verdict=stopped)
+    assert not live(run, TRAINING, 22, verdict=stopped)
+    assert "3 starts: those of attempts 20, 21 and 22 ended" in run.read_verdict().message
 
 
-def test_lives_that_lose_a_node_before_their_first_step_may_be_the_jobs_own_doing(run):
-    for life in range(9):
-        assert live(run, TRAINING, life, verdict=LOST)
-    assert not live(run, TRAINING, 9, verdict=LOST)
-    assert "10 starts: those of attempts 0-9" in run.read_verdict().message
-
-
-def test_a_life_that_lost_a_node_after_a_recorded_step_counts(run):
+def test_lives_that_lose_a_node_may_be_the_jobs_own_doing(run):
     for life in range(2):
-        attempt = lives.begin_attempt(run, TRAINING, life=life)
-        events = EventWriter(run.event_file(0, attempt))
-        events.write("resume", step=3)
-        events.write("steps", step=4)
-        events.close()
-        verdict = msgspec.structs.replace(LOST, attempt=attempt)
-        conclude(run, TRAINING, verdict, Scheduler(life=life))
-    assert run.read_verdict().kind == "no_progress"
+        assert live(run, TRAINING, life, verdict=LOST)
+    assert not live(run, TRAINING, 2, verdict=LOST)
+    assert "3 starts: those of attempts 0, 1 and 2" in run.read_verdict().message
 
 
 CAUSES = {
@@ -412,7 +402,7 @@ def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
     patience = Patience(WARNED, clock.wait, lsf, now=lambda: clock.now)
     scheduler = Scheduler(None)
     lives.begin_attempt(run, TRAINING, life=0)
-    lives.conclude(run, TRAINING, WARNED, scheduler, patience=patience)
+    lives.conclude(lives.Attempts(run, TRAINING, scheduler), WARNED, patience)
     assert clock.now == 540
 
 
@@ -438,7 +428,8 @@ def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
 def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, verdict, answer):
     lives.begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(None) if answer is None else Scheduler()
-    conclude(run, TRAINING, verdict, scheduler, has_a_say=lambda: False)
+    scheduler.on_decide = lambda: lives.begin_attempt(run, TRAINING, life=1)
+    conclude(run, TRAINING, verdict, scheduler)
     assert run.read_verdict() is None
     assert run.read_attempt_verdict(0) is None
     assert scheduler.requeued == 0
@@ -452,8 +443,8 @@ def announce(run, *hosts):
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        (["n1"], "the agent of node 0 (host n1) left no verdict"),
-        (["n1", "n2"], "the agents of node 0 (host n1) and node 1 (host n2) left no verdict"),
+        (["n1"], "by the agent of node 0 (host n1): lost with a node"),
+        (["n1", "n2"], "by the agent of node 0 (host n1), node 1 (host n2): lost with a node"),
     ],
 )
 def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, hosts, words):
@@ -466,7 +457,7 @@ def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, host
     note_lost_attempt(run, life=1)  # by another agent
     verdict = run.read_attempt_verdict(0)
     assert verdict.kind == "agent_lost"
-    assert verdict.message.startswith(words)
+    assert verdict.message.endswith(words)
 
 
 def test_an_attempt_that_told_its_end_is_not_lost(run):
@@ -475,36 +466,31 @@ def test_an_attempt_that_told_its_end_is_not_lost(run):
     assert run.read_attempt_verdict(0).kind == "preempted"
 
 
-UNSTARTED = Verdict(kind="launch", state="failed", message="no agent", exit_code_of_run=1)
+UNSTARTED = Verdict(
+    kind="launch", state="failed", message="no agent", exit_code_of_run=1, try_elsewhere=True
+)
 
 
-def begin_in_vain(run, job, life):
-    clock = Clock()
-    patience = Patience(UNSTARTED, clock.wait, now=lambda: clock.now)
-    lives.conclude_unstarted(
-        run, job, UNSTARTED, scheduler := Scheduler(life=life), patience=patience
-    )
-    return scheduler.requeued == 1
+def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_any(run):
+    def begin_in_vain(life):
+        scheduler = Scheduler(life=life)
+        conclude(run, TRAINING, UNSTARTED, scheduler, has_begun=False)
+        return scheduler.requeued == 1
 
-
-def test_a_job_in_which_no_agent_could_be_started_is_started_three_times(run):
     lives.begin_attempt(run, TRAINING, life=0)
-    assert begin_in_vain(run, TRAINING, 1)
-    assert run.read_attempt_verdict(0).kind == "agent_lost"  # nobody else was there to say so
-    assert begin_in_vain(run, TRAINING, 2)
-    assert not begin_in_vain(run, TRAINING, 2)  # somebody has
-    assert not begin_in_vain(run, TRAINING, 3)
-    assert run.read_verdict().message == "no agent (in 3 starts in a row)"
+    assert begin_in_vain(1)
+    assert begin_in_vain(2)
+    assert not begin_in_vain(2)  # somebody has
+    assert not begin_in_vain(3)
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.message) == (
+        "launch",
+        "no agent (no progress in 3 starts before)",
+    )
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
-
-
-def test_starts_in_which_an_agent_was_started_begin_that_count_anew(run):
-    for life in (0, 2, 4):
-        assert live(run, TRAINING, life, steps=[life + 1])
-        assert begin_in_vain(run, TRAINING, life + 1)
 
 
 def test_without_a_requeue_a_job_in_which_no_agent_could_be_started_has_failed(run):
     job = TrainJob(name="t", launch=Launch(requeue=False))
-    assert not begin_in_vain(run, job, 0)
+    conclude(run, job, UNSTARTED, Scheduler(), has_begun=False)
     assert run.read_verdict() == UNSTARTED

@@ -3,14 +3,12 @@
 import multiprocessing
 import socket
 
-import msgspec
 import pytest
 from meeting_host import MeetingHost, join_in_time, join_message, write_place
 
-from hpcdist.agent import joining, messages
-from hpcdist.agent.joining import NotReachedError, OvertakenError, join_meeting, poll_s
-from hpcdist.agent.leader import Era, welcome
-from hpcdist.agent.messages import Beat, Hello
+from hpcdist.agent import meeting, messages
+from hpcdist.agent.meeting import NotReachedError, OvertakenError, join_meeting, poll_s
+from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
@@ -87,7 +85,7 @@ def test_an_agent_of_another_version_is_refused_with_both_versions(host):
 
 def join_as_1(run):
     """In a process of its own: node 0's is busy with its selector."""
-    joining.__version__ = "9.9"
+    meeting.__version__ = "9.9"
     versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
     with pytest.raises(DisagreementError, match=versions):
         join_in_time(run)
@@ -101,62 +99,27 @@ def test_an_agent_that_waits_for_node_0_looks_less_often_the_longer_and_the_more
     assert poll_s(600.0, 100_000) == 1.0
 
 
-def hello(**fields):
-    return Hello(node=1, version=__version__, **fields)
-
-
-@pytest.mark.parametrize(
-    ("era", "is_refused"),
-    [
-        (Era(life=0, attempt=3), True),
-        (Era(life=2, attempt=3), True),
-        (Era(life=1, attempt=4), True),
-        (Era(life=1, attempt=3), False),
-        (Era(life=1, attempt=2), False),  # it may see the newest attempt later than node 0
-    ],
-)
-def test_node_0_takes_only_agents_of_its_own_life_and_none_that_knows_a_newer_attempt(
-    era, is_refused
-):
-    own = Era(life=1, attempt=3)
-    found = welcome(hello(life=era.life, attempt=era.attempt), own, lambda: True)
-    assert (found.time_s is None) == is_refused
-    if is_refused:
-        assert (found.life, found.attempt) == own
-
-
-def test_an_attempt_that_node_0_does_not_see_is_no_reason_to_refuse_an_agent():
-    said = hello(life=1, attempt=4)
-    assert welcome(said, Era(life=1, attempt=3), lambda: False).time_s is not None
-
-
 def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):
     """As where the scheduler's daemons died, and with them nothing of the job."""
-    former = MeetingHost(tmp_path / "former", era=Era(life=0, attempt=-1))
+    former = MeetingHost(tmp_path / "former", life=0)
     run = former.run
-    new = Era(life=1, attempt=0)
-    with former.serving():
-        with pytest.raises(NotReachedError, match="start 1 of the job is still there, and this is"):
-            join_in_time(run, timeout_s=0, era=new)
-        unmarked = msgspec.structs.replace(former.place, life=None)
-        write_place(run, unmarked.port, unmarked.secret)
-        with pytest.raises(NotReachedError, match="start 1 of the job is still there, and this is"):
-            join_in_time(run, timeout_s=0, era=new)
+    still_there = pytest.raises(NotReachedError, match="start 1 of the job is still there, and")
+    with former.serving(), still_there:
+        join_in_time(run, timeout_s=0, life=1)
     assert former.num_members == 0
-    assert "node 1 was refused" in former.logged[0]
-    current = MeetingHost(tmp_path / "current", era=new)
+    current = MeetingHost(tmp_path / "current", life=1)
     current.run.meeting_file.rename(run.meeting_file)
     with current.serving():
-        joined = join_in_time(run, era=new)
+        joined = join_in_time(run, life=1)
         joined.channel.close()
     former.close()
     current.close()
 
 
 def test_an_agent_of_a_former_life_leaves_the_run_to_a_later_one(tmp_path):
-    host = MeetingHost(tmp_path, era=Era(life=2, attempt=1))
+    host = MeetingHost(tmp_path, life=2)
     with host.serving(), pytest.raises(OvertakenError, match="start 3 of the job has begun"):
-        join_in_time(host.run, era=Era(life=1, attempt=1))
+        join_in_time(host.run, life=1)
     host.close()
 
 
@@ -165,8 +128,8 @@ def test_beats_go_both_ways(tmp_path):
     with host.serving():
         channel = join_in_time(host.run).channel
     # Welcomed, it is taken in at the end of that turn.
-    host.meeting.beat(Beat(turns=7, num_ranks=2))
-    assert channel.receive() == [Beat(turns=7, num_ranks=2)]
+    host.meeting.beat(Beat(turns=7))
+    assert channel.receive() == [Beat(turns=7)]
     channel.send(Beat(turns=8))
     channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)

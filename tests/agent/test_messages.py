@@ -17,14 +17,14 @@ def channels():
 
 def test_messages_arrive_whole_however_they_are_cut(channels):
     channel, other = channels
-    text = b'{"type": "failed", "sentence": "\xc3\xbc"}\n{"type": "store_lost"}\n{"ty'
+    text = b'{"type": "failed", "sentence": "\xc3\xbc"}\n{"type": "ready"}\n{"ty'
     got = []
     for byte in text:
         other.send(bytes([byte]))
         got += channel.receive()
     other.send(b'pe": "gone", "attempt": 3}\n')
     got += channel.receive()
-    assert got == [messages.Failed("ü"), messages.StoreLost(), messages.Gone(3)]
+    assert got == [messages.Failed("ü"), messages.Ready(), messages.Gone(3)]
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,8 @@ def test_spawned_processes_are_told_what_those_of_python_are(launch, write_scrip
 def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind):
     launched = launch(write_script(f"import os, sys\n{leave}"))
     verdict = launched.verdict()
-    assert (verdict.kind, verdict.first.exit_code) == (kind, code)
+    exit_code = verdict.first.exit_code if verdict.first else 0
+    assert (verdict.kind, exit_code) == (kind, code)
     if "why" in leave:
         assert launched.log(0) == "why\n"
         assert verdict.message.endswith("exited with code 1: why")

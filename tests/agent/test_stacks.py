@@ -5,6 +5,7 @@ import os
 import pytest
 
 from hpcdist.agent import stacks
+from hpcdist.runs.standstills import place_of
 
 
 def main_frames(text):
@@ -49,12 +50,12 @@ def test_who_waits_for_others(frames, where, calls, is_waiting):
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
     text += "Current thread 0x00007f (most recent call first):\n"
     text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    assert stacks.place_of(main_frames(text)) == (where, calls, is_waiting)
+    assert place_of(main_frames(text)) == (where, calls, is_waiting)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_answer(text):
-    assert stacks.place_of(main_frames(text)) == (None, None, False)
+    assert place_of(main_frames(text)) == (None, None, False)
 
 
 def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():

@@ -238,18 +238,18 @@ def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
     assert [stop.step for stop in stops] == steps[:2]
 
 
-def test_a_job_that_comes_no_further_in_two_lives_is_not_started_again(launch, write_script):
+def test_a_job_that_comes_no_further_in_three_lives_is_not_started_again(launch, write_script):
     script = write_script(
         "import time\nfrom hpcdist import record\nrecord.step(samples=1)\n"
         "print('up', flush=True)\ntime.sleep(600)"
     )
     launched = launch(script, nodes=2, scheduler="testing")
-    for life in range(3):  # the first recorded a step that none had before
+    for life in range(4):  # the first recorded a step that none had before
         launched.wait(lambda life=life: "up" in launched.log(0, life))
         os.kill(launched.agent_pid(1), signal.SIGKILL)
-        if life < 2:
+        if life < 3:
             start_again(launched, life, 2)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("no_progress", 1)
-    assert "attempts 1 and 2" in verdict.message
+    assert "attempts 1, 2 and 3" in verdict.message
     assert "the agent of node 1" in verdict.message

@@ -13,15 +13,15 @@ import pytest
 from another_user import NOBODY, needs_root
 from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
 
-from hpcdist.agent import handshake, messages
-from hpcdist.agent.handshake import (
+from hpcdist.agent import meeting, messages
+from hpcdist.agent.meeting import (
     CHALLENGE_BYTES,
     PROOF_BYTES,
+    NotReachedError,
     StrangerError,
-    proof,
+    proofs,
     prove_to_leader,
 )
-from hpcdist.agent.joining import NotReachedError
 from hpcdist.runs.run import Run
 
 GARBAGE = {
@@ -80,8 +80,8 @@ def test_garbage_ends_its_own_connection_and_nothing_else(host, garbage):
 
 
 def test_no_more_is_read_of_a_stranger_than_a_proof(host, monkeypatch):
-    read, recv = [], handshake._read
-    monkeypatch.setattr(handshake, "_read", lambda *args: read.append(recv(*args)) or read[-1])
+    read, recv = [], meeting._read
+    monkeypatch.setattr(meeting, "_read", lambda *args: read.append(recv(*args)) or read[-1])
     with host.connect() as attacker:
         attacker.sendall(b"x" * 100_000)
         host.turn_until(lambda: host.logged)
@@ -102,14 +102,12 @@ def test_a_proof_cannot_be_used_a_second_time(host):
 
 
 def proof_for(host, side, leaders, followers):
-    address, port = host.address
-    return proof(
-        host.secret, side, leaders=leaders, followers=followers, address=address, port=port
-    )
+    follower, leader = proofs(host.secret, leaders, followers, host.address)
+    return leader if side == "leader" else follower
 
 
 def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
-    monkeypatch.setattr(handshake, "_PROOF_LIMIT_S", 0.1)
+    monkeypatch.setattr(meeting, "_PROOF_LIMIT_S", 0.1)
     with host.connect() as idle, host.connect() as slow:
         slow.sendall(b"x")
         host.turn_until(lambda: len(host.logged) == 2)
@@ -165,7 +163,7 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     attacker.join(LIMIT_S)
     assert attacker.exitcode == 0
     host.meeting.close_entrance()
-    assert len(host.logged) == handshake._MOST_LOGGED + 1  # a disk is soon full of all
+    assert len(host.logged) == meeting._MOST_LOGGED + 1  # a disk is soon full of all
     assert "more connections were turned away" in host.logged[-1]
 
 
@@ -173,7 +171,7 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
 def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_named(
     host, descriptors, monkeypatch, num_left
 ):
-    monkeypatch.setattr(handshake, "_REST_S", 0.1)
+    monkeypatch.setattr(meeting, "_REST_S", 0.1)
     attacker = socket.socket()
     none_left = next_descriptor()
     descriptors(none_left + num_left)
@@ -225,7 +223,7 @@ def send_back(connection, heard):
 def test_whoever_listens_at_an_old_place_learns_nothing_and_is_no_leader(
     tmp_path, monkeypatch, answer
 ):
-    monkeypatch.setattr(handshake, "_PROOF_LIMIT_S", 0.2)
+    monkeypatch.setattr(meeting, "_PROOF_LIMIT_S", 0.2)
     run = Run.create(tmp_path, "x")
     secret = secrets.token_bytes(32)
     heard = []

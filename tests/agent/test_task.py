@@ -18,7 +18,6 @@ def spec():
 
 def test_keys_of_a_profile_that_this_version_does_not_know_hinder_no_agent(spec):
     spec["cluster"]["profile"]["lsf"]["node_rank_variable"] = None
-    spec["git"] = "main"
     job, plan, rest = decode_launch(spec)
     assert (job.script, plan.backend, rest.scheduler) == ("train.py", "gloo", "lsf")
 

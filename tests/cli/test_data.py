@@ -185,8 +185,8 @@ def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--out", "batch.text"), "whose suffix is not that of a picture"),
-        (("--out", "nowhere/batch.png"), "but nowhere is no folder"),
+        (("--out", "batch.text"), "must be a .png"),
+        (("--out", "nowhere/batch.png"), "in a folder that is there"),
         (("--out", "x.png", "--transform", "hevy"), "data.transform is 'hevy'"),
         (("--out", "x.png", "--size", "0"), "--size: data.size is 0, must be 1 or more"),
     ],

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-CPU = ("--set", "launch.device=cpu", "--gpus", "2", "--local", "--for", "30s")
+CPU = ("--set", "launch.device=cpu", "--gpus", "2", "--local", "--for", "30")
 CAREFUL = """\
 import os, sys, time
 from pathlib import Path
@@ -35,8 +35,23 @@ while True:
 """
 
 
+def only(*names):
+    return [word for name in names for word in ("--only", name)]
+
+
 def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
-    done = hpcdist("drill", "ddp", *CPU, "--only", "kill-rank,full-disk,damage", "--json")
+    done = hpcdist(
+        "drill",
+        "ddp",
+        *CPU,
+        "--only",
+        "kill-rank",
+        "--only",
+        "full-disk",
+        "--only",
+        "damage",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [one["name"] for one in found["disturbances"]] == ["kill-rank", "full-disk", "damage"]
@@ -53,7 +68,18 @@ def test_a_trainer_goes_on_from_its_checkpoint_whatever_happens_to_it(hpcdist):
 def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_left_alone(hpcdist):
     hpcdist.write("mine.pt", "real")
     script = hpcdist.write("careful.py", CAREFUL)
-    done = hpcdist("drill", script, *CPU, "--only", "kill-rank,time-limit,kill-agent", "--keep")
+    done = hpcdist(
+        "drill",
+        script,
+        *CPU,
+        "--only",
+        "kill-rank",
+        "--only",
+        "time-limit",
+        "--only",
+        "kill-agent",
+        "--keep",
+    )
     assert done.returncode == 0, (done.stdout, done.stderr)
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:] if line.strip()}
     assert "right" in rows["kill-rank"]
@@ -72,7 +98,16 @@ def test_a_script_that_saves_on_the_warning_passes_and_real_files_and_runs_are_l
 def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
     hpcdist.write("careless.py", CARELESS)
     hpcdist.write("another.py", CAREFUL)  # is none of its modules
-    asked = ("careless.py", *CPU, "--only", "kill-rank,time-limit", "--time", "24:00:00")
+    asked = (
+        "careless.py",
+        *CPU,
+        "--only",
+        "kill-rank",
+        "--only",
+        "time-limit",
+        "--time",
+        "24:00:00",
+    )
     done = hpcdist("drill", *asked)
     assert done.returncode == 1, done.stderr
     lost = [line for line in done.stdout.splitlines() if "WORK LOST" in line]
@@ -87,7 +122,7 @@ def test_a_script_that_saves_nothing_would_have_lost_its_day(hpcdist):
     [
         (("ddp", "--local", "--only", "kill-rnak"), "did you mean kill-rank?"),
         (("allreduce", "--local"), "has no work to lose"),
-        (("ddp", "--local", "--for", "5s"), "30s or more"),
+        (("ddp", "--local", "--for", "5"), "x>=30"),
         (("ddp", "--local", "--set", "drill.patience_s=1"), "drill"),
     ],
     ids=["name", "job", "time", "key"],

@@ -14,6 +14,7 @@ from hpcdist.base.files import write_json
 from hpcdist.cli.main import main
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import SubmittedJob, SweepSpec
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
@@ -230,6 +231,21 @@ def test_what_the_links_of_a_copy_lead_to_stays(hpcdist, make_run, tree):
     hpcdist("gc", "--yes")
     assert not code.exists()
     assert (tree / "data/x").read_text() == "datum"
+
+
+def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist, make_run, tree):
+    make_run()
+    sweep = Sweep(tree / "runs" / "train-20260101-000000-aaaa")
+    (sweep.path / "code").mkdir(parents=True)
+    (sweep.path / "code/train.py").write_text("x")
+    (sweep.path / "code/train.py").chmod(0o400)
+    sweep.write(SweepSpec(jobs=[SubmittedJob(name="x", job_id="7", runs=["x"])]))
+    reason = items(hpcdist("gc", "--yes", "--json"))["code", sweep.id]
+    assert "it was made only" in reason
+    two_months_ago_s = time.time() - 60 * DAY_S
+    os.utime(sweep.path / "code", (two_months_ago_s, two_months_ago_s))
+    hpcdist("gc", "--yes")
+    assert not (sweep.path / "code").exists()
 
 
 def submit_killed_at(monkeypatch, owner, name, *options):

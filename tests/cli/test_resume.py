@@ -32,7 +32,7 @@ def test_a_failed_run_goes_on_where_its_program_stopped_and_is_one_run(hpcdist):
     assert json.loads(done.stdout)["state"] == "done"
     assert failed.requests_file.exists()
     assert [failed.read_beginning(number).life for number in range(3)] == [0, 1, 2]
-    assert failed.read_attempt_verdict(1).exit_code == 3
+    assert failed.read_attempt_verdict(1).first.exit_code == 3
     (summary,) = json.loads(hpcdist("summary", "--json").stdout)
     assert (summary["state"], summary["restarts"]) == ("done", 2)
     over = hpcdist("resume", failed.id)

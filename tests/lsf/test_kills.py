@@ -1,41 +1,17 @@
-"""Runs that are ended, by their user or past hpcdist: they do not come back, and say who it was."""
-
-import os
+"""Jobs that their user ends or suspends past hpcdist: they do not come back, and say who it was."""
 
 import pytest
-from cluster_user import User, job_id, log
+from cluster_user import CPU, TWO, User, job_id
 from counting import COUNT, await_counting, count
 from lsf_site.config import QUEUES, Queue
-from trainings import CPU, TWO
 
 KILLS_ARE_REQUEUED = (*QUEUES, Queue(name="stubborn", requeue_exit_values="130 75 1"))
-
-PIDS = """\
-import os, time
-print("pid", os.getpid(), flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.fixture
 def stubborn_user(lsf_like, tmp_path):
     """Of a site with a queue that starts jobs again that were killed."""
     return User(lsf_like(kill_interval_s=60.0, queues=KILLS_ARE_REQUEUED), tmp_path)
-
-
-def test_cancel_ends_the_job_and_every_process_of_it(user):
-    run = user.submit(user.write("pids.py", PIDS), *CPU, "--nodes", 2, "--gpus", 2)
-    for rank in range(4):
-        user.wait_for_line(run, "pid", rank=rank)
-    done = user("cancel", run.id, timeout=45)  # before the second signal of a kill comes
-    assert done.returncode == 0, done.stderr
-    assert user.cluster.job_state(job_id(run)) == "EXIT"
-    for rank in range(4):
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(log(run, rank).split()[1]), 0)
-    verdict = run.read_verdict()
-    assert (verdict.state, verdict.exit_code_of_run) == ("cancelled", 130)
-    assert user("cancel", run.id).returncode == 0  # again
 
 
 def test_bkill_saves_and_does_not_come_back_even_where_the_queue_requeues_130(stubborn_user):
@@ -64,15 +40,50 @@ def test_cancel_wins_where_the_queue_requeues_130(stubborn_user):
     assert (job.state, job.attempts) == ("EXIT", 1)
 
 
-def test_a_job_that_waits_or_is_held_says_why_and_can_be_cancelled(user):
+SLOW_TO_STOP = """
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+
+print("begun")
+while not record.should_stop():
+    time.sleep(0.02)
+print("stopping")
+while not Path(os.environ["HPCDIST_RUN_DIR"], "may-end").exists():
+    time.sleep(0.01)
+sys.exit(record.EXIT_STOPPED)
+"""
+
+
+def test_a_job_that_is_killed_while_it_stops_for_its_limit_does_not_come_back(user):
+    run = user.submit(user.write("slow.py", SLOW_TO_STOP), *CPU, *TWO)
+    user.wait_for_line(run, "begun")
+    user.cluster.reach_limit(job_id(run))
+    user.wait_for_line(run, "stopping")
+    user.cluster.run("bkill", job_id(run))
+    user.cluster.wait_for(lambda: "received SIGINT" in run.agent_log_file(0).read_text())
+    (run.path / "may-end").touch()
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    assert user.cluster.job(job_id(run)).exit_code == 130
+    assert "brequeue" not in user.cluster.calls()
+    assert "cancelled" in user("status", run.id).stdout
+
+
+def test_a_job_that_is_suspended_or_held_says_so_and_all_jobs_of_a_run_are_cancelled(user):
     site = user.cluster
-    blocker = site.submit("sleep 600", "-n", "16")
-    site.wait_for_state(blocker, "RUN")
-    run = user.submit(user.write("pids.py", PIDS), *CPU, *TWO)
-    assert "it waits for" in user("status", run.id).stdout
+    running = count(user)
+    site.run("bstop", job_id(running))
+    said = user("status", running.id).stdout
+    assert f"{running.id}: running" in said
+    assert f"bresume {job_id(running)}" in said
+    blocker = site.submit("sleep 600", "-n", "14")
+    with site.resending(2):  # bsub asks again while the master hangs
+        run = user.submit("count.py", *CPU, *TWO)
     site.run("bstop", job_id(run))
     assert "bresume" in user("status", run.id).stdout
     assert user("cancel", run.id).returncode == 0
-    assert run.read_verdict().state == "cancelled"
+    jobs = [job for job in site.jobs() if job.name == run.id]
+    assert [job.state for job in jobs] == ["EXIT"] * 3
+    assert user("cancel", running.id).returncode == 0
     site.run("bkill", blocker)
     site.wait_for_end(blocker)

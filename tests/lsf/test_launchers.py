@@ -1,10 +1,9 @@
 """How the other hosts' agents are started: by blaunch or ssh; and what is said where they cannot
 be."""
 
-from cluster_user import User, job_id, log
+from cluster_user import CPU, TWO, User, job_id, log
 from counting import count, end_counting
 from lsf_site.config import STRICT
-from trainings import CPU, TWO
 
 PLACE = """\
 import os, socket

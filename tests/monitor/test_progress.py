@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from hpcdist.base import files
-from hpcdist.monitor.progress import EventTail, RunningRun
+from hpcdist.monitor.progress import RunningRun
 from hpcdist.monitor.watch import RunView
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.verdict import Verdict
@@ -180,85 +180,48 @@ def test_windows_of_another_version_do_not_stop_the_view(going, odd):
 # Files.
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "events.jsonl"
-    writer = EventWriter(path)
-    yield path, writer
-    writer.close()
-
-
-def steps(tail, path):
-    return [event.get("step") for event in tail.events(path.stat().st_size)]
-
-
-def test_an_event_is_given_once_and_half_a_line_waits_for_its_end(file):
-    path, writer = file
-    tail = EventTail(path)
-    writer.write("steps", step=1)
-    assert steps(tail, path) == [1]
-    assert steps(tail, path) == []
+def test_half_a_line_waits_for_its_end_and_nonsense_is_left_out(going):
+    made = going(world_size=1)
+    running, path = RunningRun(made.run), made.run.event_file(0)
+    made.start(0)
     with path.open("ab") as appended:
-        appended.write(b'{"event":"steps",')
+        appended.write(b'nonsense\n[]\n\xff\n{"event":"steps",')
         appended.flush()
-        assert steps(tail, path) == []
-        appended.write(b'"step":2}\nnonsense\n')
-    writer.write("steps", step=3)
-    assert steps(tail, path) == [2, 3]
+        assert running.look(RUNNING).progress.step is None
+        appended.write(b'"step":2}\n')
+    assert running.look(RUNNING).progress.step == 2
 
 
-def test_a_line_without_an_end_does_not_fill_the_memory(file):
-    path, writer = file
-    tail = EventTail(path)
-    path.write_bytes(b"x" * 3_000_000)
+@pytest.mark.parametrize("num_windows", [*range(30, 60), 20_000])
+def test_of_a_long_file_the_begin_and_the_newest_windows_count(going, num_windows):
+    made = going(world_size=1)
+    made.start(0, total_steps=10**6)
+    for number in range(1, num_windows + 1):
+        made.window(0, 10 * number, samples=number)
+    progress = RunningRun(made.run).look(RUNNING).progress
+    assert (progress.step, progress.total_steps) == (10 * num_windows, 10**6)
+    assert progress.samples_per_s == pytest.approx(num_windows - 2)  # of the last five
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(going):
+    made = going(world_size=1)
+    made.start(0)
+    with made.run.event_file(0).open("ab") as appended:
+        appended.truncate(1 << 34)
+    running = RunningRun(made.run)
     tracemalloc.start()
-    for size in range(0, 30_000_000, 3_000_000):
-        os.truncate(path, size + 3_000_000)
-        assert steps(tail, path) == []
-    assert tracemalloc.get_traced_memory()[0] < 2_500_000
+    assert running.look(RUNNING).num_alive == 1
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
-    with path.open("ab") as appended:
-        appended.write(b"\n")
-    writer.write("steps", step=3)
-    assert steps(tail, path) == [3]
 
 
-def test_of_a_long_file_only_the_beginning_and_the_end_are_read(file):
-    path, writer = file
-    for step in range(20_000):
-        writer.write("steps", step=step)
-    tail = EventTail(path)
-    first = steps(tail, path)
-    assert first[0] == 0
-    assert first[-1] == 19_999
-    assert len(first) < 1_000
-    assert first == sorted(set(first))
-    for step in range(20_000, 60_000):  # what comes later is read whole
-        writer.write("steps", step=step)
-    assert steps(tail, path) == list(range(20_000, 60_000))
-
-
-@pytest.mark.parametrize("num_events", range(40, 90))
-def test_no_event_is_given_twice_or_lost_where_beginning_and_end_meet(file, num_events):
-    path, writer = file
-    for step in range(num_events):
-        writer.write("steps", step=step, padding="." * 140)
-    found = steps(EventTail(path), path)
-    assert found == sorted(set(found))
-    kept = 4096 + 8192
-    if path.stat().st_size <= kept:
-        assert found == list(range(num_events))
-
-
-def test_a_file_that_does_not_grow_is_not_opened(file):
-    path, writer = file
-    writer.write("steps", step=1)
-    tail = EventTail(path)
-    size = path.stat().st_size
-    assert len(list(tail.events(size))) == 1
-    path.unlink()
-    assert list(tail.events(size)) == []
-    assert list(tail.events(size + 1)) == []  # gone
+def test_a_file_that_does_not_grow_is_not_opened(going, monkeypatch):
+    made = going(world_size=1)
+    made.start(0)
+    running = RunningRun(made.run)
+    running.look(RUNNING)
+    monkeypatch.setattr("hpcdist.monitor.progress.open_regular", None)
+    assert running.look(RUNNING).num_alive == 1
 
 
 def test_of_thousands_of_ranks_some_are_looked_at_evenly(going, drawn, monkeypatch):

@@ -33,10 +33,11 @@ def test_runs_end_with_their_verdicts_and_the_board_with_them(going):
     board = Board([one.run, two.run])
     board.look()
     assert not board.is_over
+    one.window(0, 20)
     one.run.write_verdict(FAILED)
     (view, _) = board.look()
     assert (view.state, view.details) == ("failed", ["rank 0 left with 3"])
-    assert view.ranks.progress.step == 10  # what it had come to
+    assert view.ranks.progress.step == 20  # what it had come to
     assert not board.is_over
     two.run.write_verdict(DONE)
     assert states(board.look()) == {"one": "failed", "two": "done"}

@@ -55,8 +55,10 @@ def qsub(words):
     if words == ["--version"]:
         print("pbs_version = stand-in")
         return 0
-    words.remove("-f")
-    options, command = words[: words.index("--")], words[words.index("--") + 1 :]
+    if words[0] == "-again":  # as by a qsub that asks twice
+        with jobs() as known:
+            words = known[words[1]]["words"]
+    options, command = words[1 : words.index("--")], words[words.index("--") + 1 :]  # without -f
     values = {}
     for key, value in zip(options[::2], options[1::2], strict=True):
         values.setdefault(key, []).append(value)
@@ -71,6 +73,7 @@ def qsub(words):
             "ctime": ctime(),
             "etime": ctime(),
             "Rerunable": values["-r"][0],
+            "words": words,
             "command": command,
             "output": values["-o"][0],
             "nodes": int(select[1]),
@@ -176,7 +179,13 @@ def _show(asked):
             print(f"Job Id: {job_id}.{SERVER}")
             if job["limit_s"]:
                 print(f"    Resource_List.walltime = {_hours(job['limit_s'])}")
-            for key in (*shown, "exec_host", "Hold_Types", "Exit_status"):
+            for key in (
+                *shown,
+                "exec_host",
+                "Hold_Types",
+                "Exit_status",
+                "resources_used.walltime",
+            ):
                 if key in job:
                     text = f"    {key} = {job[key]}"
                     print(*(text[at : at + 70] for at in range(0, len(text), 70)), sep="\n\t")
@@ -294,6 +303,7 @@ def run(job_id, hosts):
     signal_all(cookie, signal.SIGKILL)
     code = process.returncode
     with jobs() as known:
+        known[job_id]["resources_used.walltime"] = _hours(int(time.time() - begin_s))
         deleted = "deleted_s" in known[job_id]
         known[job_id]["Exit_status"] = 256 - code if code < 0 else code
         end = "terminated by root@pbs" if deleted else "failed" if code else "finished"

@@ -13,19 +13,20 @@ def digest(tensor):
 
 
 def test_a_digest_notices_every_bit_and_every_exchange():
-    numbers = torch.arange(140_000, dtype=torch.float32) / 7
+    numbers = torch.arange(2_140_000, dtype=torch.float32) / 7
     whole = digest(numbers)
     assert digest(numbers.clone()) == whole
-    for place in (0, 65_535, 65_536, 139_999):
+    for place in (0, 1_048_575, 1_048_576, 2_139_999):
         for bit in (1, 1 << 15, -(1 << 31)):
             changed = numbers.clone()
             changed.view(torch.int32)[place] ^= bit
             assert digest(changed) != whole
     exchanged = numbers.clone()
-    exchanged[[3, 70_000]] = numbers[[70_000, 3]]
+    exchanged[[3, 1_070_000]] = numbers[[1_070_000, 3]]
     assert digest(exchanged) != whole
     assert (
-        digest(torch.cat([numbers[65_536:131_072], numbers[:65_536], numbers[131_072:]])) != whole
+        digest(torch.cat([numbers[1 << 20 : 1 << 21], numbers[: 1 << 20], numbers[1 << 21 :]]))
+        != whole
     )
     assert digest(numbers[:-1]) != whole
 
@@ -35,15 +36,17 @@ def test_a_digest_notices_every_bit_and_every_exchange():
     [
         torch.tensor([float("nan"), float("inf"), -0.0]),
         torch.ones(3, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.complex64),
         torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),
         torch.tensor(True),
         torch.empty(0),
     ],
-    ids=["nan", "16 bits", "complex", "channels_last", "one", "none"],
+    ids=["nan", "16 bits", "64 bits", "complex", "channels_last", "one", "none"],
 )
 def test_equal_tensors_of_any_kind_have_equal_digests(numbers):
-    assert digest(numbers) == digest(numbers.clone()) == digest(numbers.contiguous())
+    before = numbers.clone()
+    assert digest(numbers) == digest(before) == digest(numbers.contiguous())
 
 
 PARTING = """

@@ -12,7 +12,8 @@ from waiting import wait_for
 
 from hpcdist.agent.stacks import Stacks, parse
 from hpcdist.rank import pipe
-from hpcdist.rank.pipe import Profiled, RankPipe, StepReport, Unwritten
+from hpcdist.rank.pipe import Profiled, RankPipe, Unwritten
+from hpcdist.runs.requests import StepReport
 from hpcdist.runs.verdict import ErrorReport
 
 REPORT = ErrorReport(exception="E", text="x", traceback=None, time_s=1.0)

@@ -12,10 +12,10 @@ from torch.autograd import DeviceType
 from hpcdist.cli.main import main
 from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.pipe import StepReport
 from hpcdist.rank.profiling import Profiler, covered_us, divide
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
+from hpcdist.runs.requests import StepReport
 from hpcdist.summary import summarize
 
 

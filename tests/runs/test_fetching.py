@@ -12,8 +12,9 @@ import pytest
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.runs import fetching, publishing
+from hpcdist.runs.paths import RunPaths, _Within
 from hpcdist.runs.publishing import Entry, FolderSource, Listing, Publisher, is_wanted
-from hpcdist.runs.run import Run, _Within
+from hpcdist.runs.run import Run
 
 LARGE = 2 << 20
 NOT_FOR_NODES = (
@@ -141,7 +142,9 @@ def test_nothing_replaces_what_was_submitted_or_leads_out(node, home, write_list
 
 def test_every_file_that_hpcdist_reads_of_a_run_is_a_nodes_or_refused():
     places = {
-        str(getattr(Run(Path()), name)) for name, at in vars(Run).items() if type(at) is _Within
+        str(getattr(Run(Path()), name))
+        for name, at in vars(RunPaths).items()
+        if type(at) is _Within
     }
     of_nodes = {"verdict.json", "notify.log", *FOLDERS}
     assert {place for place in places if is_wanted(place)} == of_nodes

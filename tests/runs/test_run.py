@@ -12,7 +12,7 @@ from full_disks import fill
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
-from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.spec import JobOutline, RunSpec
 from hpcdist.runs.sweep import list_unfinished
 from hpcdist.runs.verdict import Verdict
 
@@ -219,21 +219,30 @@ def test_a_verdict_is_written_whatever_takes_the_room_that_others_free(small_dis
         os.waitpid(pid, 0)
 
 
-def test_a_damaged_spec_is_read_field_by_field(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"created_s": "now"}, "created_s is 'now': expected `float | null`, got `str`"),
+        (
+            {"plan": {"device": "cpu", "backend": "gloo", "nodes": [{"gpus": [1]}]}},
+            "plan.nodes[0].gpus[0] is 1: expected `str`, got `int`",
+        ),
+        ({"versions": {"a": 2}}, "versions[...] is {'a': 2}: expected `str | null`, got `int`"),
+        ({"plan": {}}, "plan is {}: object missing required field `nodes`"),
+        ([], "it contains no JSON object"),
+    ],
+    ids=["top", "nested", "of a mapping", "missing", "list"],
+)
+def test_a_damaged_file_is_named_with_its_key_and_value(tmp_path, content, said):
     run = Run.create(tmp_path, "x")
-    job = {"name": "ddp", "resources": {"nodes": "two", "gpus": 4}, "launch": 7}
-    content = {"created_s": 10**400, "scheduler": "slurm", "job": job, "versions": {"torch": "2"}}
-    files.write_json(run.spec_file, content | {"plan": {"nodes": 3}, "sweep": {"index": 1}})
-    spec = run.read_spec()
-    assert (spec.created_s, spec.scheduler, spec.plan, spec.sweep) == (None, "slurm", None, None)
-    outline = spec.outline
-    assert (outline.name, outline.resources.nodes, outline.resources.gpus) == ("ddp", None, 4)
-    assert outline.launch.max_restarts == 0
-    run.submission_file.write_text('{"job_id": 7, "scheduler": "lsf", "process": {"pid": 1}}')
-    submission = run.read_submission()
-    assert (submission.job_id, submission.scheduler, submission.process) == (None, "lsf", None)
-    run.submission_file.write_text("[]")
-    assert run.read_submission() is None
+    files.write_json(run.spec_file, content)
+    assert run.read_spec() is None
+    assert run.describe_damage() == f"spec.json cannot be read: {said}"
+
+
+def test_the_outline_of_a_damaged_job_has_its_defaults():
+    spec = RunSpec(job={"name": "ddp", "resources": {"nodes": "two"}})
+    assert spec.outline == JobOutline()
 
 
 def test_a_run_that_is_named_by_its_whole_id_is_found_without_reading_any_other(

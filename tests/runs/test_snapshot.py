@@ -332,6 +332,26 @@ def test_the_copy_of_another_work_tree_is_not_looked_at(tree, runs, tmp_path):
     assert all(path.stat().st_nlink == 1 for path in copied(other, runs).iterdir())
 
 
+def test_a_work_tree_that_a_laptop_sent_is_linked_to_and_stands_for_its_project(
+    tree, runs, monkeypatch
+):
+    root = tree / "project/.tree-0123abcd"
+    for path, mode in ((root / "train.py", 0o400), (root / "sub/tool.sh", 0o500)):
+        write(path, "pass").chmod(mode)
+    (root / "data").symlink_to(tree / "project/data")
+    monkeypatch.chdir(root / "sub")
+    job = load_job("../train.py").job
+    workspace = plan_workspace(job, SnapshotRequest(runs=runs), by_default=False)
+    assert workspace.cwd == str(runs / "RUN/code/sub")
+    assert workspace.job(job).script == str(runs / "RUN/code/train.py")
+    assert workspace.used.source == str(tree / "project")
+    folder = Run.create(runs, "x").path
+    copy_code(workspace.snapshot, folder)
+    for name in ("train.py", "sub/tool.sh"):
+        assert (folder / "code" / name).samefile(root / name)
+    assert (folder / "code/data").readlink() == tree / "project/data"
+
+
 @pytest.mark.parametrize("change", ["deleted", "link"])
 def test_a_file_that_is_gone_before_it_is_copied_is_an_error(tree, runs, change):
     planned = plan(tree, runs)

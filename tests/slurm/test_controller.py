@@ -150,6 +150,7 @@ def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost
         assert state(user, run) == "done"
         done = user("summary", run.id)
         assert done.returncode == 0, done.stderr
+        assert "the other accounting of slurm are not known" in " ".join(done.stderr.split())
 
 
 def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_name_alone(user):
@@ -209,17 +210,3 @@ def test_detect_writes_a_profile_that_jobs_can_go_by(user):
     run = user.done(user.submit(user.write("stay.py", STAY), "--", go))
     assert run.read_spec().cluster.name == "lab"
     assert user.cluster.job_state(job_id(run)) == "COMPLETED"
-
-
-def test_a_run_that_slurm_has_twice_is_one_jobs_and_the_other_ends_at_once(user):
-    run = user.submit(user.write("stay.py", STAY), "--nodes", 2, "--", user.folder / "go")
-    user.wait_for_line(run, "up")
-    script = str(run.script_file)
-    other = user.cluster.run("sbatch", "--parsable", script, cwd=user.folder).stdout.strip()
-    assert user.cluster.wait_for_end(other) == "COMPLETED"
-    said = (run.submitit_folder / f"{other}_0_log.out").read_text()
-    assert f"job {job_id(run)} has the run" in said
-    assert state(user, run) == "running"
-    (user.folder / "go").touch()
-    user.done(run)
-    assert run.newest_attempt() == 0

@@ -36,10 +36,6 @@ def all_reduce(user):
     return run, shown
 
 
-def test_node_names_that_nothing_resolves_do_no_harm(slurm_names, tmp_path):
-    all_reduce(User(slurm_names, tmp_path))
-
-
 def test_every_node_is_reached_by_its_own_interface_also_where_its_name_is_loopback(
     slurm_netns, tmp_path
 ):

@@ -44,7 +44,7 @@ class Laptop:
         self.folder.mkdir()
         bin_folder = folder / "bin"
         bin_folder.mkdir()
-        for name in ("git", "ssh", "env", "bash", "sh"):
+        for name in ("git", "ssh", "rsync", "env", "bash", "sh"):
             os.symlink(
                 subprocess.check_output(["which", name], text=True).strip(), bin_folder / name
             )
@@ -174,8 +174,9 @@ def test_a_submission_whose_connection_breaks_is_made_once(laptop, slurm, login)
     process = laptop.start(*words)
     slurm.wait_for((gate.with_suffix(".came")).exists)
     process.kill()
-    process.communicate()
+    process.wait()
     gate.touch()
+    process.communicate()  # its ssh waits for the submission there
     slurm.wait_for(lambda: len(slurm.queue()) == 2, 20)
     out, err = laptop(*words)
     assert "it is not submitted again" in err

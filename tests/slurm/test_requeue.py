@@ -7,12 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cluster_user import User, agent_pid, events, job_id, log
-from counting import COUNT, await_counting, count
+from cluster_user import CPU, TWO, User, agent_pid, events, job_id, log
+from counting import COUNT, await_counting, count, end_counting
 from interruptions import hosts, kill_agent, lose_node, preempt, warn
-from trainings import CPU, TWO
-
-from hpcdist.runs.run import Run
 
 
 @pytest.fixture
@@ -91,7 +88,7 @@ def lose_first_node(user, run):
 
 
 def wait_for_progress(user, run):
-    """Until the newest attempt has saved a step of its own: two in vain would be the last."""
+    """Until the newest attempt has saved a step of its own: several in vain would be the last."""
 
     def saved():
         return [file.read_text() for file in run.path.glob("saved-?")]
@@ -164,50 +161,20 @@ def starts(run, rank):
     return events(run, "start", rank=rank)
 
 
-def test_a_part_of_a_sweep_is_requeued_by_itself(user):
-    """The last element's own job id is that of the whole array."""
-    script = user.write("count.py", COUNT)
-    done = user("submit", script, "--repeat", 2, *CPU)
-    assert done.returncode == 0, done.stderr
-    runs = [Run(path) for path in sorted(user.folder.glob("runs/*-00?"))]
-    for run in runs:
-        await_counting(user, run, num_ranks=1)
-    last = max(runs, key=lambda run: int(job_id(run).partition("_")[2]))
-    warn(user, last)
-    await_counting(user, last, 1, num_ranks=1)
-    user.write("gate", "")
-    for run in runs:
-        user.done(run)
-    assert [run.newest_attempt() for run in runs] == [int(run is last) for run in runs]
-
-
-def test_without_requeue_a_warned_run_ends_with_75(user):
+def test_a_resume_that_slurm_refuses_changes_nothing_and_one_may_ask_for_other_resources(user):
     run = count(user, "--no-requeue")
     warn(user, run)
     verdict = user.verdict(run)
-    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
-    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
-    for rank in range(2):
-        assert log(run, rank) == f"stopped {verdict.step}\n"
-
-    first = run.read_job_id()
-    status = user("status", run.id)
-    assert f"hpcdist resume {run.id}" in status.stdout
+    user.cluster.wait_for_end(first := job_id(run))
     refused = user("resume", run.id, "--partition", "nosuch")
     assert refused.returncode == 3, refused.stderr
-    assert run.read_verdict() == verdict
-    assert run.read_job_id() == first
+    assert (run.read_verdict(), run.read_job_id()) == (verdict, first)
     done = user("resume", run.id, "--time", "0:10:00")
     assert done.returncode == 0, done.stderr
     running = user("resume", run.id)
     assert running.returncode == 2, running.stderr
-    await_counting(user, run, 1)
-    user.write("gate", "")
-    user.done(run)
-    for rank in range(2):
-        assert log(run, rank).endswith(f"counted from {verdict.step}\n")
+    end_counting(user, run)
     assert run.read_beginning(1).life == 1
-    assert run.read_job_id() != first
     assert run.read_spec().job["resources"]["time_limit_min"] == 10
 
 
@@ -262,3 +229,40 @@ def test_cancel_ends_a_job_that_slurm_requeued_after_the_run_had_ended(user):
     )
     assert user.cluster.wait_for_end(job_id(run)) == "CANCELLED"
     assert run.read_verdict().state == "done"
+
+
+KNOWS_SIGTERM = """\
+import os, signal, sys, time
+from pathlib import Path
+
+saved = Path(os.environ["HPCDIST_RUN_DIR"], "saved-" + os.environ["RANK"])
+if saved.exists():
+    print("went on", flush=True)
+    sys.exit()
+
+def save(number, frame):
+    saved.touch()
+    if os.environ["RANK"] == "1":
+        raise RuntimeError("terminated")
+    sys.exit()
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_script_that_handles_sigterm_gets_it_at_a_preemption_as_from_torchrun(user):
+    """However it ends then, it has stopped: Slurm starts the job again."""
+    script = user.write("knows_sigterm.py", KNOWS_SIGTERM)
+    run = user.submit(script, *CPU, *TWO, "--partition", "low")
+    for rank in range(2):
+        user.wait_for_line(run, "up", rank=rank)
+    preempt(user, run)
+    user.done(run)
+    assert log(run, 0) == "up\nwent on\n"
+    assert log(run, 1).count("RuntimeError: terminated") == 1
+    assert log(run, 1).endswith("went on\n")
+    assert (first := run.read_attempt_verdict(0)).state == "preempted"
+    assert first.message.endswith("ended by SIGTERM")

@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from cluster_user import User, job_id, log
+from cluster_user import TWO, User, job_id, log
 from counting import COUNT, await_counting
-from trainings import TWO
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="
 loaded = one_rank(LoadedJob(job=job, source="x"))
 planned = plan_run(loaded, scheduler="local")
 _, verdict = debug(planned, runs=Path(sys.argv[2]), command=["c"])
-print("verdict", verdict.kind, verdict.first.report.exception, verdict.exit_code_of_run)
+exception = verdict.first and verdict.first.report.exception
+print("verdict", verdict.kind, exception, verdict.exit_code_of_run)
 """
 
 

@@ -178,7 +178,6 @@ def spec(source, *overrides, **fields):
         ),
         (spec("train", job={"workload": "function"}), None),
         ({}, None),
-        ({"source": 3, "job": [], "cwd": None}, None),
     ],
 )
 def test_the_command_to_run_it_again_is_quoted_and_shows_no_secret(value, command):

@@ -1,5 +1,6 @@
 """A user of a cluster: calls the command on its login node, and looks at the runs."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -9,9 +10,12 @@ from pathlib import Path
 
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
+from hpcdist.runs.sweep import Sweep
 
 START_LIMIT_S = 90
 END_LIMIT_S = 90
+CPU = ("--set", "launch.device=cpu")
+TWO = ("--nodes", 2, "--gpus", 1)
 COUNT = """\
 import os, sys, time
 from pathlib import Path
@@ -29,9 +33,6 @@ while not Path("gate").exists():
         sys.exit(record.EXIT_STOPPED)
 print("counted from", begin, flush=True)
 """
-COUNT_BY_RANK = COUNT.replace(
-    "begin, flush", 'begin, "as rank", os.environ["RANK"], os.environ.get("ODD"), flush'
-)
 
 
 @dataclass
@@ -40,6 +41,8 @@ class User:
 
     cluster: object
     folder: Path
+    options: tuple = ()
+    """Of each submission: which scheduler, where it is not the one that is found."""
 
     def __call__(self, *arguments, **options):
         """Call the command; returns what `subprocess.run` does."""
@@ -59,11 +62,27 @@ class User:
         path.write_text(text)
         return name
 
-    def submit(self, *arguments):
+    def submit(self, *arguments, **options):
         """Submit a job, which must succeed; returns its run."""
-        done = self("submit", *arguments)
+        done = self("submit", *self.options, *arguments, **options)
         assert done.returncode == 0, done.stderr
         return Run(self.folder / "runs" / done.stdout.strip())
+
+    def submit_sweep(self, *arguments, **options):
+        """Submit a sweep, which must succeed."""
+        done = self("submit", *self.options, *arguments, **options)
+        assert done.returncode == 0, done.stderr
+        return Sweep(self.folder / "runs" / done.stdout.splitlines()[0])
+
+    @contextlib.contextmanager
+    def following(self, *arguments, **options):
+        """While open, a command goes on that submits with --wait."""
+        verb, *words = arguments
+        with self.start(verb, *self.options, *words, **options) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def runs(self):
         """All runs that have been submitted, in the order of their ids."""
@@ -111,14 +130,6 @@ def events(run, name, *, rank=0):
     """The events of one kind of a rank, over all attempts."""
     files = [path for found, _, path in run.event_files() if found == rank]
     return [one for path in files for one in read_events(path).events if one["event"] == name]
-
-
-def assert_accounted(books, run):
-    """That a scheduler's books tell of a job on two nodes that ended well."""
-    assert (books["job_id"], books["state"]) == (job_id(run), "DONE")
-    assert (books["exit_code"], len(books["nodes"])) == (0, 2)
-    assert books["elapsed_s"] >= 0
-    assert books["end_s"] >= books["start_s"] >= books["submit_s"]
 
 
 def agent_pid(run, node):

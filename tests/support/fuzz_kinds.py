@@ -17,26 +17,28 @@ from fuzzing import Sample
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
-from hpcdist.agent.agreement import RankCheck
 from hpcdist.agent.node import Meeting
-from hpcdist.agent.requests import (
-    Answer,
-    NodeProfiles,
-    NodeStacks,
-    RankStacks,
-    RequestFile,
-    WantProfile,
-    WantStacks,
-    take_answer,
-)
-from hpcdist.agent.stacks import Frame, ThreadStack
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.rank.collectives import Collectives, GroupRecord
-from hpcdist.rank.pipe import OperationTime, StepReport
 from hpcdist.runs.events import SCHEMA_VERSION, read_events
+from hpcdist.runs.requests import (
+    Answer,
+    Collectives,
+    Frame,
+    GroupRecord,
+    NodeProfiles,
+    NodeStacks,
+    OperationTime,
+    RankStacks,
+    RequestFile,
+    StepReport,
+    ThreadStack,
+    WantProfile,
+    WantStacks,
+    take_answer,
+)
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
     LaunchPlan,
@@ -498,7 +500,6 @@ def idx(folder: Path) -> list[Sample]:
 
 def message(_folder: Path) -> list[Sample]:
     end = rank_end(1, message="x", traceback="y")
-    check = RankCheck(rank=0, host="a", environment={"RANK": "0"})
     meeting = Meeting(
         attempt=0,
         restart_count=0,
@@ -515,13 +516,13 @@ def message(_folder: Path) -> list[Sample]:
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
         (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
-        (messages.ANSWER, [messages.Welcome(time_s=1.0), messages.Refusal(version="0.2.0")]),
+        (messages.WELCOME, [messages.Welcome(version="0.2.0", time_s=1.0)]),
         (
             messages.TO_LEADER,
             [
                 messages.Ended(attempt=0, end=end),
                 messages.Failed(sentence="x"),
-                messages.Checked(attempt=0, check=check),
+                messages.StoreOpened(port=20000),
                 messages.Reached(attempt=0, boundary=3),
                 messages.Report(request="ab", report=NodeStacks(host="a", ranks=[where])),
             ],

@@ -49,7 +49,11 @@ Host login
 
 def missing_programs():
     """What this machine lacks, in one sentence, or None."""
-    lacking = [name for name in ("sshd", "ssh", "ssh-keygen") if not shutil.which(name, path=_PATH)]
+    lacking = [
+        name
+        for name in ("sshd", "ssh", "ssh-keygen", "rsync")
+        if not shutil.which(name, path=_PATH)
+    ]
     return (
         f"a login node takes {', '.join(lacking)}; `make test` installs them" if lacking else None
     )

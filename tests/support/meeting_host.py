@@ -8,11 +8,11 @@ import time
 
 import msgspec
 
-from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.coordinator import Heard
-from hpcdist.agent.joining import join_meeting
-from hpcdist.agent.leader import Connections, MeetingPlace
+from hpcdist.agent.leader import Connections
+from hpcdist.agent.meeting import MeetingPlace, join_meeting
 from hpcdist.agent.messages import Join
+from hpcdist.agent.node import NodeFacts
 from hpcdist.base import files
 from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run

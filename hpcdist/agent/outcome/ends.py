@@ -11,22 +11,22 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.lack import full_disk, places_of_writing
-from hpcdist.agent.rank_process import (
-    MOST_MESSAGE_LETTERS,
-    MOST_TRACEBACK_LETTERS,
-    clean,
-    secrets_of,
-)
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.terminal_lines import end_of_log
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
+from hpcdist.rank.context import RankOrder
+from hpcdist.rank.lack import full_disk, places_of_writing
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
+from hpcdist.workloads.rank_process import (
+    MOST_MESSAGE_LETTERS,
+    MOST_TRACEBACK_LETTERS,
+    clean,
+    secrets_of,
+)
 
 _CRASH_MARK = "Fatal Python error:"
 _LAST_LINES = 60

@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from hpcdist.agent.outcome.lack import is_about_full_disk, is_about_memory
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
-from hpcdist.base.text import listed, number_of, one_line
+from hpcdist.base.text import listed, number_of
 from hpcdist.machine.process import MORE_DESCRIPTORS
+from hpcdist.rank.lack import is_about_full_disk, is_about_memory
 from hpcdist.runs.rank_files import log_place
 from hpcdist.runs.verdict import ErrorReport, Kind, RankEnd, Verdict
 
@@ -37,17 +36,6 @@ _SIZES_DIFFER = re.compile(
     r"preamble\.length|received data size doesn't match|collective mismatch", re.IGNORECASE
 )
 """Messages of gloo to a rank that got more from a peer than it has room for."""
-
-_SRUN_ERROR = re.compile(r"^s(?:run|lurmstepd[^:]*): (?:error|fatal): (.*)", re.MULTILINE)
-_MISSING_STEP = re.compile(
-    r"(?:missing step|step missing and io error|io error with slurmstepd) on node (\d+)"
-    r"|(?:test connection to|communicate with) node (\d+)",
-    re.IGNORECASE,
-)
-"""Messages of srun that name a node whose slurmstepd it has lost: which one it prints depends on
-whether it or slurmctld misses that first (step_launch.c of Slurm)."""
-_MOST_BYTES = 65_536
-_LONGEST_WORDS = 500
 
 _OWN_ERRORS = f"{HpcdistError.__module__}."
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
@@ -399,40 +387,3 @@ def _without_frames(message: str) -> str:
         return message
     where = before.rstrip().removesuffix("Original").rstrip().rstrip(".:")
     return f"{where}: {raised[-1]}" if where else raised[-1]
-
-
-# The words of srun, which starts the agents on Slurm.
-
-
-def srun_errors(log: Path, *, begin: int) -> list[str]:
-    """Return the errors that srun told in a log from this place on; none where it is no file."""
-    if not log.is_file():
-        return []
-    with log.open("rb") as file:
-        file.seek(begin)
-        return errors_in(file.read(_MOST_BYTES).decode(errors="replace"))
-
-
-def errors_in(text: str) -> list[str]:
-    """Return the errors that srun told in its output."""
-    return _SRUN_ERROR.findall(text)
-
-
-def quoted(said: list[str]) -> str:
-    """Return what srun said as the end of a sentence on it."""
-    words = one_line("; ".join(dict.fromkeys(said)))[:_LONGEST_WORDS]
-    return f", and said: {words}" if words else ""
-
-
-def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> Verdict:
-    """Return the verdict on a lost agent that names the node which srun missed first: srun kills
-    the healthy tasks then, so that the order in which agents are lost does not name the cause."""
-    missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
-    if verdict.kind != "agent_lost" or missed is None:
-        return verdict
-    node = int(missed[1] or missed[2])
-    host = hosts.get(node)
-    name = f"node {node} (host {host})" if host else f"node {node}"
-    words = one_line("; ".join(dict.fromkeys(said)))[:_LONGEST_WORDS]
-    sentence = f"Slurm's part of the job on {name} was lost; srun said: {words}"
-    return msgspec.structs.replace(verdict, message=sentence, node=node, host=host)

@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome import failure
-from hpcdist.agent.outcome.collectives import (
+from hpcdist.base.text import listed
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.runs.standstills import (
     describe,
     find_standstills,
     known_accounts,
     to_blame,
 )
-from hpcdist.base.text import listed
-from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.verdict import Hang, RankEnd, Verdict
 
 _TRAINER_TIMEOUT_S = 600.0
@@ -95,9 +95,11 @@ class HangWatch:
     ) -> list[Dump | Hang | Verdict]:
         """Take for how long no rank of a node has worked; 0: one works again. `ends` are those of
         ranks that have ended well."""
+        if self._is_last:  # an answer to the question may itself look like work
+            return []
         if not quiet_s:
             self._quiet_since.pop(node, None)
-            self._marks, self._is_last, self.deadline = {}, False, math.inf
+            self._marks, self.deadline = {}, math.inf
             return self._recover(unix_now)
         if now - self._forgiven_at < _FORGIVEN_S:
             return []  # sent before, or before the word of it had come

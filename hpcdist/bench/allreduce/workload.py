@@ -94,7 +94,7 @@ class _AllreduceRank(BenchmarkRank):
             free_bytes=(
                 torch.cuda.mem_get_info(self._device)[0]
                 if self._device.type == "cuda"
-                else room.free_host_bytes()
+                else room.free_bytes()
             ),
         )
         self._places: list[_Place] = self.gather(place)

@@ -90,7 +90,9 @@ def read_spec(code: Path) -> RunSpec:
     path = code / RUN / "spec.json"
     spec = RunSpec.decode(files.read_json(path))
     if spec is None or spec.id is None or "/" in spec.id:
-        raise ValueError(f"{path} cannot be read: {files.why_unreadable(path) or 'no run id'}")
+        raise ValueError(
+            f"{path} cannot be read: {files.why_unreadable(path, RunSpec) or 'no run id'}"
+        )
     return spec
 
 

@@ -12,12 +12,11 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.machine.command import CommandFailedError, Daemon, failure_of
+from hpcdist.machine.command import CommandFailedError, call_command, failure_of
 from hpcdist.schedulers.jobs import NoJobNamedError
 
 TIMEOUT_S = 30.0
 _BSUB_TIMEOUT_S = 90.0  # bsub itself tries for ever where the master does not answer
-_BSUB_OF_SILENT_TIMEOUT_S = 30.0
 LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
 _SHOWN_WORDS = 6  # there may be thousands of ids
 _SHOWN_LINES = 5
@@ -41,19 +40,16 @@ _KILLED = re.compile(
 )
 
 
-_master = Daemon()
-
-
 def call_lsf(
-    argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, is_question: bool = True
+    argv: Sequence[str], *, timeout_s: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of LSF, whatever its exit code; see `Daemon.call`.
+    """Run a command of LSF, whatever its exit code.
 
     Raises SchedulerError where LSF is down, does not answer in time, or has no such command.
     """
     # Without the formats that are set for people to read.
     environment = {key: value for key, value in os.environ.items() if not _FORMATS.fullmatch(key)}
-    done = _master.call(argv, timeout_s=timeout_s, is_question=is_question, environment=environment)
+    done = call_command(argv, timeout_s=timeout_s, environment=environment)
     complaints = [line for line in lsf_lines(done.stderr, done.stdout) if DOWN.search(line)]
     # A command that has waited for LSF to come back complains too, and then answers.
     if complaints and all(line in complaints for line in lsf_lines(done.stdout)):
@@ -98,13 +94,8 @@ def bsub(
 
     `options` win over the script's own. Raises SchedulerError.
     """
-    timeout_s = _BSUB_OF_SILENT_TIMEOUT_S if _master.is_silent else _BSUB_TIMEOUT_S
-    done = _master.call(
-        ["bsub", *options],
-        timeout_s=timeout_s,
-        is_question=False,
-        environment=environment,
-        text=script,
+    done = call_command(
+        ["bsub", *options], timeout_s=_BSUB_TIMEOUT_S, environment=environment, text=script
     )
     if done.returncode < 0:  # ended from outside: whether it was heard, it cannot say
         raise NoJobNamedError(
@@ -138,7 +129,7 @@ def bkill(job_ids: Collection[str]) -> None:
     ids = sorted(set(job_ids))
     size = max(1, LONGEST_ARGUMENTS // (max(map(len, ids), default=0) + 1))
     for start in range(0, len(ids), size):
-        done = call_lsf(["bkill", *ids[start : start + size]], is_question=False)
+        done = call_lsf(["bkill", *ids[start : start + size]])
         said = lsf_lines(done.stdout, done.stderr)
         problems = [line for line in said if not _KILLED.search(line)]
         if done.returncode != 0 and (problems or not said):
@@ -150,7 +141,7 @@ def brequeue(job_id: str, *, timeout_s: float) -> None:
 
     Raises CommandFailedError where it refuses, SchedulerError where it does not answer.
     """
-    done = call_lsf(["brequeue", job_id], timeout_s=timeout_s, is_question=False)
+    done = call_lsf(["brequeue", job_id], timeout_s=timeout_s)
     if done.returncode != 0:
         raise failure(done)
 

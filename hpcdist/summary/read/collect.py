@@ -20,7 +20,8 @@ from hpcdist.runs.events import SCHEMA_VERSION, Window
 from hpcdist.runs.rank_files import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
-from hpcdist.runs.spec import RunSpec, SweepPlace
+from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary.read.event_file import DecodedFile, decode_file
 from hpcdist.summary.read.records import (
     BENCHMARK_EVENTS,
@@ -49,9 +50,9 @@ def read_run(run: Run) -> RunRecord | Fault:
         text = f"run skipped, its job is not as expected: {error}"
         return Fault(path=run.spec_file.name, text=text)
     sweep = spec.sweep or SweepPlace()
-    submission, torn_submission = _read_small(run.submission_file, run.read_submission)
+    submission, torn_submission = _read_small(run.submission_file, Submission)
     attempts: list[int] = _readable(run.attempts, [])
-    verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
+    verdict, torn_verdict = _read_small(run.verdict_file, Verdict)
     return RunRecord(
         id=run.id,
         facts=facts,
@@ -177,17 +178,16 @@ def _why_no_spec(run: Run) -> str:
         return "not a run: it has no spec.json"
     if not is_run(run.path):
         return "not a run: its spec.json is another program's"
-    return f"spec.json cannot be read: {files.why_unreadable(run.spec_file)}"
+    return f"spec.json cannot be read: {files.why_unreadable(run.spec_file, RunSpec)}"
 
 
-def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
+def _read_small(path: Path, kind: type[T]) -> tuple[T | None, list[Fault]]:
     # Asked in this order, a file that is written between the two is not taken for a torn one.
     is_there = os.path.exists(path)
-    value = read()
+    value = files.read_as(path, kind)
     if not is_there or value is not None:
         return value, []
-    why = files.why_unreadable(path) or "its keys or values are not those of hpcdist"
-    return None, [Fault(path=path.name, text=f"skipped, {why}")]
+    return None, [Fault(path=path.name, text=f"skipped, {files.why_unreadable(path, kind)}")]
 
 
 def _readable(read: Callable[[], T], otherwise: T) -> T:

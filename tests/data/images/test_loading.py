@@ -6,7 +6,6 @@ import pytest
 import torch
 from pictures import encoded, picture, plain, write_files
 
-from hpcdist.agent.outcome.lack import lost_worker
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.batches import ImageBatches
@@ -15,6 +14,7 @@ from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
 from hpcdist.machine.memory import kernel_kills
+from hpcdist.rank.lack import lost_worker
 
 CPU = torch.device("cpu")
 NUMBER = 23

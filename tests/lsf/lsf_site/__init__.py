@@ -4,13 +4,12 @@
 commands carry what they were given to it, and print what it answers. It holds to the documentation
 of IBM Spectrum LSF 10.1, and can be an older engine that knows less of it.
 
-    def test_a_killed_job_has_ended(lsf, tmp_path):      # fixtures: see conftest.py
-        job_id = lsf.submit("sleep 60", "-n", "2", cwd=tmp_path)
-        lsf.wait_for_state(job_id, "RUN")
-        lsf.run("bkill", job_id)
-        assert lsf.wait_for_end(job_id) == "EXIT"
-        assert lsf.job(job_id).reason == "TERM_OWNER"
+    def test_a_killed_job_has_ended(user):      # fixtures: see conftest.py
+        job_id = user.cluster.submit("sleep 60", "-n", "2")
+        user.cluster.wait_for_state(job_id, "RUN")
+        user.cluster.run("bkill", job_id)
+        assert user.cluster.wait_for_end(job_id) == "EXIT"
+        assert user.cluster.job(job_id).reason == "TERM_OWNER"
 
-`lsf_like(engine=STRICT, kill_interval_s=0.2)` is a site with other settings (SiteConfig), and
-`User(lsf_here, tmp_path)` of cluster_user.py calls hpcdist on its login host.
+`lsf_like(engine=STRICT, kill_interval_s=0.2)` is a site with other settings (SiteConfig).
 """

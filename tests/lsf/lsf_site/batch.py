@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lsf_site import dependency, execution, processes, schedule
-from lsf_site.jobs import REASONS, requeue_codes
+from lsf_site.jobs import requeue_codes
 from lsf_site.tasks import Tasks
 
 _KILL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -86,7 +86,6 @@ class Batch:
             self.pend_again(job, "")
         elif job.state == "RUN" and self._is_known(job.lost_s, now):
             job.state = "UNKWN"
-            job.tell("Unknown; unable to reach the execution host")
 
     def _due_after_loss(self, job):
         if job.lost_s is not None and job.has_started:
@@ -108,25 +107,22 @@ class Batch:
             job.pending_reason = self._start_or_reason(job, now) or ""
 
     def _start_or_reason(self, job, now):
-        queue = self.config.queue(job.queue)
-        if not queue.is_active:
-            return "The queue is inactivated by the administrator"
         if job.not_before_s > now:
             return "Requeued job is waiting for rescheduling"
         if job.condition and not (met := dependency.holds(job.condition, self.jobs, job.index)):
             return self._unmet(job, met)
         if job.array_limit and self._num_running(job.id) >= job.array_limit:
             return "The job array has reached its running element limit"
-        places, reason = self._place(job, queue)
+        places, reason = self._place(job)
         if places is None:
             return reason
         self._start(job, places)
         return ""
 
-    def _place(self, job, queue):
+    def _place(self, job):
         while True:
             free = schedule.free_hosts(self.config, self.jobs, self.down)
-            places, reason = schedule.place(job.request, queue, free, self.config)
+            places, reason = schedule.place(job.request, free)
             if places is None or places[0].host not in self.lost:
                 return places, reason
             self.down.add(places[0].host)  # its daemon does not answer
@@ -152,19 +148,7 @@ class Batch:
         job.term_reason = job.killed_as = job.requeues = ""
         if job.run_limit_min is not None:
             job.limit_s = job.start_s + job.run_limit_min * self.config.minute_s
-        hosts = " ".join(f"<{place.slots}*{place.host}>" for place in places)
-        count = sum(place.slots for place in places)
-        job.tell(
-            f"Started {count} Task(s) on Host(s) {hosts}, Allocated {count} Slot(s) on Host(s) "
-            f"{hosts}, Execution Home <{job.environment.get('HOME', '/')}>, "
-            f"Execution CWD <{job.run_cwd or job.cwd}>"
-        )
-        try:
-            process = execution.start(job, self)
-        except OSError as error:  # such as an interpreter that is not there
-            job.files.output.write_text(f"{error}\n")
-            self._ended(job, 127, None)
-            return
+        process = execution.start(job, self)
         job.pid = process.pid
         self.popens[process.pid] = process
         self.by_pid[process.pid] = job
@@ -205,22 +189,9 @@ class Batch:
     def _clean_up(self, job):
         job.kills, job.limit_s, job.pid = [], None, None
         self.tasks.end_all(job)
-        if self.config.kills_leftovers:
-            mark = {processes.JOB_MARK: f"{job.key}.{job.attempts}"}
-            processes.kill_all(lambda: processes.marked(os.getpid(), **mark))
 
     def _finish(self, job, state, *, reason=""):
         job.state, job.end_s, job.term_reason = state, time.time(), reason
-        if state == "DONE":
-            job.tell("Done successfully. The CPU time used is 0.1 seconds")
-        elif job.signal:
-            job.tell(f"Exited by signal {job.signal}. The CPU time used is 0.1 seconds")
-        elif job.exit_code is not None:
-            job.tell(f"Exited with exit code {job.exit_code}. The CPU time used is 0.1 seconds")
-        else:
-            job.tell("Exited; The CPU time used is 0.0 seconds")
-        if reason:
-            job.tell(f"Completed <exit>; {reason}: {REASONS[reason]}")
         if job.start_s is not None:
             execution.deliver(job, self)
 
@@ -230,7 +201,6 @@ class Batch:
         job.state, job.places, job.start_s, job.end_s = "PEND", [], None, None
         job.requeues = job.killed_as = ""
         job.not_before_s = time.time() + self.config.requeue_delay_s
-        job.tell("Pending: Requeued job is waiting for rescheduling")
 
     # Being told to.
 
@@ -241,8 +211,6 @@ class Batch:
         processes.signal_group(job.pid, number)
         if job.state in ("USUSP", "SSUSP") and number != signal.SIGSTOP:
             processes.signal_group(job.pid, signal.SIGCONT)
-        if self.config.signals_reach_tasks:
-            self.tasks.signal(job, number)
 
     def kill(self, job, reason="TERM_OWNER"):
         """As bkill does: one signal after the other, until the script has ended."""
@@ -272,23 +240,6 @@ class Batch:
             now = time.time()
             job.kills = [(now + n * interval, number) for n, number in enumerate(_KILL_SIGNALS)]
 
-    def hurry(self, job):
-        """The next signal of a kill is due."""
-        _, number = job.kills[0]
-        job.kills[0] = (time.time(), number)
-
-    def force_kill(self, job):
-        """bkill -r: out of the system at once."""
-        if job.state == "UNKWN":
-            job.state = "ZOMBI"
-            return
-        pid = job.pid
-        job.killed_as = "TERM_FORCE_OWNER"
-        if pid is None:
-            self._finish(job, "EXIT", reason=job.killed_as)
-        else:
-            self.send(job, signal.SIGKILL)
-
     def end_at_limit(self, job):
         """SIGUSR2, and SIGKILL after the grace."""
         now = time.time()
@@ -302,13 +253,6 @@ class Batch:
         elif job.state == "RUN":
             self.send(job, signal.SIGSTOP)
             job.state = state
-
-    def resume(self, job):
-        if job.state == "PSUSP":
-            job.state = "PEND"
-        elif job.state in ("USUSP", "SSUSP"):
-            self.send(job, signal.SIGCONT)
-            job.state = "RUN"
 
     # Hosts.
 

@@ -1,82 +1,57 @@
 """bsub: takes a job, or says why not."""
 
 import os
-from pathlib import Path
 
 from lsf_site import dependency
 from lsf_site.calls import Answer
 from lsf_site.errors import not_submitted
 from lsf_site.jobs import Job
-from lsf_site.options import merge, read_directives, read_options
-from lsf_site.resources import memory_mb, read_name, read_request, read_run_limit_min
+from lsf_site.options import read_directives, read_options
+from lsf_site.resources import read_name, read_request, read_run_limit_min
 
 
 def bsub(call, batch):
-    """A job's script comes on standard input where no command is given."""
+    """A job's script comes on standard input."""
     given = read_options(call.words, batch.config.traits)
     if "V" in given.values:
         return Answer(err=f"{batch.config.traits.banner}\n")
-    if not given.command and call.input is None:
+    if call.input is None:
         return Answer(wants_input=True)
-    script, embedded = _script(given.command, call, batch.config)
-    values = merge(embedded, given.values)
+    values = read_directives(call.input, batch.config.traits) | given.values
     for _ in range(1 + batch.switches.get("resend_bsub", 0)):
-        jobs = _make_jobs(values, script, call, batch, command=" ".join(given.command))
+        jobs = _make_jobs(values, call, batch)
         batch.jobs += jobs
     kind = "queue" if "q" in values else "default queue"
     return Answer(out=f"Job <{jobs[0].id}> is submitted to {kind} <{jobs[0].queue}>.\n")
 
 
-def _script(command, call, config):
-    """(text of what runs, the options embedded in it)."""
-    if not command:
-        if not call.input.strip():
-            raise not_submitted("Empty job")
-        return call.input, read_directives(call.input, config.traits)
-    text = " ".join(command) + "\n"
-    path = Path(call.cwd, command[0])
-    if config.parse_script_argument and len(command) == 1 and path.is_file():
-        return text, read_directives(path.read_text(), config.traits)
-    return text, {}
-
-
-def _make_jobs(values, script, call, batch, *, command):
+def _make_jobs(values, call, batch):
     config = batch.config
     queue = _queue(values.get("q"), config)
     name = read_name(values.get("J", ""))
     condition = _condition(values.get("w"), batch)
-    if "M" in values:
-        memory_mb(values["M"], config)
     common = {
         "stem": name.name,
         "array_limit": name.limit,
         "array_end": max(name.indices, default=0),
         "user": call.environment.get("LOGNAME") or call.environment.get("USER") or "user1",
         "queue": queue.name,
-        "project": values.get("P", "default"),
-        "command": command or _first_command(script),
-        "script": script,
-        "environment": _environment(values.get("env"), call),
+        "script": call.input,
+        "environment": dict(call.environment),
         "cwd": call.cwd,
         "run_cwd": os.path.join(call.cwd, values["cwd"]) if "cwd" in values else None,
         "output": values.get("oo", values.get("o")),
-        "error": values.get("eo", values.get("e")),
-        "overwrites": ("oo" in values, "eo" in values),
-        "mails_report": "N" in values,
+        "overwrites": "oo" in values,
         "request": read_request(values, queue, config),
         "run_limit_min": read_run_limit_min(values.get("W"), queue),
         "condition": condition,
-        "condition_text": values.get("w", ""),
         "ends_as_orphan": "ti" in values,
         "rerunnable": "r" in values or (queue.rerunnable and "rn" not in values),
         "requeue_values": values.get("Q", queue.requeue_exit_values),
         "options": values,
     }
     job_id = batch.new_id()
-    jobs = [Job(id=job_id, index=index, **common) for index in name.indices or (0,)]
-    for job in jobs:
-        job.tell(_submitted(job, config))
-    return jobs
+    return [Job(id=job_id, index=index, **common) for index in name.indices or (0,)]
 
 
 def _queue(names, config):
@@ -92,54 +67,8 @@ def _queue(names, config):
 def _condition(text, batch):
     if text is None:
         return None
-    tree = dependency.parse(text)
-    for name in dependency.leaves(tree):
-        known = dependency.named_jobs(name.replace("[*]", ""), batch.jobs)
-        # An older engine takes any name, and waits for ever.
-        is_id = name.partition("[")[0].isdigit()
-        if not known and (is_id or batch.config.traits.knows_all_options):
-            raise not_submitted(f"{name}: No matching job found")
-    return tree
-
-
-def _environment(text, call):
-    """-env: all, none, or some with values of their own; what tests look for always goes along."""
-    if text is None or text == "all":
-        return dict(call.environment)
-    words = [word.strip() for word in text.split(",")]
-    kept = dict(call.environment) if words[0] == "all" else {}
-    for word in words[1:] if words[0] in ("all", "none") else words:
-        name, equals, value = word.removeprefix("~").partition("=")
-        if word.startswith("~"):
-            kept.pop(name, None)
-        elif equals:
-            kept[name] = value
-        elif name in call.environment:
-            kept[name] = call.environment[name]
-    always = ("PATH", "HOME", "HPCDIST_TEST_MARK")
-    return {name: call.environment[name] for name in always if name in call.environment} | kept
-
-
-def _first_command(script):
-    """What bjobs shows as the command of a job that came on standard input."""
-    return ";".join(script.strip().splitlines())
-
-
-def _submitted(job, config):
-    parts = [f"Submitted from host <{config.submission_host}>", f"CWD <{job.cwd}>"]
-    if job.output:
-        kind = " (overwrite)" if job.overwrites[0] else ""
-        parts.append(f"Output File{kind} <{job.output}>")
-    if job.error:
-        parts.append(f"Error File <{job.error}>")
-    if job.rerunnable:
-        parts.append("Re-runnable")
-    if job.condition_text:
-        parts.append(f"Dependency Condition <{job.condition_text}>")
-    if job.request.slots > 1:
-        parts.append(f"{job.request.slots} Task(s)")
-    if job.request.text:
-        parts.append(f"Requested Resources <{job.request.text}>")
-    if job.request.gpu_text:
-        parts.append(f"Requested GPU <{job.request.gpu_text}>")
-    return ", ".join(parts)
+    terms = dependency.parse(text)
+    for _, job_id, _ in terms:
+        if not batch.find(job_id):
+            raise not_submitted(f"{job_id}: No matching job found")
+    return terms

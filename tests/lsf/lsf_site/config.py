@@ -13,14 +13,10 @@ class Engine:
     banner: str
     knows_all_options: bool
     """Else options of bsub that it does not know are misread by their first letter."""
-    merges_resources: bool
-    """Several -R of one submission; else they are refused."""
     bjobs_fields: tuple[str, ...]
-    """That `bjobs -o` knows; empty where -o itself is unknown."""
+    """That `bjobs -o` knows, of those that hpcdist asks for."""
     bjobs_options: tuple[str, ...]
     """Of those that not every engine has."""
-    pads_fields: bool
-    """Of `bjobs -o` without a delimiter: columns of fixed width, or single spaces."""
     none_found_code: int
     """Return code of bjobs that finds no job."""
     sets_restart: bool
@@ -30,22 +26,17 @@ class Engine:
 
 
 _OLD_FIELDS = (
-    *("jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "from_host"),
-    *("exec_host", "nexec_host", "first_host", "submit_time", "start_time", "finish_time"),
-    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency"),
+    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time"),
+    "job_name",
 )
 _NEW_FIELDS = (
-    *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
-    *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
-    *("estimated_start_time", "pend_time", "max_mem"),
+    *("exit_code", "exit_reason", "estimated_start_time", "max_mem", "pend_reason", "pend_time"),
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",
     knows_all_options=False,
-    merges_resources=False,
     bjobs_fields=_OLD_FIELDS,
     bjobs_options=("-o",),
-    pads_fields=False,
     none_found_code=254,
     sets_restart=False,
     environment_travels=False,
@@ -54,10 +45,8 @@ ENGINES = {
     IBM: Engine(
         banner="IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022",
         knows_all_options=True,
-        merges_resources=True,
         bjobs_fields=_OLD_FIELDS + _NEW_FIELDS,
         bjobs_options=("-o", "-json", "-noheader", "-X"),
-        pads_fields=True,
         none_found_code=255,
         sets_restart=True,
         environment_travels=True,
@@ -80,9 +69,6 @@ class Queue:
     """REQUEUE_EXIT_VALUES, such as `75 99` or `all ~1`."""
     rerunnable: bool = False
     is_open: bool = True
-    is_active: bool = True
-    hosts: tuple[str, ...] = ()
-    """Empty: all."""
 
 
 QUEUES = (
@@ -91,7 +77,6 @@ QUEUES = (
     Queue(name="short", priority=40, run_limit_min=60, task_limit=4),
     Queue(name="requeue", requeue_exit_values="75"),
     Queue(name="closed", is_open=False),
-    Queue(name="inactive", is_active=False),
 )
 
 
@@ -111,24 +96,10 @@ class SiteConfig:
     gpu_model: str = "TeslaV100_SXM2_32GB"
     memory_mb: int = 64_000
     """Of each host."""
-    memory_unit: str = "MB"
-    """LSF_UNIT_FOR_LIMITS: of numbers without a suffix."""
-    memory_suffixes: bool = True
-    """Whether rusage[mem=5GB] is understood; else it is refused."""
-    memory_per: str = "host"
-    """What rusage[mem] counts for: slot, host or job."""
     queues: tuple[Queue, ...] = QUEUES
     default_queue: str = "normal"
-    parse_script_argument: bool = False
-    """LSB_BSUB_PARSE_SCRIPT: `bsub script` reads the script's #BSUB."""
-    refuses_impossible_gpus: bool = True
-    """Else a job that wants more GPUs than a host has is pending for ever."""
-    none_found_code: int | None = None
-    """Return code of bjobs that finds no job; None for what the engine has."""
     not_found_code: int = 255
     """Return code of bjobs that does not know a job."""
-    array_ids_with_index: bool = False
-    """Whether the field jobid of an element is 12[3], or 12."""
     kill_interval_s: float = 1.0
     """Between SIGINT, SIGTERM and SIGKILL; 10 s on a real site."""
     limit_grace_s: float = 2.0
@@ -144,29 +115,12 @@ class SiteConfig:
     rerun_after_s: float = 3.0
     """From the loss of a job's first host until LSF queues the job again, if it was submitted with
     -r; 135 s on a real site."""
-    signals_reach_tasks: bool = False
-    """Whether tasks started by blaunch get the signals that their job gets."""
-    tasks_end_with_blaunch: bool = False
-    """Whether a task is killed when the blaunch that started it is gone."""
-    kills_leftovers: bool = False
-    """Whether what a job leaves on its first host, outside its process group too, is killed."""
     ssh: bool = False
     """Whether ssh leads to the hosts, in a fresh login and past LSF."""
-    requeue_allowed: bool = True
-    """Whether brequeue is."""
-    output_direct: bool = False
-    """LSB_STDOUT_DIRECT: output appears as it is written, not when the job ends."""
 
     @property
     def traits(self):
         return ENGINES[self.engine]
-
-    @property
-    def code_of_nothing(self):
-        """Return code of bjobs that finds no job."""
-        if self.none_found_code is None:
-            return self.traits.none_found_code
-        return self.none_found_code
 
     @property
     def launchers(self):
@@ -182,7 +136,5 @@ class SiteConfig:
     @classmethod
     def from_dict(cls, values):
         values = dict(values)
-        queues = tuple(
-            Queue(**queue | {"hosts": tuple(queue["hosts"])}) for queue in values.pop("queues")
-        )
+        queues = tuple(Queue(**queue) for queue in values.pop("queues"))
         return cls(**values | {"queues": queues, "hosts": tuple(values["hosts"])})

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -36,7 +35,6 @@ _COMMANDS = {
     "bkill": ends.bkill,
     "brequeue": ends.brequeue,
     "bstop": ends.bstop,
-    "bresume": ends.bresume,
     "bqueues": shown.bqueues,
     "bhosts": shown.bhosts,
     "bparams": shown.bparams,
@@ -55,7 +53,6 @@ class Connection:
         self.data = b""
         self.files = []
         self.call = None
-        self.launch = None
 
     def read(self):
         """One whole message's text, "" while it is not whole, None at the end."""
@@ -102,8 +99,6 @@ class Daemon:
         self.folder = folder
         self.selector = selectors.DefaultSelector()
         self.silenced = []
-        self.later = []
-        """Answers that are held back: (when, connection, answer)."""
         self.ends = False
 
     def run(self):
@@ -135,11 +130,7 @@ class Daemon:
     def _work(self):
         """What is due; returns the seconds until the next."""
         self.batch.reap()
-        wait = self.batch.tick()
-        self._answer_later()
-        if self.later:
-            wait = min(wait or 0.02, 0.02)
-        return wait
+        return self.batch.tick()
 
     def _accept(self, server):
         sock, _ = server.accept()
@@ -190,7 +181,7 @@ class Daemon:
         if call.name in LAUNCHERS:
             if said:
                 raise RefusedError(said)
-            connection.launch = LAUNCHERS[call.name](
+            LAUNCHERS[call.name](
                 call, batch, lambda err, code: self._end(connection, Answer(err=err, code=code))
             )
             connection.close_files()
@@ -216,15 +207,7 @@ class Daemon:
         if lost:
             self.batch.switches[f"lose_{name}"] = lost - 1
             self._drop(connection)
-        elif delay := self.batch.switches.get(f"slow_{name}"):
-            self.later.append((time.monotonic() + delay, connection, answer))
         else:
-            self._end(connection, answer)
-
-    def _answer_later(self):
-        due = [one for one in self.later if one[0] <= time.monotonic()]
-        self.later = [one for one in self.later if one not in due]
-        for _, connection, answer in due:
             self._end(connection, answer)
 
     def _end(self, connection, answer):
@@ -239,11 +222,7 @@ class Daemon:
             self.selector.unregister(connection.sock)
         if connection in self.silenced:
             self.silenced.remove(connection)
-        self.later = [one for one in self.later if one[1] is not connection]
-        launch, connection.launch = connection.launch, None
         connection.close()
-        if launch and self.batch.config.tasks_end_with_blaunch:
-            self.batch.tasks.end_launch(launch)
 
     def speak(self):
         """Serve those that have waited all the while."""

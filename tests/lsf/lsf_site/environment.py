@@ -28,7 +28,6 @@ def job_environment(job, batch, *, script, host_file):
         "LSB_BATCH_JID": job.key,
         "LSB_JOBNAME": job.name,
         "LSB_QUEUE": job.queue,
-        "LSB_PROJECT_NAME": job.project,
         "LSB_SUB_HOST": config.submission_host,
         "LSB_EXEC_CLUSTER": config.cluster,
         "LSB_JOBFILENAME": str(script),
@@ -49,8 +48,6 @@ def job_environment(job, batch, *, script, host_file):
         found["LSB_JOBINDEX_END"] = str(job.array_end)
     if job.output:
         found["LSB_OUTPUTFILE"] = expand(job.output, job)
-    if job.error:
-        found["LSB_ERRORFILE"] = expand(job.error, job)
     if job.requeue_values:
         found["LSB_EXIT_REQUEUE"] = job.requeue_values
     if job.attempts > 1 and config.traits.sets_restart:

@@ -4,19 +4,9 @@ import contextlib
 import os
 import subprocess
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 from lsf_site import environment
 from lsf_site.report import report
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spool:
-    """Where a running job's output goes before it reaches its file."""
-
-    output: Path
-    error: Path | None
 
 
 def start(job, batch):
@@ -30,16 +20,15 @@ def start(job, batch):
     hosts = environment.listed_hosts(job)
     host_file.write_text("".join(f"{host}\n" * slots for host, slots in hosts))
     variables = environment.job_environment(job, batch, script=script, host_file=host_file)
-    job.files = Spool(output=folder / "output", error=folder / "error" if job.error else None)
-    with contextlib.ExitStack() as stack:
-        output, error = _open_outputs(job, batch.config, stack)
+    job.spooled = folder / "output"
+    with job.spooled.open("wb") as output:
         return subprocess.Popen(
             [str(script)] if job.script.startswith("#!") else ["/bin/sh", str(script)],
             cwd=_working_directory(job),
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=error or output,
+            stderr=output,
             start_new_session=True,
         )
 
@@ -50,48 +39,13 @@ def _working_directory(job):
     return wanted if os.path.isdir(wanted) else "/tmp"
 
 
-def _open_outputs(job, config, stack):
-    if not config.output_direct:
-        output = stack.enter_context(job.files.output.open("wb"))
-        return output, job.files.error and stack.enter_context(job.files.error.open("wb"))
-    paths = [path and environment.expand(path, job) for path in (job.output, job.error)]
-    files = [
-        path and stack.enter_context(_open(path, overwrites=overwrites))
-        for path, overwrites in zip(paths, job.overwrites, strict=True)
-    ]
-    return files[0] or stack.enter_context(open(os.devnull, "ab")), files[1]
-
-
-def _open(path, *, overwrites):
-    """What cannot be opened is lost without a word."""
-    try:
-        return open(path, "wb" if overwrites else "ab")
-    except OSError:
-        return open(os.devnull, "ab")
-
-
 def deliver(job, batch):
-    """Put what an ended job has written where it belongs."""
-    if job.output:
-        text = "" if batch.config.output_direct else _read(job.files.output)
-        if not job.mails_report:
-            text = report(job, batch.config, text)
-        is_new = job.overwrites[0] and not batch.config.output_direct
-        _write(environment.expand(job.output, job), text, overwrites=is_new)
-    if job.error and not batch.config.output_direct:
-        _write(
-            environment.expand(job.error, job),
-            _read(job.files.error),
-            overwrites=job.overwrites[1],
-        )
-
-
-def _read(path):
-    return path.read_text(errors="surrogateescape")
-
-
-def _write(path, text, *, overwrites):
-    with _open(path, overwrites=overwrites) as file:
+    """Put what an ended job has written where it belongs; what cannot be is lost without a word."""
+    if not job.output:
+        return
+    text = report(job, batch.config, job.spooled.read_text(errors="surrogateescape"))
+    path = environment.expand(job.output, job)
+    with contextlib.suppress(OSError), open(path, "wb" if job.overwrites else "ab") as file:
         file.write(text.encode(errors="surrogateescape"))
 
 

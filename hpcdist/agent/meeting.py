@@ -1,12 +1,18 @@
-"""The proof by which agents of a run know each other, before a word of the other is read.
+"""The meeting of a run's agents: its place, the proofs by which they know each other, and both
+sides of the way in.
+
+The meeting's file tells the others the place, and a secret that only the run's owner can read (the
+scheduler tells them beforehand where the nodes have no run directory in common). It also tells the
+life of the job: where a scheduler starts a job elsewhere while the former agents still live, the
+new agents find the old file, and must not join the old leader.
 
 Any user of a host can connect to its ports, and any user can listen on a port that an agent has
-left. So both ends of a connection prove that they know the secret of the meeting's file, which
-itself never crosses the network:
+left. So both ends of a connection prove that they know the secret, which itself never crosses the
+network, before a word of the other is read:
 
     leader -> follower    a challenge: random bytes, made for this connection
     follower -> leader    a challenge of its own, and its proof
-    leader -> follower    its proof; messages (agent/messages.py) follow
+    leader -> follower    its proof; Hello and Welcome (agent/messages.py) follow
 
 A proof is an HMAC with the secret over all that could be used again elsewhere: the side that gives
 it, so that none can be sent back to its maker; both challenges, so that none can be replayed; and
@@ -19,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import ipaddress
 import resource
 import secrets
 import socket
@@ -26,10 +33,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import NamedTuple
 
-from hpcdist.agent.messages import HELLO, Channel, Failed, Hello
+import msgspec
+
+from hpcdist.agent.messages import (
+    HELLO,
+    TO_AGENT,
+    WELCOME,
+    Beat,
+    Channel,
+    ChannelClosedError,
+    Failed,
+    Hello,
+    ToAgent,
+)
+from hpcdist.agent.node import DisagreementError
+from hpcdist.base import files
+from hpcdist.base.version import __version__
+from hpcdist.machine.network import network_key
 from hpcdist.machine.process import MORE_DESCRIPTORS
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.base import Rendezvous
 
 SECRET_BYTES = 32
 CHALLENGE_BYTES = 32
@@ -46,38 +71,53 @@ _REST_S = 0.5
 """Pause in accepting connections where the system has nothing left for them."""
 _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MOST_LOGGED = 20
+_SHORTEST_POLL_S = 0.02
+_LONGEST_POLL_S = 1.0
+_POLL_SHARE = 0.05
+"""Share of the time that an agent has waited: it hears of node 0 so much later at most."""
+_MOST_POLLS_PER_S = 2000
+"""Limit for all nodes together: their file server has other things to do."""
+_CONNECT_TIMEOUT_S = 3.0
+
+
+class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of the meeting, as it stands in launch/meeting.json."""
+
+    addresses: list[str]
+    """By which the others may reach its host, best first."""
+    network: str
+    """Key of the host's network, for addresses that are loopback."""
+    port: int
+    secret: str
+    """Both sides of a connection prove that they know it; in hexadecimal digits."""
+    life: int | None = None
+    """The life of the job that node 0's agent is of; None: it does not say."""
 
 
 class StrangerError(Exception):
     """The other side is no agent of this run; the message says why."""
 
 
-def proof(
-    secret: bytes,
-    side: Literal["leader", "follower"],
-    *,
-    leaders: bytes,
-    followers: bytes,
-    address: str,
-    port: int,
-) -> bytes:
-    """Return the proof of one side, from both challenges and the leader's end of the connection."""
-    text = b"%b\0%b%b%b %d" % (side.encode(), leaders, followers, address.encode(), port)
-    return hmac.digest(secret, text, "sha256")
+def proofs(
+    secret: bytes, leaders: bytes, followers: bytes, leader_at: tuple[str, int]
+) -> tuple[bytes, bytes]:
+    """Return the follower's proof and the leader's, from both challenges and the leader's end of
+    the connection."""
+    end = b"%b%b%b %d" % (leaders, followers, leader_at[0].encode(), leader_at[1])
+    follower, leader = (
+        hmac.digest(secret, side + b"\0" + end, "sha256") for side in (b"follower", b"leader")
+    )
+    return follower, leader
 
 
 def prove_to_leader(connection: socket.socket, secret: bytes) -> None:
     """Exchange proofs with node 0's agent. Raises StrangerError where it gives none, or OSError."""
     deadline = time.monotonic() + _PROOF_LIMIT_S
-    address, port = connection.getpeername()[:2]
     leaders = _read(connection, CHALLENGE_BYTES, deadline)
     followers = secrets.token_bytes(CHALLENGE_BYTES)
-
-    def of(side: Literal["leader", "follower"]) -> bytes:
-        return proof(secret, side, leaders=leaders, followers=followers, address=address, port=port)
-
-    connection.sendall(followers + of("follower"))
-    if not hmac.compare_digest(_read(connection, PROOF_BYTES, deadline), of("leader")):
+    ours, theirs = proofs(secret, leaders, followers, connection.getpeername()[:2])
+    connection.sendall(followers + ours)
+    if not hmac.compare_digest(_read(connection, PROOF_BYTES, deadline), theirs):
         raise StrangerError("it does not know the secret of the run")
 
 
@@ -85,18 +125,14 @@ def prove_to_follower(connection: socket.socket, secret: bytes) -> None:
     """Exchange proofs with whoever has connected to node 0's agent; no more than a proof is read.
     Raises StrangerError where it gives none, or OSError."""
     deadline = time.monotonic() + _PROOF_LIMIT_S
-    address, port = connection.getsockname()[:2]
     leaders = secrets.token_bytes(CHALLENGE_BYTES)
     connection.sendall(leaders)
     said = _read(connection, CHALLENGE_BYTES + PROOF_BYTES, deadline)
-    followers, proved = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
-
-    def of(side: Literal["leader", "follower"]) -> bytes:
-        return proof(secret, side, leaders=leaders, followers=followers, address=address, port=port)
-
-    if not hmac.compare_digest(proved, of("follower")):
+    followers, proof = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
+    theirs, ours = proofs(secret, leaders, followers, connection.getsockname()[:2])
+    if not hmac.compare_digest(proof, theirs):
         raise StrangerError("it does not know the secret of the run")
-    connection.sendall(of("leader"))
+    connection.sendall(ours)
 
 
 def _read(connection: socket.socket, number: int, deadline: float) -> bytes:
@@ -241,3 +277,143 @@ class Entrance:
             self._num_turned_away += 1
             if self._num_turned_away <= _MOST_LOGGED:
                 self._log(f"a connection from {host} was turned away: {why}")
+
+
+class NotReachedError(Exception):
+    """Node 0's agent could not be reached in time; the message says what was found instead."""
+
+
+class Joined(NamedTuple):
+    """A connection to node 0's agent."""
+
+    channel: Channel[ToAgent | Beat]
+    clock_offset_s: float
+    """Seconds to add to this host's clock for node 0's."""
+    address: str
+    """The address of node 0 that answered."""
+    source: str
+    """This host's own address on the way there."""
+
+
+class OvertakenError(Exception):
+    """A later life of the job has begun; the message says which."""
+
+
+def join_meeting(
+    run: Run,
+    *,
+    node_rank: int,
+    num_nodes: int,
+    source: str | None,
+    timeout_s: float,
+    give_up: Callable[[], bool],
+    rendezvous: Rendezvous | None = None,
+    life: int | None = None,
+) -> Joined | None:
+    """Connect to node 0's agent; the caller's first message is Join.
+
+    None where `give_up` says that the run is over. An old file, of an agent that is gone or of
+    another life of the job, is read again until it names one that answers. Raises NotReachedError
+    where none does in time, DisagreementError where node 0 is there, and this one cannot take part
+    with it, and OvertakenError where this one is of a life that is over.
+    """
+    begin_s = time.monotonic()
+    while not give_up():
+        troubles = []
+        try:
+            place = _find_place(run, rendezvous)
+            addresses = []
+            if life is None or place.life is None or place.life == life:
+                addresses = usable_addresses(place)
+            elif place.life > life:
+                raise OvertakenError(
+                    f"start {place.life + 1} of the job has begun, and this is start {life + 1}"
+                )
+            else:
+                troubles.append(
+                    f"its agent of start {place.life + 1} of the job is still there, and this is "
+                    f"start {life + 1}"
+                )
+            for address in addresses:
+                try:
+                    return _join(place, address, node_rank, source=source)
+                except (OSError, StrangerError, ChannelClosedError) as error:
+                    reason = getattr(error, "strerror", None) or error
+                    troubles.append(f"at {address} port {place.port}: {reason}")
+        except FileNotFoundError:
+            troubles.append(f"there is no {run.meeting_file} yet")
+        except OSError as error:  # it is not ours
+            troubles.append(str(error))
+        except ValueError as error:
+            troubles.append(f"{run.meeting_file} is damaged: {error}")
+        waited_s = time.monotonic() - begin_s
+        if waited_s >= timeout_s:
+            raise NotReachedError(
+                f"could not reach the agent of node 0 within {timeout_s:g} s; {'; '.join(troubles)}"
+            )
+        time.sleep(min(poll_s(waited_s, num_nodes), timeout_s - waited_s))
+    return None
+
+
+def poll_s(waited_s: float, num_nodes: int) -> float:
+    """Return how long an agent that has waited so long for node 0 waits until it looks again."""
+    shortest_s = min(max(_SHORTEST_POLL_S, num_nodes / _MOST_POLLS_PER_S), _LONGEST_POLL_S)
+    return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
+
+
+def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace:
+    if rendezvous is not None:
+        return MeetingPlace(
+            addresses=[rendezvous.address],
+            network=network_key(),  # whoever named it names no loopback
+            port=rendezvous.port,
+            secret=rendezvous.secret,
+        )
+    files.refresh(run.launch_folder)
+    with files.open_private(run.meeting_file) as file:
+        return msgspec.json.decode(file.read(), type=MeetingPlace)
+
+
+def usable_addresses(place: MeetingPlace) -> list[str]:
+    """Return the addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
+
+    Raises DisagreementError where none is left.
+    """
+    if place.network == network_key():
+        return place.addresses
+    usable = [ip for ip in place.addresses if not ipaddress.ip_address(ip).is_loopback]
+    if not usable:
+        raise DisagreementError(
+            f"node 0 offers {', '.join(place.addresses)}, which other nodes cannot reach: its name "
+            "resolves to loopback, and it has no other interface"
+        )
+    return usable
+
+
+def _join(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
+    """Raise OSError, StrangerError or ChannelClosedError where it is not node 0's agent that
+    answers, and DisagreementError where it is of another version."""
+    with contextlib.ExitStack() as on_failure:
+        connection = on_failure.enter_context(
+            socket.create_connection(
+                (address, place.port),
+                timeout=_CONNECT_TIMEOUT_S,
+                source_address=(source, 0) if source else None,
+            )
+        )
+        prove_to_leader(connection, bytes.fromhex(place.secret))
+        channel = Channel(connection, WELCOME)
+        sent_s = time.time()
+        channel.send(Hello(node=node, version=__version__))
+        while not (answers := channel.receive()):
+            pass
+        (answer, *_) = answers
+        if answer.version != __version__:
+            raise DisagreementError(
+                f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a "
+                "run must have the same"
+            )
+        offset_s = answer.time_s - (sent_s + time.time()) / 2
+        own_address = str(connection.getsockname()[0])
+        on_failure.pop_all()
+    return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)

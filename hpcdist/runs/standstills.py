@@ -9,16 +9,23 @@ nowhere else is the rank to look at.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from hpcdist.base.text import listed, number_of
-from hpcdist.rank.collectives import Collectives, GroupRecord, Operation
+from hpcdist.runs.requests import Collectives, Frame, Operation
 
 _OF_ONE_SIZE = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "barrier")
 """Operations into which every rank puts tensors of one size; gathers and scatters may differ."""
 _MOST_SHOWN = 3
+_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
+ends when the gradients of all ranks are there."""
+
+_DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +43,6 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that began something else in its place."""
     mute: list[int] = []
     """Ranks that said nothing: they may have begun it."""
-
-    @property
-    def is_explained(self) -> bool:
-        return bool(self.missing or self.others or self.mute)
 
 
 def known_accounts(told: Mapping[int, Collectives | None]) -> dict[int, Collectives]:
@@ -63,11 +66,12 @@ def find_standstills(
         for name in sorted(names)
         if (standstill := _standstill(name, accounts, ranks, mute)) is not None
     ]
-    waiting = _waiting(found)
+    waiting = {rank for standstill in found for rank in standstill.waiting}
 
-    def order(standstill: Standstill) -> tuple[bool, bool, float]:
-        follows = not standstill.others and set(standstill.missing) <= waiting
-        return (not standstill.is_explained, follows, standstill.operation.begun_s)
+    def order(one: Standstill) -> tuple[bool, bool, float]:
+        is_explained = bool(one.missing or one.others or one.mute)
+        follows = not one.others and set(one.missing) <= waiting
+        return (not is_explained, follows, one.operation.begun_s)
 
     return sorted(found, key=order)
 
@@ -84,17 +88,21 @@ def _standstill(
         for group in account.groups
         if group.name == name
     }
-    pending = [number for group in records.values() for number in _pending(group)]
-    if not pending:
+    all_begun = [one for group in records.values() for one in group.operations]
+    number = min((one.number for one in all_begun if not one.is_done), default=None)
+    if number is None:
         return None
-    number = min(pending)
     begun = {
         rank: operation
         for rank, group in records.items()
         for operation in sorted(group.operations, key=lambda one: not one.is_done)
         if operation.number == number  # of two by one number, the one that goes on
     }
-    usual = _usual(begun)
+    # Of those that go on, the one that most ranks began; then that of the lowest rank.
+    usual = max(
+        (begun[rank] for rank in sorted(begun) if not begun[rank].is_done),
+        key=lambda one: sum(_fits(other, one) for other in begun.values()),
+    )
     others = {rank: one for rank, one in begun.items() if not _fits(one, usual)}
     members = next((group.ranks for group in records.values() if group.ranks), None)
     expected = sorted(ranks) if members is None else members
@@ -113,26 +121,9 @@ def _standstill(
     )
 
 
-def _waiting(standstills: Sequence[Standstill]) -> set[int]:
-    return {rank for standstill in standstills for rank in standstill.waiting}
-
-
-def _pending(group: GroupRecord) -> list[int]:
-    return [one.number for one in group.operations if not one.is_done]
-
-
 def _last_number(account: Collectives | None, name: str) -> int:
     groups = account.groups if account is not None else []
     return max((group.last_number for group in groups if group.name == name), default=0)
-
-
-def _usual(begun: Mapping[int, Operation]) -> Operation:
-    """Return the operation, of those that go on, that most ranks began; of two that equally many
-    began, that of the lowest rank."""
-    return max(
-        (begun[rank] for rank in sorted(begun) if not begun[rank].is_done),
-        key=lambda one: sum(_fits(other, one) for other in begun.values()),
-    )
 
 
 def _fits(one: Operation, other: Operation) -> bool:
@@ -151,7 +142,8 @@ def to_blame(standstills: Sequence[Standstill]) -> int | None:
     """Return the rank that the others wait for; None where that cannot be told."""
     if not standstills:
         return None
-    first, waiting = standstills[0], _waiting(standstills)
+    first = standstills[0]
+    waiting = {rank for standstill in standstills for rank in standstill.waiting}
     free = [rank for rank in first.missing if rank not in waiting]
     if free:
         return free[0]
@@ -174,59 +166,47 @@ def describe(
     if not standstills:
         return None
     first, blamed = standstills[0], to_blame(standstills)
-    told = [_Words(standstill, lines, lacks) for standstill in standstills]
     if first.others:
-        return told[0].mismatch()
+        other = min(first.others)
+        instead = f"{_signature(first.others[other])} in its place{_at([other], lines)}"
+        who = listed(sorted(first.others))
+        return f"{_who_waits(first, lines)}, and {who} began {instead}"
     if blamed is not None and blamed in first.mute:
-        return told[0].wait_in()
+        return _who_waits(first, lines)
     if blamed is None and len(standstills) > 1:
-        waits = ", and ".join(words.wait_in() for words in told[:_MOST_SHOWN])
+        waits = ", and ".join(_who_waits(one, lines) for one in standstills[:_MOST_SHOWN])
         return f"the ranks use process groups in different orders: {waits}"
-    return told[0].never_reached()
+    operation = _operation(first, lines)
+    if not first.missing:
+        members = number_of(first.num_members, "rank")
+        return f"all {members} have begun {operation}, which does not end"
+    waits = f"in which {_waiters(first)} since {_clock(first)}"
+    return f"{listed(first.missing)} {lacks} {operation}, {waits}"
 
 
-class _Words:
-    """The sentences on one standstill."""
+def _who_waits(standstill: Standstill, lines: Mapping[int, str]) -> str:
+    where = _operation(standstill, lines)
+    return f"{_waiters(standstill)} in {where} since {_clock(standstill)}"
 
-    def __init__(self, standstill: Standstill, lines: Mapping[int, str], lacks: str) -> None:
-        self._standstill = standstill
-        self._lines = lines
-        self._lacks = lacks
 
-    def never_reached(self) -> str:
-        standstill = self._standstill
-        if not standstill.missing:
-            members = number_of(standstill.num_members, "rank")
-            return f"all {members} have begun {self._operation()}, which does not end"
-        waits = f"in which {self._who_waits()} since {self._clock()}"
-        return f"{listed(standstill.missing)} {self._lacks} {self._operation()}, {waits}"
+def _waiters(standstill: Standstill) -> str:
+    return f"{listed(standstill.waiting)} {'waits' if len(standstill.waiting) == 1 else 'wait'}"
 
-    def mismatch(self) -> str:
-        others = self._standstill.others
-        first = min(others)
-        instead = f"{_signature(others[first])} in its place{self._at([first])}"
-        return f"{self.wait_in()}, and {listed(sorted(others))} began {instead}"
 
-    def wait_in(self) -> str:
-        return f"{self._who_waits()} in {self._operation()} since {self._clock()}"
+def _operation(standstill: Standstill, lines: Mapping[int, str]) -> str:
+    operation = standstill.operation
+    group = "" if standstill.group == "0" else f" of process group {standstill.group}"
+    name = f"{_signature(operation)}, number {operation.number}{group}"
+    return name + _at(standstill.waiting, lines)
 
-    def _who_waits(self) -> str:
-        waiting = self._standstill.waiting
-        return f"{listed(waiting)} {'waits' if len(waiting) == 1 else 'wait'}"
 
-    def _operation(self) -> str:
-        standstill = self._standstill
-        operation = standstill.operation
-        group = "" if standstill.group == "0" else f" of process group {standstill.group}"
-        place = self._at(standstill.waiting)
-        return f"{_signature(operation)}, number {operation.number}{group}{place}"
+def _at(ranks: Sequence[int], lines: Mapping[int, str]) -> str:
+    line = next((lines[rank] for rank in ranks if rank in lines), None)
+    return f" (at {line})" if line else ""
 
-    def _at(self, ranks: Sequence[int]) -> str:
-        line = next((self._lines[rank] for rank in ranks if rank in self._lines), None)
-        return f" (at {line})" if line else ""
 
-    def _clock(self) -> str:
-        return time.strftime("%H:%M:%S", time.localtime(self._standstill.operation.begun_s))
+def _clock(standstill: Standstill) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(standstill.operation.begun_s))
 
 
 def _signature(operation: Operation) -> str:
@@ -235,3 +215,29 @@ def _signature(operation: Operation) -> str:
         for sizes, dtype in zip(operation.sizes, operation.dtypes, strict=False)
     )
     return f"{operation.name}({tensors})" if tensors else operation.name
+
+
+# Stacks.
+
+
+def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
+    """Return where a thread is by its stack (its innermost line outside installed libraries, or of
+    all), the library's function that it called there, and whether it waits for other ranks in
+    it."""
+    if not frames:
+        return None, None, False
+    own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
+    innermost = (own or frames)[0]
+    below = reversed(frames[: frames.index(innermost)])
+    called = next((frame for frame in below if not _is_in(frame.file, _DECORATORS)), None)
+    calls = f"{called.function} of {Path(called.file).name}" if called else None
+    # It waits where only installed libraries' frames are below one that waits for others.
+    files = (frame.file for frame in frames)
+    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
+    is_waiting = _is_in(decisive, _WAITING)
+    place = f"{Path(innermost.file).name}:{innermost.line} ({innermost.function})"
+    return place, calls, is_waiting
+
+
+def _is_in(file: str, places: Iterable[str]) -> bool:
+    return any(place in file for place in places)

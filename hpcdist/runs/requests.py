@@ -21,10 +21,7 @@ from typing import Annotated
 
 import msgspec
 
-from hpcdist.agent.stacks import ThreadStack
 from hpcdist.base import files
-from hpcdist.rank.collectives import Collectives
-from hpcdist.rank.pipe import StepReport
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import UnixTime
 
@@ -71,6 +68,90 @@ AnyRequest = WantStacks | WantProfile
 
 
 # Reports.
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one thread is."""
+
+    name: str | None = None
+    """None where that is not known."""
+    frames: list[Frame] = []
+    """Innermost first."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective operation as one rank began it."""
+
+    number: int
+    """Place among the operations of its group, from 1; every rank of the group counts alike."""
+    name: str
+    """all_reduce and its like, as the backend calls it."""
+    sizes: list[list[int]] = []
+    dtypes: list[str] = []
+    begun_s: UnixTime = 0.0
+    """Unix time, by its host's clock."""
+    is_done: bool = False
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's newest operations in one process group, oldest first."""
+
+    name: str
+    ranks: list[int] | None = None
+    """Global ranks of its members; None for all."""
+    operations: list[Operation] = []
+
+    @property
+    def last_number(self) -> int:
+        return max((operation.number for operation in self.operations), default=0)
+
+
+class Collectives(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's account of its collective operations."""
+
+    groups: list[GroupRecord] = []
+    is_recorded: bool = True
+    """False: no recorder runs, or this torch has none for its backend."""
+
+
+class OperationTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of one operation or kernel, without that of what it calls."""
+
+    name: str
+    calls: int
+    self_s: float
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile of a few steps of a rank."""
+
+    steps: int = 0
+    last_step: int = 0
+    """Number of finished steps at its end."""
+    wall_s: float = 0.0
+    """Of all these steps."""
+    whole_s: float | None = None
+    """Time of a step in which an operation of communication ran; None where none did."""
+    overlapped_s: float | None = None
+    """The part of it in which something was computed."""
+    operations: list[OperationTime] = []
+    """Those with the most time, on GPUs of their kernels; over all these steps."""
+    operations_s: float = 0.0
+    """The time of all of them, one by one; over all these steps."""
+    busy_s: float = 0.0
+    """The time in which one or several of them ran; the rest is Python's, and waiting."""
+    trace: str | None = None
+    """Its Chrome trace, relative to the run directory."""
+    error: str | None = None
+    """Why there is no profile, or no trace."""
 
 
 class RankStacks(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import workloads
-from hpcdist.agent.node import RankOrder
-from hpcdist.agent.outcome.lack import full_disk, lost_worker, places_of_writing
-from hpcdist.agent.script_trackers import find_mlflow_run
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
@@ -46,10 +43,12 @@ from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.context import RankContext
+from hpcdist.rank.context import RankContext, RankOrder
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
+from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
 from hpcdist.rank.pipe import RankPipe, Unwritten
+from hpcdist.rank.script_trackers import find_mlflow_run
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -387,7 +386,7 @@ def _own_modules(job: JobSpec) -> dict[str, str]:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    launcher = (str(Path(__file__)), str(Path(workloads.__file__).parent))
+    launcher = str(Path(__file__).parent)
     while trace is not None and trace.tb_next is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(launcher):
             break

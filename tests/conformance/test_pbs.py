@@ -1,0 +1,45 @@
+"""The scenarios on a PBS that is simulated, or a real one: see tests/pbs/pbs_cluster.py."""
+
+import contextlib
+
+import pytest
+from cluster_user import User, job_id
+from scenarios import *  # noqa: F403
+from scenarios import Site
+
+
+class PbsSite(Site):
+    def hosts(self, run):
+        return self.user.cluster.hosts(job_id(run))
+
+    def is_active(self, job):
+        return self.user.cluster.jobs()[job]["job_state"] not in "FX"
+
+    @contextlib.contextmanager
+    def full(self):
+        job = self.user.cluster.fill()
+        self.user.cluster.wait_for(lambda: self.user.cluster.jobs()[job]["job_state"] == "R")
+        yield
+        self.user.cluster.run("qdel", job)
+
+    def kill(self, run):
+        self.user.cluster.run("qdel", job_id(run))
+
+    @contextlib.contextmanager
+    def doubled(self):
+        yield
+        (run,) = self.user.runs()
+        first = job_id(run)
+        self.jobs = [first, self.user.cluster.submit_again(first)]
+
+    def jobs_of(self, run):  # noqa: ARG002 - the only one
+        return self.jobs
+
+
+@pytest.fixture
+def site(pbs, pbs_folder):
+    """Nobody but the agents' own clock warns of a limit, which is the same for a whole array."""
+    user = User(pbs, pbs_folder, options=("--scheduler", "pbs"))
+    brought = r"environment\.sh|\d+_host\.sh"
+    limit = ("--time", "0.2")
+    return PbsSite(user=user, limit=limit, warns_one_job=False, secret_files=brought)

@@ -1,0 +1,71 @@
+"""The hosts of a job on LSF: named as nobody else names them, and lost."""
+
+import sys
+
+from cluster_user import CPU, TWO, User, job_id, printed
+from counting import COUNT, await_counting, count
+
+from hpcdist.machine.network import local_addresses
+from hpcdist.monitor.follow import again_sentence
+
+SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+MISLEADING = """
+clusters:
+  lab:
+    scheduler: lsf
+    environment:  # by which Lightning knows a job of Summit's
+      {JSM_NAMESPACE_RANK: '0', JSM_NAMESPACE_SIZE: '1', LSB_DJOB_RANKFILE: '/nonexistent'}
+"""
+
+
+def test_hosts_whose_names_mean_nothing_are_reached_by_their_addresses(user):
+    user.write("hpcdist.yaml", MISLEADING)
+    run = user.done(user.submit(user.write("show.py", SHOW), *TWO, *CPU))
+    shown = [printed(run, rank) for rank in range(2)]
+    assert [one["LSB_SITE_HOST"] for one in shown] == ["hostA", "hostB"]
+    assert [(one["RANK"], one["WORLD_SIZE"]) for one in shown] == [("0", "2"), ("1", "2")]
+    (address,) = {one["MASTER_ADDR"] for one in shown}
+    assert address in {one.ip for one in local_addresses()}
+
+
+def test_hpcdist_detects_the_site(user):
+    words = (sys.executable, "-m", "hpcdist", "cluster", "detect", "--scheduler=lsf")
+    found = user.cluster.run(*words, cwd=user.folder).stdout
+    assert "gpuv100" in found
+    assert "closed" not in found
+
+
+def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(user):
+    """LSF gives it the lost host once more, which it still calls ok; then the request leaves that
+    host out. The first host's loss is LSF's to answer (-r)."""
+    site = user.cluster
+    run = count(user)
+    former = job_id(run)
+    assert site.job(former).hosts == ["hostA", "hostB"]
+    site.lose_host("hostB")
+    await_counting(user, run, 1)
+    assert site.job(job_id(run)).hosts == ["hostA", "hostC"]
+    assert site.job(former).attempts == 2
+    told = again_sentence(run.read_attempt_verdict(1), most_restarts=0)  # by status, as it waits
+    assert "it starts again without hostB, lost at" in told
+    assert told.endswith("when the scheduler restarts the job")
+    site.lose_host("hostA")
+    await_counting(user, run, 2)
+    assert site.job(job_id(run)).hosts == ["hostC", "hostD"]
+    user.write("gate", "")
+    user.done(run)
+    assert run.newest_attempt() == 3
+    lost = [run.read_attempt_verdict(attempt) for attempt in range(3)]
+    assert [one.kind for one in lost] == ["agent_lost", "launch", "agent_lost"]
+    assert ["hostB" in one.message for one in lost] == [True, True, False]
+
+
+def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(lsf_like, tmp_path):
+    user = User(lsf_like(loss_known_s=0.0), tmp_path)
+    run = user.submit(user.write("count.py", COUNT), *CPU, "--no-requeue")
+    await_counting(user, run, num_ranks=1)
+    user.cluster.lose_host("hostA")
+    assert "LSF cannot reach its first host (UNKWN)" in user("status", run.id).stdout
+    user.cluster.return_host("hostA")
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    assert user.status(run)["state"] == "failed"

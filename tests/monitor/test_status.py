@@ -1,0 +1,95 @@
+"""What `hpcdist status` and `hpcdist watch` take for the present, of what events and nodes tell."""
+
+import json
+import os
+import re
+
+import pytest
+
+from hpcdist.base import files
+from hpcdist.cli.main import main
+from hpcdist.monitor.states import SETUP_MARK
+from hpcdist.runs.verdict import Beginning, Verdict
+
+STARTED = {"node": 0, "host": "n1", "master_addr": "10.0.0.1", "interface": "ib0"}
+
+
+@pytest.fixture
+def queued(going, tmp_path, monkeypatch):
+    """A run on Slurm that has made ten steps, and that squeue says is in a state."""
+
+    def make(state, reason=""):
+        made = going(world_size=1)
+        run = made.run
+        submission = {"scheduler": "slurm", "job_id": "7", "job_name": run.id}
+        files.write_json(run.submission_file, submission | {"folder": str(run.path)})
+        run.submitit_folder.mkdir(exist_ok=True)
+        run.write_beginning(0, Beginning(life=0))
+        files.write_json(run.agent_file(0), STARTED)
+        made.start(0)
+        made.window(0, 10)
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for name, line in (("squeue", f"7|{state}|{reason}|N/A|{run.id}"), ("sacct", "")):
+            (folder / name).write_text(f"#!/bin/sh\necho '{line}'\n")
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return made
+
+    return make
+
+
+@pytest.fixture
+def said(capsys):
+    """Calls the command, and gives what it prints, on one line."""
+
+    def call(*words):
+        assert main([str(word) for word in words]) == 0
+        return re.sub(r"\s+", " ", capsys.readouterr().out)
+
+    return call
+
+
+def test_a_run_that_runs_is_shown_with_its_pace_its_nodes_and_failing_lines_of_setup(queued, said):
+    run = queued("RUNNING").run
+    (run.submitit_folder / "7_0_log.out").write_text(f"{SETUP_MARK}exit code 1: ml cuda/99\n")
+    shown = said("status", run.path)
+    assert "epoch 1, step 10/400, 100 samples/s" in shown
+    assert "a line of the profile's setup failed: exit code 1: ml cuda/99" in shown
+    assert "node 0: n1" in shown
+    assert "10.0.0.1 by ib0" in shown
+    assert "10/400 1 100 1/1" in said("watch", run.path)
+
+
+def test_a_run_that_waits_again_has_no_pace_and_no_nodes(queued, said):
+    """Those of its life before are none of the present: it may come to others."""
+    made = queued("PENDING", "BeginTime")
+    ended = Verdict(kind="preempted", state="preempted", message="requeued", exit_code_of_run=75)
+    made.run.write_attempt_verdict(ended)
+    shown = said("status", made.run.path)
+    assert "a requeued job is held for about two minutes" in shown
+    assert "step 10/400" in shown
+    for old in ("samples/s", "left", "n1", "10.0.0.1"):
+        assert old not in shown
+    (described,) = json.loads(said("status", made.run.path, "--json"))
+    assert described["hosts"] == []
+    assert described["progress"]["samples_per_s"] is None
+    watched = said("watch", made.run.path)
+    assert watched.startswith("1 pending")
+    assert "10/400 1 " in watched
+    assert "1/1" not in watched
+
+
+def test_a_run_whose_steps_have_stopped_has_no_pace(queued, said):
+    made = queued("RUNNING")
+    path = made.run.event_file(0)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    old = [json.dumps(event | {"time_s": event["time_s"] - 45}) for event in events]
+    path.write_text("\n".join([*old, ""]))
+    age_s = path.stat().st_mtime - 45
+    os.utime(path, (age_s, age_s))
+    for verb in ("status", "watch"):
+        shown = said(verb, made.run.path)
+        assert "10/400" in shown
+        assert "100 samples/s" not in shown
+        assert " 100 1/1" not in shown

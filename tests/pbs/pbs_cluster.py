@@ -1,0 +1,84 @@
+"""A PBS as tests see it: the stand-in of pbs_site.py, or, where HPCDIST_TEST_PBS names a folder
+that the hosts share, the one whose commands are on the PATH."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from machine import LIMIT_S, Machine
+
+REAL = os.environ.get("HPCDIST_TEST_PBS")
+COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes", "pbs_tmrsh")
+
+
+class Pbs(Machine):
+    """Of two hosts with 4 CPUs each."""
+
+    def jobs(self):
+        """What qstat says of the user's jobs, by their ids without the server: {key: value}."""
+        listed = self.run("qselect", "-x").stdout.split()
+        said = self.run("qstat", "-x", "-f", "-t", *listed).stdout if listed else ""
+        found = {}
+        for line in said.replace("\n\t", "").splitlines():
+            if line.startswith("Job Id: "):
+                job = found[line.removeprefix("Job Id: ").partition(".")[0]] = {}
+            elif " = " in line:
+                key, _, value = line.strip().partition(" = ")
+                job[key] = value
+        return found
+
+    def describe(self):
+        return "\n".join(map(str, self.jobs().items()))
+
+    def hosts(self, job_id):
+        """Of a job that has begun."""
+        return [one.partition("/")[0] for one in self.jobs()[job_id]["exec_host"].split("+")]
+
+    def fill(self):
+        """Have a job on all CPUs; returns its id."""
+        options = ("-f", "-N", "fill", "-l", "select=2:ncpus=4", "-r", "n", "-o", "/dev/null")
+        done = self.run("qsub", *options, "--", "/bin/sleep", "600")
+        return done.stdout.partition(".")[0]
+
+    def submit_again(self, job_id):
+        """The very same job once more, as by a qsub that asks twice; returns its id."""
+        return self.run("qsub", "-again", job_id).stdout.partition(".")[0]
+
+    def wait_for_end(self, job_id, limit_s=LIMIT_S):
+        """How the job ended."""
+
+        def look():
+            job = self.jobs()[job_id]
+            return job["job_state"] in "FX" and (job.get("Exit_status") or "never began")
+
+        return self.wait_for(look, limit_s)
+
+
+@pytest.fixture
+def pbs(tmp_path, monkeypatch, command_process):
+    """A job that the test leaves is an error."""
+    if not REAL:
+        commands, site = tmp_path / "bin", tmp_path / "site"
+        commands.mkdir()
+        site.mkdir()
+        program = Path(__file__).parent / "pbs_site.py"
+        for name in COMMANDS:
+            text = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{program}" {name} "$@"\n'
+            (commands / name).write_text(text)
+            (commands / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+        monkeypatch.setenv("PBS_SITE", str(site))
+    cluster = Pbs(command_process)
+    yield cluster
+    cluster.wait_for(lambda: all(job["job_state"] in "FX" for job in cluster.jobs().values()))
+
+
+@pytest.fixture
+def pbs_folder(tmp_path):
+    """A folder that all hosts see."""
+    folder = Path(REAL, tmp_path.name) if REAL else tmp_path / "work"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,49 @@
+"""A machine with a user's shell, on which the commands of a scheduler may be."""
+
+import os
+import subprocess
+
+import pytest
+from forked_command import run_user_command
+from waiting import wait_for
+
+LIMIT_S = 90.0
+
+
+class Machine:
+    """This machine, as tests see a cluster: without a queue, a job has ended once its run has."""
+
+    def __init__(self, command_server):
+        self.command_server = command_server
+
+    @property
+    def environment(self):
+        return {name: value for name, value in os.environ.items() if name != "HPCDIST_RUNS"}
+
+    def run(self, *arguments, timeout=LIMIT_S, check=True, **options):
+        """A command, to its end; fails the test where the command fails, unless told otherwise."""
+        done = run_user_command(
+            self.command_server,
+            list(map(str, arguments)),
+            timeout=timeout,
+            **{"env": self.environment} | options,
+        )
+        if check and done.returncode:
+            pytest.fail(f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done
+
+    def start_command(self, *arguments, **options):
+        """A command that goes on."""
+        defaults = {"env": self.environment, "stdin": subprocess.DEVNULL, "text": True}
+        return subprocess.Popen(list(map(str, arguments)), **defaults | options)
+
+    def describe(self):
+        """For the message of a failed test."""
+        return ""
+
+    def wait_for(self, condition, limit_s=LIMIT_S):
+        """What it returns, once that is true; fails the test after the limit."""
+        return wait_for(condition, limit_s, told=self.describe)
+
+    def wait_for_end(self, job_id, limit_s=LIMIT_S):
+        """Of a job, which a machine without a queue does not have."""
