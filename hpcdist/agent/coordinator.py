@@ -534,8 +534,8 @@ class Coordinator:
 
     def _finish(self, verdict: Verdict | None) -> None:
         self.stage, self.deadline = Stage.FINISHED, None
-        self._actions.append(Finish(verdict))
-        self._broadcast(messages.Close())
+        last = sorted(self.members.nodes() | {0})  # node 0's own agent may not have joined yet
+        self._actions += [Finish(verdict), Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
         if members := sorted(self.members.nodes()):

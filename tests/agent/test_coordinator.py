@@ -358,6 +358,13 @@ def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_n
     assert cluster.verdict.message == "node 1 (host host1): no route"
 
 
+def test_node_0_s_own_agent_is_let_go_also_where_the_run_ends_before_it_has_joined():
+    cluster = Cluster()
+    cluster.decide(Unreachable(1, "host1", "no route"))
+    assert cluster.verdict.message == "node 1 (host host1): no route"
+    assert [(node, kind_of(message)) for node, message in cluster.sent] == [(0, "close")]
+
+
 @pytest.mark.parametrize("stage", ["joining", "starting", "running", "hanging"])
 def test_cancel_wins_while_nothing_has_failed(stage):
     cluster = Cluster(restarts=2)
