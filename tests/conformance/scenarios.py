@@ -374,16 +374,17 @@ def test_elements_of_an_array_are_requeued_and_cancelled_by_themselves(site, use
     first, second, last = sweep.runs()
     for run in (first, second):
         await_counting(user, run, num_ranks=1)
-    assert user.status(last)["state"] == "pending"
+    if site.warns_one_job:  # else the limit of the others may have let it start by now
+        assert user.status(last)["state"] == "pending"
     assert user("cancel", first.id).returncode == 0
     assert not site.is_active(job_id(first))
     await_counting(user, last, num_ranks=1)
     site.warn(last)
     end_counting(user, last, is_last=not site.limit)
     user.done(second)
-    assert first.newest_attempt() == 0
+    assert first.read_verdict().state == "cancelled"
     if site.warns_one_job:
-        assert second.newest_attempt() == 0
+        assert (first.newest_attempt(), second.newest_attempt()) == (0, 0)
 
 
 def test_a_run_starts_after_another_as_it_is_told_and_says_so_where_it_never_can(site, user):
