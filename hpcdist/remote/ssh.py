@@ -176,7 +176,7 @@ def copy(
     connection: Connection, words: list[str], *, given: bytes, folder: Path | str | None = None
 ) -> None:
     """Copy by rsync over the connection, with `given` on stdin; UserError where it cannot."""
-    shell = ["rsync", "-s", "-e", shlex.join(connection.words())]
+    shell = ["rsync", "-sz", "-e", shlex.join(connection.words())]
     try:
         done = subprocess.run(
             [*shell, *words], input=given, cwd=folder, capture_output=True, check=False
