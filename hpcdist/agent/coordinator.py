@@ -20,8 +20,8 @@ from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import (
     Agreement,
     DisagreementError,
-    Meeting,
     NodeFacts,
+    RankMeeting,
     agree,
     store_listens_on,
 )
@@ -286,7 +286,7 @@ class Members:
     def order_start(self, attempt: Attempt, port: int) -> messages.Start:
         """Return the order to start the ranks of an attempt, whose store listens."""
         assert self.agreement is not None
-        meeting = Meeting(
+        meeting = RankMeeting(
             **msgspec.structs.asdict(self.agreement),
             attempt=attempt.number,
             restart_count=attempt.restarts,

@@ -33,7 +33,7 @@ from hpcdist.agent.messages import (
     FromForkserver,
     ToForkserver,
 )
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
@@ -67,7 +67,7 @@ _ENDING_POLL_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], list[str]]
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory, preload: Callable[[], list[str]]
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -82,7 +82,7 @@ def start_forkserver(
 def run_forkserver(
     job: JobSpec,
     board: ProgressBoard,
-    stacks: Stacks,
+    stacks: StackMemory,
     channel: Channel[ToForkserver],
     preload: Callable[[], list[str]],
 ) -> NoReturn:
@@ -112,7 +112,7 @@ class Forkserver:
         self,
         job: JobSpec,
         board: ProgressBoard,
-        stacks: Stacks,
+        stacks: StackMemory,
         channel: Channel[ToForkserver],
     ) -> None:
         self._job = job

@@ -25,7 +25,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
@@ -66,7 +66,7 @@ class LocalRanks:
         self._tell = tell
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
-        stacks = Stacks(job.ranks_per_node)
+        stacks = StackMemory(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False

@@ -39,9 +39,9 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import (
     DisagreementError,
-    Meeting,
     OwnFile,
     OwnNode,
+    RankMeeting,
     note_on_device,
     rank_orders,
 )
@@ -326,7 +326,7 @@ class Member:
             case _:
                 self._ranks.obey(order)
 
-    def _start(self, meeting: Meeting) -> None:
+    def _start(self, meeting: RankMeeting) -> None:
         own = self._file.reach_leader_at(meeting.master_addr)
         if own != meeting.master_addr:
             self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")

@@ -32,7 +32,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.node import Meeting, NodeFacts
+from hpcdist.agent.node import NodeFacts, RankMeeting
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
@@ -212,7 +212,7 @@ class Begin(Message, tag="begin"):
 class Start(Message, tag="start"):
     """The ranks of an attempt are to start; Ended follows for each."""
 
-    meeting: Meeting
+    meeting: RankMeeting
 
 
 class End(Message, tag="end"):

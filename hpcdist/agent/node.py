@@ -241,8 +241,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """gloo or nccl."""
 
 
-class Meeting(Agreement, frozen=True, kw_only=True):
-    """The meeting point of the ranks of one attempt."""
+class RankMeeting(Agreement, frozen=True, kw_only=True):
+    """The place where the ranks of one attempt meet, their store, and what holds for all of them.
+
+    The meeting of the agents is another one (agent/meeting.py).
+    """
 
     attempt: int
     restart_count: int
@@ -309,7 +312,7 @@ def rank_orders(
     *,
     interface: str | None,
     gpus: Sequence[str] = (),
-    meeting: Meeting,
+    meeting: RankMeeting,
 ) -> list[RankOrder]:
     """Return the ranks that one node starts for one attempt.
 
@@ -369,7 +372,7 @@ def rank_orders(
 
 
 def rank_environment(
-    place: RankPlace, meeting: Meeting, *, run_id: str, max_restarts: int, interface: str | None
+    place: RankPlace, meeting: RankMeeting, *, run_id: str, max_restarts: int, interface: str | None
 ) -> dict[str, str]:
     """Return the variables that torchrun sets for its workers, by the same names and meanings
     (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.

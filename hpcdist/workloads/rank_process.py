@@ -41,10 +41,9 @@ from hpcdist.job.spec import (
 )
 from hpcdist.machine.memory import kernel_kills
 from hpcdist.machine.process import die_with_parent
-from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.context import RankContext, RankOrder
+from hpcdist.rank.context import RankContext, RankOrder, set_current
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
@@ -99,7 +98,7 @@ def become_rank(
 
     def be_no_rank() -> None:
         """Make a process that the rank's code forks record nothing in the rank's name."""
-        rank.set_current(None)
+        set_current(None)
         own_loop.forget()
         context.events.close()
 
@@ -161,7 +160,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     context.progress.alive()
     if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         context.progress.ignore_sigterm()
-    rank.set_current(context)
+    set_current(context)
     kills = kernel_kills()
     try:
         _run_to_end(context)
