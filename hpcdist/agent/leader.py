@@ -142,7 +142,7 @@ class Connections:
         for key, _ in self._selector.select(0.0 if self._events else timeout_s):
             if key.data is None:
                 self._let_in()
-            elif self._channels.get(key.data) is key.fileobj:  # else lost just now
+            elif self._channels.get(key.data) is key.fileobj:  # else lost or replaced
                 self._receive(key.data, self._channels[key.data])
         for node, reason in self._liveness.look(time.monotonic()).items():
             self._lose(node, reason)
