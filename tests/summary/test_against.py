@@ -191,8 +191,8 @@ def test_ways_of_loading_are_compared_by_their_passes(make_run, events):
         cell |= {"repeats": 5, "batches": 9, "sd_time_s": 1e-3, "min_time_s": time_s}
         cell |= {"mean_time_s": time_s, "start_time_s": 0.1, "first_time_s": 0.2}
         ways = [
-            {"batch_size": 64, "workers": workers, "reads": reads}
-            for workers, reads in ((0, None), (2, 4))
+            {"batch_size": 64, "workers": workers, "transform": transform}
+            for workers, transform in ((0, "none"), (2, "light"))
         ]
         made = [{**cell, "setting": way, "images_per_s": 64 / time_s} for way in ways]
         events.write(run, 0, [events.start(0, world_size=1), *made])
@@ -201,7 +201,7 @@ def test_ways_of_loading_are_compared_by_their_passes(make_run, events):
     found = compared([dataload("a/1", 0.03)], [dataload("b/1", 0.06)])
     assert [(one.quantity, one.over, one.outcome) for one in found.changes] == [
         ("images/s, 0 workers, batch 64", "windows", "slower"),
-        ("images/s, 2 workers, batch 64, reads 4", "windows", "slower"),
+        ("images/s, 2 workers, batch 64, transform light", "windows", "slower"),
     ]
     assert found.changes[0].change == pytest.approx(-0.5)
 

@@ -104,11 +104,11 @@ def test_training_steps_are_shown_and_compared(summary_of):
     assert "the model waits 39 % of the time." in " ".join(lines(summary))
 
 
-def test_keys_that_vary_have_columns(summary_of):
-    pil = loading(2, 40.0)
-    pil["setting"]["decoder"] = "pil"
-    headers = lines(summary_of(loading(2, 33.0), pil))
-    assert any("transform workers decoder" in line for line in headers)
+def test_batch_sizes_that_vary_have_a_column(summary_of):
+    small = loading(2, 40.0)
+    small["setting"]["batch_size"] = 8
+    headers = lines(summary_of(loading(2, 33.0), small))
+    assert any("transform size workers" in line for line in headers)
 
 
 def test_damaged_events_are_counted_and_left_out(summary_of):
