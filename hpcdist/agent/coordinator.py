@@ -91,7 +91,7 @@ class Unreachable(NamedTuple):
     host: str
     sentence: str
     is_host_lost: bool = False
-    """Another start may do without the host."""
+    """The host has failed: the job may succeed if it starts again on others."""
 
 
 class Claimed(NamedTuple):
@@ -327,7 +327,7 @@ class Coordinator:
         return min(deadlines)
 
     def decide(self, event: Event, now: Now) -> list[Action]:
-        """Return what is to be done because of an event, in this order."""
+        """Take an event; return what is to be done because of it, in this order."""
         self._now, self._actions = now, []
         match event:
             case Heard():

@@ -179,7 +179,7 @@ class Connections:
     def _let_in(self) -> None:
         """Greet those that have proved that they know the secret."""
         for newcomer in self._entrance.take() if self._entrance is not None else ():
-            if isinstance(newcomer, Failed):
+            if isinstance(newcomer, Failed):  # node 0 itself can take no more connections
                 self._events.append(Heard(0, newcomer))
                 continue
             hello, channel = newcomer
@@ -417,7 +417,7 @@ class Leader:
             match action:
                 case Send():
                     self._connections.send(action.nodes, action.message)
-                case ClaimAttempt():
+                case ClaimAttempt():  # its outcome is the next event
                     self._decide(self._claim(action.failed))
                 case NoteHang():
                     self._note_hang(action.hang)

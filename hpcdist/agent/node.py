@@ -192,7 +192,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OwnFile:
-    """The file of an agent, which says more the further that has come."""
+    """The file of an agent in the run directory, rewritten as the agent finds out more."""
 
     def __init__(self, run: Run, node: OwnNode) -> None:
         self._run = run
@@ -220,8 +220,8 @@ class OwnFile:
         self.write()
 
     def reach_leader_at(self, master_addr: str) -> str:
-        """Return the address by which the ranks are to reach node 0, which is known to the others
-        by this one.
+        """Return the address by which this node's ranks are to reach node 0. Most other nodes reach
+        it at `master_addr`.
 
         Node 0 itself takes the address that the others reached, whatever its own name means there:
         Debian gives it 127.0.1.1.
