@@ -1,7 +1,7 @@
-"""The entry of a job's script on every node: the agent, and after it the figures of its run.
+"""The entry of a scheduler's script on every node: the agent, and after it the figures of its run.
 
-A room of its own above all that a run needs: the agents need nothing of the summary, and what is
-kept for it costs them an import only at the end.
+It stands above the agents and the summary, so that agents need not import the summary: the figures
+cost an import only at the end. The script of the local scheduler begins with agent/task.py.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MOST_FILES = 256
 
 
 def main() -> None:
-    """Be the agent of this node; on the first one, keep the figures of the run; end with the exit
-    code of the run. The scheduler's script calls this."""
-    led = task.run_submitted()
-    if led is None:
+    """Be the agent of this node; on node 0, keep the figures of the run, and exit with the code of
+    the run; on others with 0. The scheduler's script calls this."""
+    run_and_code = task.run_submitted()
+    if run_and_code is None:
         sys.exit(0)
-    run, code = led
+    run, code = run_and_code
     keep_figures(run)
     # The scheduler must see a failed run as a failed job: dependencies count on it.
     sys.exit(code)

@@ -36,7 +36,7 @@ from hpcdist.schedulers.jobs import note_own_job
 
 
 class Agent:
-    """The life of a run on one node, `run_to_end`."""
+    """The agent of one node: `run_to_end` takes part in the run, and concludes it."""
 
     def __init__(
         self,
@@ -100,6 +100,7 @@ class Agent:
                 tell_end(self._run, self._job.name, self._node.notify)
 
     def _conclude(self) -> None:
+        """Write this node's verdict, if there is one, or have the job started again."""
         if self.verdict is None:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
@@ -109,7 +110,7 @@ class Agent:
         self.verdict = lives.conclude(self._attempts, self.verdict, patience)
 
     def _said_by_srun(self) -> list[str]:
-        """Return the errors that srun told since this agent began."""
+        """Return the errors that srun wrote into the job's logs since this agent began."""
         said: list[str] = []
         for path in self._run.job_logs():
             with contextlib.suppress(OSError):  # a run must not end without a verdict
@@ -117,7 +118,7 @@ class Agent:
         return said
 
     def _hosts(self) -> dict[int, str]:
-        """Return the hosts of the nodes whose agents have been there."""
+        """Return the hosts by node, from the files that agents have left."""
         found = map(files.read_json, self._run.agent_files())
         return {one.get("node", -1): one.get("host", "") for one in found if isinstance(one, dict)}
 
@@ -136,7 +137,7 @@ class Agent:
         return self.verdict is None
 
     def _pause(self, seconds: float) -> bool:
-        """Wait, or until SIGTERM comes; True where it does."""
+        """Wait so long, or until SIGTERM comes; return True where it does."""
         if self._member is not None:
             return self._member.notices.wait_for_sigterm(seconds)
         time.sleep(seconds)
@@ -153,17 +154,14 @@ class Agent:
         )
 
     def _log(self, line: str) -> None:
-        """A disk that is full must not end a run: then nobody is told."""
+        """Add a line to the agent's log; drop it where the disk is full, which ends no run."""
         path = self._run.agent_log_file(self._node.place.node_rank)
         with contextlib.suppress(OSError), path.open("a") as log:
             print(time.strftime("%H:%M:%S"), line, file=log)
 
 
-def run_agent(
-    run_path: Path,
-    place: JobPlace,
-) -> int:
-    """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
+def run_agent(run_path: Path, place: JobPlace) -> int:
+    """Be the agent of one node; return the exit code of the run, as far as this node knows it."""
     close_umask()
     run = Run(run_path)
     try:
@@ -181,20 +179,14 @@ def run_agent(
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0:
         note_own_job(run, requeuer.own_job_id())
-    agent = Agent(
-        run,
-        job,
-        plan,
-        place,
-        requeuer,
-        notify=spec.cluster.profile.notify,
-    )
+    agent = Agent(run, job, plan, place, requeuer, notify=spec.cluster.profile.notify)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED
 
 
 def _refuse(run: Run, place: JobPlace, sentence: str) -> int:
+    """Say why no agent may begin here, as the verdict where the run's folder is the user's own."""
     sentence = f"node {place.node_rank}: {sentence}"
     print(sentence, file=sys.stderr)
     if is_own(run.path):

@@ -20,8 +20,8 @@ from hpcdist.agent.messages import ToAgent, ToLeader
 from hpcdist.agent.node import (
     Agreement,
     DisagreementError,
-    Meeting,
     NodeFacts,
+    RankMeeting,
     agree,
     store_listens_on,
 )
@@ -45,13 +45,17 @@ CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stage(enum.Enum):
-    """The stages of an attempt."""
+    """The stages of a run; each attempt goes from STARTING to ENDING."""
 
     JOINING = "joining"
+    """Agents are missing."""
     STARTING = "starting"
+    """An attempt is being claimed, or its store opened."""
     RUNNING = "running"
     SETTLING = "settling"
+    """A rank failed; others that failed at the same moment are to be heard."""
     ENDING = "ending"
+    """All agents were ordered to end what is left of the attempt."""
     FINISHED = "finished"
 
 
@@ -87,16 +91,16 @@ class Unreachable(NamedTuple):
     host: str
     sentence: str
     is_host_lost: bool = False
-    """Another start may do without the host."""
+    """The host has failed: the job may succeed if it starts again on others."""
 
 
 class Claimed(NamedTuple):
     """Event: the answer to ClaimAttempt."""
 
     attempt: int | None
-    """None: the attempt before stays the last."""
+    """None: there is no next attempt, and the run ends with the verdict on the last one."""
     why_not: str | None = None
-    """None: a newer attempt has begun elsewhere."""
+    """Why there is none; None: a newer attempt has begun elsewhere."""
 
 
 class Resumed(NamedTuple):
@@ -122,17 +126,17 @@ class ClaimAttempt(NamedTuple):
     """Action: take the next attempt number; Claimed is the answer."""
 
     failed: Verdict | None = None
-    """On the attempt before, to be noted first."""
+    """The verdict on the attempt before, to be noted first."""
 
 
 class NoteHang(NamedTuple):
-    """Action: note that an attempt seems to hang, or that it does no more."""
+    """Action: note that an attempt seems to hang, or that it no longer does."""
 
     hang: Hang
 
 
 class Finish(NamedTuple):
-    """Action: end the run with this verdict; None: it has one."""
+    """Action: end the run with this verdict; None: the run has one already."""
 
     verdict: Verdict | None
 
@@ -142,29 +146,29 @@ Action = Send | ClaimAttempt | NoteHang | Finish
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of a run that its coordinator keeps."""
+    """The sizes, limits and times of a run by which its coordinator decides."""
 
     num_nodes: int
     ranks_per_node: int
     max_restarts: int
     grace_s: float
-    """Time that ranks have to end which handle the signal that asks them to."""
+    """Time to end for ranks that handle the signal which asks them to."""
     most_grace_s: float
-    """The same where the scheduler ends the job."""
+    """Limit of `grace_s` where the scheduler ends the job."""
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
     warn_at: float = math.inf
     """When the time limit comes close; times are of the monotonic clock."""
     limit_at: float = math.inf
-    """When the time limit has passed that the agents keep."""
+    """When the time limit has passed; inf: there is none, or the scheduler keeps it."""
     limit_min: float | None = None
     hang_timeout_s: float = math.inf
     """Time without a sign of work after which the run is ended; inf: never."""
     port_range: tuple[int, int] | None = None
     """Ports for the ranks' store."""
     saves: bool = False
-    """Ranks that stop have saved a checkpoint; of a script that is not known."""
+    """Ranks that stop have saved a checkpoint; False for scripts, of which it is not known."""
 
     @property
     def world_size(self) -> int:
@@ -173,7 +177,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Attempt:
-    """One attempt, as its agents tell of it."""
+    """One attempt: what its agents have told of it, and what was decided on it."""
 
     terms: Terms
     number: int = 0
@@ -186,9 +190,9 @@ class Attempt:
     reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
     decided: Verdict | None = None
-    """Made before the last rank has ended."""
+    """The verdict, where it does not follow from the ends of the ranks."""
     end: messages.End | None = None
-    """The order to end its ranks."""
+    """The order to end its ranks, once it was given."""
 
     def __post_init__(self) -> None:
         self.hang_watch = HangWatch(
@@ -202,6 +206,7 @@ class Attempt:
         return [end for end in self.ends.values() if failure.is_failure(end)]
 
     def is_explained(self) -> bool:
+        """Return True where the ends so far say how the attempt ended."""
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
         return len(self.ends) == self.terms.world_size
@@ -229,7 +234,7 @@ class Attempt:
         return failure.numbered(verdict, attempt=self.number, restarts=self.restarts, time_s=time_s)
 
     def verdict(self, notice: failure.Notice | None, time_s: float) -> Verdict:
-        """Return the verdict on it, once all is gone."""
+        """Return the verdict on the attempt, once nothing of it is left."""
         ends = [end for _, end in sorted(self.ends.items())]
         verdict = self.decided or failure.decide(
             ends, notice=notice, saves=self.terms.saves, restarts=self.restarts
@@ -254,7 +259,7 @@ class Members:
 
     terms: Terms
     facts: dict[int, NodeFacts] = field(default_factory=dict)
-    """Of the nodes whose agents have joined."""
+    """By node; of those whose agents have joined."""
     lost: set[int] = field(default_factory=set)
     agreement: Agreement | None = None
 
@@ -281,7 +286,7 @@ class Members:
     def order_start(self, attempt: Attempt, port: int) -> messages.Start:
         """Return the order to start the ranks of an attempt, whose store listens."""
         assert self.agreement is not None
-        meeting = Meeting(
+        meeting = RankMeeting(
             **msgspec.structs.asdict(self.agreement),
             attempt=attempt.number,
             restart_count=attempt.restarts,
@@ -298,15 +303,16 @@ class Coordinator:
         self.terms = terms
         self.stage = Stage.JOINING
         self.deadline: float | None = now.now + terms.join_timeout_s
-        """When a stage ends of itself; None: only messages matter."""
+        """When the stage ends by itself; None: only messages end it."""
         self._now = now
         self._actions: list[Action] = []
         self.members = Members(terms)
         self._notice: failure.Notice | None = None
+        """The job will be ended soon."""
         self._cancelled: Verdict | None = None
-        """Came when the ranks were being ended for another reason."""
+        """The user cancelled while the ranks were being ended for another reason."""
         self._failed: Verdict | None = None
-        """On the attempt after which another is being claimed."""
+        """The verdict on the attempt after which another is being claimed."""
         self.attempt = Attempt(terms)
 
     def next_deadline(self) -> float:
@@ -321,7 +327,7 @@ class Coordinator:
         return min(deadlines)
 
     def decide(self, event: Event, now: Now) -> list[Action]:
-        """Return what is to be done because of an event, in this order."""
+        """Take an event; return what is to be done because of it, in this order."""
         self._now, self._actions = now, []
         match event:
             case Heard():
@@ -362,7 +368,7 @@ class Coordinator:
             case messages.Cancelled(name) if self.stage in _AFTER_RUNNING:
                 self._cancelled = self.attempt.numbered(failure.cancelled(name), self._now.unix_now)
             case messages.Cancelled(name):
-                self._decide(failure.cancelled(name))
+                self._end_attempt(failure.cancelled(name))
             case messages.OfAttempt() if message.attempt == self.attempt.number:
                 self._on_news(node, message)
 
@@ -388,7 +394,7 @@ class Coordinator:
             sentence = f"the agent of {self.members.name(node)} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                self._decide(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
+                self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
             else:
                 self._fail("agent_lost", sentence, node)
         self._check_gone()
@@ -411,13 +417,13 @@ class Coordinator:
             sentence = f"the agents of {listed(missing, 'node')} did not join within {limit_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
-            self._decide(None)
+            self._end_attempt(None)
         elif self.stage is Stage.ENDING:
             for node in self.members.nodes() - self.attempt.gone:
                 self._on_lost(node, "it did not end its ranks in time")
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
-        """Take a message about the attempt that there is; what comes too late says nothing."""
+        """Take a message about the current attempt; ignore it where it comes too late."""
         attempt = self.attempt
         match message:
             case messages.Ended() if self.stage is not Stage.FINISHED:
@@ -443,33 +449,33 @@ class Coordinator:
             self.deadline = max(self.deadline, self._now.now + _GONE_S)
         if self.stage is not Stage.RUNNING:
             return
-        if _is_awaited(end, self._notice):
+        if _is_due_to(self._notice, end):
             self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
         elif failure.is_failure(end):
             self.stage, self.deadline = Stage.SETTLING, self._now.now + SETTLE_S
         if len(self.attempt.ends) == self.terms.world_size:
-            self._decide(None)
+            self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
-        """Stop the ranks at the next step, and start none any more: the job will be ended soon."""
+        """Stop the ranks at the next step, and start no more: the job will be ended soon."""
         if self._notice is not None:
             before, self._notice = self._notice, _heed_again(self._notice, signal_name)
             if self._notice.is_over and not before.is_over:
-                self._decide(None)
+                self._end_attempt(None)
             return
         self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
-            self._decide(failure.stopped(self._notice, f"stopped {self._notice.before_what}"))
+            self._end_attempt(failure.stopped(self._notice, f"stopped {self._notice.before_what}"))
         failures = self.attempt.failures()
-        if self.stage is Stage.SETTLING and all(_is_awaited(e, self._notice) for e in failures):
-            # Their agent's notice came sooner than this one.
+        if self.stage is Stage.SETTLING and all(_is_due_to(self._notice, end) for end in failures):
+            # The scheduler's signal reached those ranks before it reached this node.
             self.stage = Stage.RUNNING
             self.deadline = self._now.now + STOP_TOGETHER_S
         if self.stage is Stage.RUNNING:
             self._broadcast(messages.Pause(signal=self._notice.signal))
 
     def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
-        """Do what follows from the time for which no rank has worked."""
+        """Carry out what the hang watch returned."""
         for each in found:
             match each:
                 case messages.Dump():
@@ -477,7 +483,7 @@ class Coordinator:
                 case Hang():
                     self._actions.append(NoteHang(each))
                 case Verdict():
-                    self._decide(each)
+                    self._end_attempt(each)
 
     def _claim(self, failed: Verdict | None) -> None:
         self.stage, self.deadline = Stage.STARTING, None
@@ -501,10 +507,10 @@ class Coordinator:
     def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
         if node in self.members.facts:
             fields["host"] = self.members.facts[node].host
-        self._decide(failure.without_rank(kind, sentence, node=node, **fields))
+        self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
 
-    def _decide(self, verdict: Verdict | None) -> None:
-        """End the ranks for this verdict, or for that on their own ends."""
+    def _end_attempt(self, verdict: Verdict | None) -> None:
+        """End the ranks, for this verdict; None: it will follow from how they ended."""
         if verdict is not None:
             self.attempt.decided = self.attempt.numbered(verdict, self._now.unix_now)
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
@@ -542,17 +548,18 @@ class Coordinator:
             self._actions.append(Send(members, message))
 
 
-def _is_awaited(end: RankEnd, notice: failure.Notice | None) -> bool:
-    """Return True where, after a notice, the rank stopped, or lost one that did: the others need
-    not be ended."""
+def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:
+    """Return True where a rank stopped after a notice, or lost a peer that did: the others will
+    stop by themselves."""
     return notice is not None and (
         failure.is_stop(end, notice) or (failure.is_failure(end) and failure.is_victim(end))
     )
 
 
 def _may_be_of_cancel(verdict: Verdict) -> bool:
-    """Return True where a run that the user cancels has just stopped to go on later, or the signal
-    that ended a rank may have been for all; a shell makes an exit code of it."""
+    """Return True where a cancellation that came later outweighs this verdict: the run has only
+    stopped to go on later, or its first rank ended by the signal of the cancellation, or by the
+    exit code that a shell makes of it."""
     first = verdict.first
     return verdict.exit_code_of_run == EXIT_STOPPED or (
         first is not None
@@ -564,12 +571,12 @@ def _may_be_of_cancel(verdict: Verdict) -> bool:
 
 
 def _heed_again(notice: failure.Notice, signal_name: str | None) -> failure.Notice:
-    """Return the notice that holds after another one.
+    """Return the notice that holds after another warning, by a signal, or by our clock (None).
 
-    SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which must do
-    for the verdict: the notice is over, and the ranks are ended at once. The scheduler's word
-    counts more than our clock; and SIGINT, with which LSF begins a kill, more than the time limit:
-    who kills a job that is about to be requeued wants it gone.
+    SIGTERM after a different signal means that the notice is over, and the ranks are ended at once:
+    the time until the scheduler's SIGKILL must do for the verdict. A signal replaces the notice of
+    our clock. SIGINT, with which LSF begins a kill, replaces any: whoever kills a job that is about
+    to be requeued wants it gone.
     """
     if notice.is_over or signal_name is None:
         return notice

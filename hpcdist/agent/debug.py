@@ -13,9 +13,9 @@ import msgspec
 from hpcdist.agent.forkserver import fork_store
 from hpcdist.agent.node import (
     CannotLaunchError,
-    Meeting,
     NodeFacts,
     OwnNode,
+    RankMeeting,
     rank_orders,
 )
 from hpcdist.agent.outcome import failure
@@ -108,7 +108,7 @@ def _order(run: Run, node: OwnNode, port: int) -> RankOrder:
         node,
         interface=node.plan.interface,
         gpus=node.plan_of_node.gpus or [],
-        meeting=Meeting(
+        meeting=RankMeeting(
             attempt=run.claim_attempt(),
             restart_count=0,
             master_addr=_ADDRESS,

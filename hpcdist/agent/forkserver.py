@@ -33,7 +33,7 @@ from hpcdist.agent.messages import (
     FromForkserver,
     ToForkserver,
 )
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
@@ -58,13 +58,16 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_MOVES_CHANNEL = signal.SIGIO
+_CHANNEL_CHANGED = signal.SIGIO
+"""Sent by the kernel at each change of the channel."""
 _DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
-_BUSY_S = 0.01
+"""Signals that the forkserver ignores: its agent decides what follows from them."""
+_ENDING_POLL_S = 0.01
+"""Time between two looks at ranks that are being ended."""
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: Stacks, preload: Callable[[], list[str]]
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory, preload: Callable[[], list[str]]
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -79,7 +82,7 @@ def start_forkserver(
 def run_forkserver(
     job: JobSpec,
     board: ProgressBoard,
-    stacks: Stacks,
+    stacks: StackMemory,
     channel: Channel[ToForkserver],
     preload: Callable[[], list[str]],
 ) -> NoReturn:
@@ -87,8 +90,8 @@ def run_forkserver(
     code = 1
     try:
         adopt_orphans()
-        # The decision is the agent's: a Ctrl-C or a scheduler's signal to all processes must not
-        # end the ranks before it does.
+        # A Ctrl-C or a scheduler's signal to all processes must not end the ranks before the agent
+        # does.
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
         _outlive_agent_briefly(channel)
@@ -109,7 +112,7 @@ class Forkserver:
         self,
         job: JobSpec,
         board: ProgressBoard,
-        stacks: Stacks,
+        stacks: StackMemory,
         channel: Channel[ToForkserver],
     ) -> None:
         self._job = job
@@ -130,7 +133,7 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            timeout_s = None if self._ending is None else _BUSY_S
+            timeout_s = None if self._ending is None else _ENDING_POLL_S
             ready, _, _ = select.select([channel, wake_up], [], [], timeout_s)
             if wake_up in ready:
                 os.read(wake_up, 4096)
@@ -147,9 +150,7 @@ class Forkserver:
         with suppress(Exception):  # the script is in a zip file, or has changed meanwhile
             modules = preload()
         for module in modules:
-            with suppress(
-                BaseException
-            ):  # also what a module raises to exit: the ranks will say it
+            with suppress(BaseException):  # SystemExit, too: the ranks will say it
                 importlib.import_module(module)
         # Objects that the collector never visits again stay in pages that the ranks share. To look
         # for garbage first takes 0.3 s after torch, and frees only holes in those pages.
@@ -178,8 +179,11 @@ class Forkserver:
             self._channel.send(messages.Failed(sentence=sentence))
 
     def _knows_sigterm_alone(self, pid: int, local_rank: int) -> bool:
-        """Return True for a program that was written for torchrun, which passes SIGTERM on; one
-        that asks at its boundaries stops there, whatever its libraries make of SIGTERM."""
+        """Return True for a program that handles SIGTERM, as torchrun sends it, but not SIGUSR2.
+
+        One that asks at its step boundaries whether to stop does so there, whatever its libraries
+        make of SIGTERM: False.
+        """
         asks = self._board.read(local_rank).boundary > 0
         return not asks and catches(pid, signal.SIGTERM) and not catches(pid, signal.SIGUSR2)
 
@@ -243,7 +247,7 @@ class Forkserver:
         self._ending = wanted.attempt
         now = time.monotonic()
         self._strays_at = None
-        # To the ranks alone: their DataLoader workers end with them, and must not end before.
+        # Signals go to the ranks alone: their DataLoader workers end with them, and not before.
         for pid, local_rank in self._ranks.items():
             progress = self._board.read(local_rank)
             if progress.leaves_with is not None:
@@ -260,6 +264,7 @@ class Forkserver:
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self, attempt: int) -> None:
+        """Kill ranks whose time is over, then what they left behind, then send Gone."""
         now = time.monotonic()
         if self._ranks:
             for pid in self._ranks:
@@ -290,10 +295,10 @@ def wake_up_on(signals: Iterable[int]) -> int:
 
 def fork_store(listener: socket.socket, address: str) -> int:
     """Fork the process that serves an attempt's key-value store until it is killed; return its pid.
-    It has threads, so it is a process of its own, and one per attempt, since a store that knew the
-    last attempt's ranks would mislead the next.
 
-    Where torch is not imported for the ranks either they may never ask: its import waits for them.
+    The store has threads, so it is a process of its own; there is one per attempt, since a store
+    that knew the last attempt's ranks would mislead the next. Where the forkserver has not imported
+    torch, the ranks may never connect: the store imports torch when the first one does.
     """
     parent = os.getpid()
     if pid := os.fork():
@@ -326,10 +331,10 @@ def fork_store(listener: socket.socket, address: str) -> int:
 
 
 def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
-    """Kill what the ranks left behind when the agent dies: nobody else would know of it.
+    """Kill all processes below when the agent dies: nobody else would know of them.
 
-    The kernel tells of each change of the channel, also during an import, when nobody looks at it.
-    The agent need not be the parent: it may be outside of an image.
+    The kernel sends a signal at each change of the channel, so that this works during an import,
+    too. The death of the parent would not do: inside an image, the agent is not the parent.
     """
 
     def follow(*_: object) -> None:
@@ -339,8 +344,8 @@ def _outlive_agent_briefly(channel: Channel[ToForkserver]) -> None:
             kill_descendants()
             os._exit(1)
 
-    signal.signal(_MOVES_CHANNEL, follow)
-    signal.siginterrupt(_MOVES_CHANNEL, False)
+    signal.signal(_CHANNEL_CHANGED, follow)
+    signal.siginterrupt(_CHANNEL_CHANGED, False)
     fcntl.fcntl(channel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(channel, fcntl.F_SETFL, fcntl.fcntl(channel, fcntl.F_GETFL) | os.O_ASYNC)
     follow()

@@ -28,7 +28,7 @@ import msgspec
 from hpcdist.agent.forkserver import run_forkserver
 from hpcdist.agent.messages import FROM_FORKSERVER, TO_FORKSERVER, Channel, FromForkserver
 from hpcdist.agent.node import CannotLaunchError, OwnNode
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.base import files
 from hpcdist.base.carried import note_use
 from hpcdist.base.files import close_umask
@@ -100,7 +100,7 @@ class ImageStart:
         node: OwnNode,
         container: InContainer,
         board: ProgressBoard,
-        stacks: Stacks,
+        stacks: StackMemory,
     ) -> None:
         """Start it. Raises CannotLaunchError, where this node lacks what is needed for that."""
         self._image, self._runtime = container.image, container.runtime
@@ -237,7 +237,7 @@ def main() -> NoReturn:
     run_forkserver(
         job,
         ProgressBoard(job.ranks_per_node, shared[:at]),
-        Stacks(job.ranks_per_node, shared[at:]),
+        StackMemory(job.ranks_per_node, shared[at:]),
         Channel(socket.socket(fileno=channel), TO_FORKSERVER),
         load_workload(job).preload,
     )

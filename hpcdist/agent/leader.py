@@ -1,5 +1,9 @@
-"""The leader of a run's agents, a thread of node 0's: their connections, and the coordinator's
-hands."""
+"""The leader of a run, a thread of node 0's agent.
+
+It holds the connections of all agents, gives each event to the coordinator
+(agent/coordinator.py), and carries out what that returns. It also passes commands' requests on to
+the agents, and writes their answers.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +70,10 @@ from hpcdist.schedulers.notes import Notes
 _TICK_S = 0.5
 _LOOK_AT_REQUESTS_S = 0.9
 _LOOK_S = 1.0
+"""Time between two looks at what others may have written into the run's directory."""
 _LOOK_AT_WORK_S = 5.0
-"""Between two looks at what others may write into the run's directory; the second once all agents
-have joined: then it only matters where a scheduler does not pass on a cancellation."""
+"""The same once an attempt has begun: then only cancellations matter that a scheduler does not pass
+on."""
 _MOST_REQUESTS = 16
 """Requests that are answered at a time; each takes a thread on every node."""
 _WHY_NO_ANSWER = {
@@ -83,7 +88,7 @@ class Connections:
     """The leader's connections with the agents of all nodes, its own included."""
 
     def __init__(self, limit_s: float, log: Callable[[str], None]) -> None:
-        """Count an agent as lost that does nothing for so long; never where that is 0."""
+        """Count an agent as lost after `limit_s` without a sign of life; never where that is 0."""
         self._log = log
         self._selector = selectors.DefaultSelector()
         self._channels: dict[int, Channel[ToLeader | Beat]] = {}
@@ -102,10 +107,10 @@ class Connections:
         rendezvous: Rendezvous | None = None,
         life: int | None = None,
     ) -> None:
-        """Listen on a free port, until all have joined, and tell the others of it.
+        """Listen on a free port until all have joined, and write the place into the meeting's file.
 
-        `addresses` are those by which they may reach this host, best first; `rendezvous` is the
-        place where they will come. Raises NoFreePortError.
+        `addresses` are those by which the others may reach this host, best first; `rendezvous` is
+        the place where they will come, if the scheduler has named one. Raises NoFreePortError.
         """
         self._missing = set(range(1, num_nodes))
         secret, is_own = secrets.token_bytes(SECRET_BYTES), True
@@ -126,18 +131,18 @@ class Connections:
 
     def take(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         """Take a channel as that of a node's agent from now on."""
-        self._close(node)  # it would not come again if its former connection were of use
+        self._close(node)  # an agent that connects again has given up its former connection
         self._channels[node] = channel
         if node:
             self._liveness.begin(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
 
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
-        """Return what has come, after so long at most."""
+        """Return the events that have come, after so long at most."""
         for key, _ in self._selector.select(0.0 if self._events else timeout_s):
             if key.data is None:
                 self._let_in()
-            elif self._channels.get(key.data) is key.fileobj:  # else of the same moment
+            elif self._channels.get(key.data) is key.fileobj:  # else lost or replaced
                 self._receive(key.data, self._channels[key.data])
         for node, reason in self._liveness.look(time.monotonic()).items():
             self._lose(node, reason)
@@ -145,7 +150,7 @@ class Connections:
         return events
 
     def send(self, nodes: Iterable[int], message: ToAgent) -> None:
-        """Send to nodes' agents; those that are gone are Lost, which `wait` returns."""
+        """Send a message to nodes' agents; for one that is gone, `wait` returns Lost."""
         for node in nodes:
             if (channel := self._channels.get(node)) is not None:
                 try:
@@ -174,7 +179,7 @@ class Connections:
     def _let_in(self) -> None:
         """Greet those that have proved that they know the secret."""
         for newcomer in self._entrance.take() if self._entrance is not None else ():
-            if isinstance(newcomer, Failed):
+            if isinstance(newcomer, Failed):  # node 0 itself can take no more connections
                 self._events.append(Heard(0, newcomer))
                 continue
             hello, channel = newcomer
@@ -218,12 +223,12 @@ class Connections:
 
 
 class Answers:
-    """The answers to requests of commands: all agents are asked, and waited for until each has
-    reported, or is late."""
+    """Collects the answers to commands' requests: reports of all agents, until each has come or is
+    late."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[float, Answer]] = {}
-        """When each must be there, by the monotonic clock, and what there is of it."""
+        """By request: when the answer is due, by the monotonic clock, and its reports so far."""
 
     @property
     def deadline(self) -> float:
@@ -250,8 +255,8 @@ class Answers:
             self._open[message.request][1].reports[node] = message.report
 
     def finished(self, members: Collection[int], now: Now) -> dict[str, Answer]:
-        """Return, by request, what all have reported on that are still there, or what has taken too
-        long; each once."""
+        """Return, by request, the answers that are due, or have the reports of all `members`; each
+        once."""
         finished = {}
         for name, (until_s, answer) in list(self._open.items()):
             missing = sorted(set(members) - answer.reports.keys())
@@ -268,8 +273,7 @@ def _now() -> Now:
 
 
 class Leader:
-    """The thread that leads the run: it tells the coordinator what happens, and does what that
-    decides."""
+    """The thread that leads the run."""
 
     def __init__(
         self,
@@ -284,7 +288,7 @@ class Leader:
     ) -> None:
         """The job's time limit counts from `begin_s`, by the monotonic clock."""
         self.verdict: Verdict | None = None
-        """On the run, once it has ended here."""
+        """The verdict on the run, once it is over; None where another agent has written one."""
         self._run = run
         self._node = node
         self._attempts = attempts
@@ -339,7 +343,7 @@ class Leader:
         return members
 
     def end(self) -> None:
-        """Wait until it has told all agents of the end. Raises what made it fail."""
+        """Wait until the thread has sent Close to all agents. Raises what made it fail."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -382,8 +386,8 @@ class Leader:
             self._leave_answer(request, answer)
 
     def _look(self, now: Now) -> None:
-        """Find out whether the run has a verdict, of an agent that could not join, or was
-        cancelled; take what commands want, and show them that this agent lives."""
+        """Look into the run's directory for a verdict (of an agent that could not join), for a
+        cancellation, and for commands' requests; show there that this agent lives."""
         look_s = _LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S
         if now.now - self._looked_s >= look_s:
             self._looked_s = now.now
@@ -408,12 +412,12 @@ class Leader:
                     self._connections.send(sorted(members), messages.Ask(request=request))
 
     def _decide(self, event: Event) -> None:
-        """Have the coordinator decide, and carry that out."""
+        """Give an event to the coordinator, and carry out the actions that it returns."""
         for action in self._coordinator.decide(event, _now()):
             match action:
                 case Send():
                     self._connections.send(action.nodes, action.message)
-                case ClaimAttempt():
+                case ClaimAttempt():  # its outcome is the next event
                     self._decide(self._claim(action.failed))
                 case NoteHang():
                     self._note_hang(action.hang)
@@ -421,8 +425,9 @@ class Leader:
                     self.verdict = action.verdict
 
     def _claim(self, failed: Verdict | None) -> Claimed:
+        """Carry out ClaimAttempt."""
         if failed is not None:
-            if self._attempts.is_overtaken():  # a newer claim would take the run from its leader
+            if self._attempts.is_overtaken():  # a claim would take the run from its new leader
                 return Claimed(None)
             if (why_not := note_restart(self._run, failed)) is not None:
                 return Claimed(None, why_not)

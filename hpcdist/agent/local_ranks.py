@@ -1,4 +1,5 @@
-"""The ranks of one node, as their agent has them: started, watched and ended by the forkserver."""
+"""The ranks of one node, as their agent sees them: it has the forkserver start and end them, and
+puts together how each ended."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
@@ -38,14 +39,11 @@ from hpcdist.workloads import load_workload
 _EXIT_WAIT_S = 1.0
 _RECEIVE_WAIT_S = 0.5
 _PAUSE_SETTLES_S = 0.01
-"""After the order to pause, when every rank that had not seen it has told its boundary."""
+"""Time after the order to pause in which a rank that had not seen it may pass a last boundary."""
 
 
 class LocalRanks:
-    """The agent's side of its forkserver.
-
-    What the coordinator must know is given to `tell`, once `listen` was called.
-    """
+    """The agent's side of its forkserver. Messages for the coordinator are given to `tell`."""
 
     def __init__(
         self,
@@ -54,10 +52,12 @@ class LocalRanks:
         *,
         tell: Callable[[ToLeader], None],
         log: Callable[[str], None],
-        gpu_share: Callable[[], float | None] = lambda: None,
+        gpu_share: Callable[[], float | None],
     ) -> None:
-        """Start the forkserver: before the agent opens a socket, or the selector. Raises
-        CannotLaunchError. `gpu_share` is that of RankWatch."""
+        """Start the forkserver, before the agent opens a socket or the selector.
+
+        `gpu_share` is for RankWatch. Raises CannotLaunchError.
+        """
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
@@ -66,7 +66,7 @@ class LocalRanks:
         self._tell = tell
         self._log = log
         self._board = ProgressBoard(job.ranks_per_node)
-        stacks = Stacks(job.ranks_per_node)
+        stacks = StackMemory(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
         self._inspection = Inspection(self._watch, log)
         self._is_ready = False
@@ -87,6 +87,7 @@ class LocalRanks:
         self._channel: Channel[FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
+        """Have messages of the forkserver received by the agent's loop."""
         assert self._channel is not None
         self._selector = selector
         selector.register(self._channel, selectors.EVENT_READ, self._receive)
@@ -100,9 +101,11 @@ class LocalRanks:
         self._send(messages.Fork(orders=orders))
 
     def obey(self, order: ToRanks) -> None:
-        """Carry out what is wanted of the ranks that there are, and of their store. Told are
-        StoreOpened after OpenStore, Gone after End, when nothing is left of both, Stacks after
-        Dump, Reached after Pause, and Report after Ask."""
+        """Carry out an order for the ranks, or for their store.
+
+        `tell` gets the answers later: StoreOpened after OpenStore, Gone after End, when nothing is
+        left of ranks and store, Stacks after Dump, Reached after Pause, and Report after Ask.
+        """
         match order:
             case messages.OpenStore():
                 self._send(order)
@@ -123,8 +126,8 @@ class LocalRanks:
                 self._inspection.begin(order)
             case messages.Pause():
                 self._board.pause()
-                # The user's own code may know nothing of the board: it is told as schedulers tell
-                # it.
+                # The user's own code may know nothing of the board: it gets a signal, as from a
+                # scheduler.
                 if isinstance(self._job, OwnCodeJob):
                     is_sigterm = order.signal == "SIGTERM"
                     self._send(messages.SignalRanks(signal=signal.SIGUSR2, or_sigterm=is_sigterm))
@@ -135,7 +138,7 @@ class LocalRanks:
                 self._watch.forgive()
 
     def end_rest(self, grace_s: float) -> None:
-        """Have the ranks end that there are still: their leader is lost, and orders nothing."""
+        """End the ranks that are still there, where the leader was lost and so gives no orders."""
         if self._watch.pids and self._ending_attempt is None:
             self.obey(messages.End(attempt=self._attempt, signal=signal.SIGTERM, grace_s=grace_s))
         limit_s = time.monotonic() + grace_s + _EXIT_WAIT_S
@@ -148,7 +151,7 @@ class LocalRanks:
         return min(self._paused_at, self._inspection.next_deadline())
 
     def on_time(self) -> None:
-        """Answer the orders whose effect had to be waited for."""
+        """Answer Pause, Dump and Ask, whose effects take time."""
         if time.monotonic() >= self._paused_at:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
@@ -201,6 +204,7 @@ class LocalRanks:
                     self._tell(message)
 
     def _on_lost(self) -> None:
+        """Tell the coordinator that the forkserver has ended."""
         has_begun = self._is_ready or self._image is None
         sentence = self._drop_forkserver()
         if has_begun:
@@ -216,12 +220,14 @@ class LocalRanks:
             self._log(f"the stacks of ranks are not kept: {files.reason(error)}")
 
     def _close_rank(self, exited: messages.Exited) -> None:
+        """Put together how a rank ended, add that to its event file, and send Ended."""
         self._keep_stacks()
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
         progress, status, teardown = self._board.read(exited.local_rank), exited.status, None
-        if progress.leaves_with is not None and os.WIFSIGNALED(status):  # after the workload
+        if progress.leaves_with is not None and os.WIFSIGNALED(status):
+            # Its workload was done, and it was leaving: that it was killed then is no failure.
             ended_by = os.WTERMSIG(status)
             teardown = signal.Signals(signal.SIGKILL if ended_by == LATE else ended_by).name
             status = progress.leaves_with << 8  # in the form of waitpid
@@ -246,7 +252,7 @@ class LocalRanks:
         self._tell(messages.Ended(attempt=order.attempt, end=end))
 
     def _drop_forkserver(self) -> str:
-        """End the forkserver, and with it its ranks; return how it ended."""
+        """End the forkserver and its ranks; return how the forkserver ended."""
         if self._channel is None:
             return "it had ended"
         if self._selector is not None:

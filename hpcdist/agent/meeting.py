@@ -3,8 +3,9 @@ sides of the way in.
 
 The meeting's file tells the others the place, and a secret that only the run's owner can read (the
 scheduler tells them beforehand where the nodes have no run directory in common). It also tells the
-life of the job: where a scheduler starts a job elsewhere while the former agents still live, the
-new agents find the old file, and must not join the old leader.
+life of the job, that is, which of its starts by the scheduler this is: where a scheduler starts a
+job elsewhere while the former agents still live, the new agents find the old file, and must not
+join the old leader.
 
 Any user of a host can connect to its ports, and any user can listen on a port that an agent has
 left. So both ends of a connection prove that they know the secret, which itself never crosses the
@@ -91,7 +92,8 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
     life: int | None = None
-    """The life of the job that node 0's agent is of; None: it does not say."""
+    """The start of the job that node 0's agent belongs to (agent/outcome/lives.py), counted from 0;
+    None: any."""
 
 
 class StrangerError(Exception):
@@ -157,8 +159,8 @@ def _none_left() -> str:
 
 
 class Entrance:
-    """The port of a meeting: lets in who knows the secret, and keeps few resources for who does
-    not. A thread accepts, and one per connection waits for its proof and its Hello."""
+    """The port of a meeting, on node 0: lets in those who know the secret, and spends little on
+    others (strangers). One thread accepts; one per connection waits for its proof and its Hello."""
 
     def __init__(
         self, listener: socket.socket, secret: bytes, *, log: Callable[[str], None]
@@ -182,8 +184,8 @@ class Entrance:
         return self._rung.fileno()
 
     def take(self) -> list[tuple[Hello, Channel[Hello]] | Failed]:
-        """Return those that have proved that they belong here; Failed where they take all the
-        descriptors that there are."""
+        """Return the agents that have proved that they belong here; or Failed where this process
+        has no descriptors left for them."""
         self._rung.recv(4096)
         return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
@@ -261,7 +263,8 @@ class Entrance:
             thread.join(_PROOF_LIMIT_S)
 
     def _forget(self, stranger: socket.socket) -> tuple[str, threading.Thread] | None:
-        """Count a connection no more as a stranger's; None where it was not one."""
+        """Take a connection out of the strangers; return its host and thread, None where it was
+        out already."""
         with self._lock:
             return self._strangers.pop(stranger, None)
 
@@ -310,12 +313,13 @@ def join_meeting(
     rendezvous: Rendezvous | None = None,
     life: int | None = None,
 ) -> Joined | None:
-    """Connect to node 0's agent; the caller's first message is Join.
+    """Connect to node 0's agent, so that the caller can send Join; return None where `give_up` says
+    that the run is over.
 
-    None where `give_up` says that the run is over. An old file, of an agent that is gone or of
-    another life of the job, is read again until it names one that answers. Raises NotReachedError
-    where none does in time, DisagreementError where node 0 is there, and this one cannot take part
-    with it, and OvertakenError where this one is of a life that is over.
+    An old file, of an agent that is gone or of another life of the job, is read again until it
+    names an agent that answers. Raises NotReachedError where none answers in time,
+    DisagreementError where this node cannot take part with node 0, and OvertakenError where this
+    node's agent is of a life that is over.
     """
     begin_s = time.monotonic()
     while not give_up():
@@ -391,8 +395,11 @@ def usable_addresses(place: MeetingPlace) -> list[str]:
 
 
 def _join(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
-    """Raise OSError, StrangerError or ChannelClosedError where it is not node 0's agent that
-    answers, and DisagreementError where it is of another version."""
+    """Connect to one address, exchange proofs, Hello and Welcome.
+
+    Raises OSError, StrangerError or ChannelClosedError where it is not node 0's agent that answers,
+    and DisagreementError where it is of another version.
+    """
     with contextlib.ExitStack() as on_failure:
         connection = on_failure.enter_context(
             socket.create_connection(

@@ -1,8 +1,10 @@
-"""A node's part in its run, while that lasts: a loop around one `select`.
+"""A member of a run: the part of an agent that runs the ranks of its node, a loop around one
+`select`.
 
-It carries out the leader's orders with its ranks, and tells the leader what it sees; node 0's does
-so, too. Other threads of an agent send its heartbeats (agent/liveness.py), sample what the ranks
-use (agent/sampler.py), and on node 0 lead the run (agent/leader.py).
+It carries out the leader's orders with its ranks (agent/local_ranks.py), and tells the leader what
+it sees; the member of node 0 does so, too. Other threads of an agent send its heartbeats
+(agent/liveness.py), sample what the ranks use (agent/sampler.py), and on node 0 lead the run
+(agent/leader.py).
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import (
     DisagreementError,
-    Meeting,
     OwnFile,
     OwnNode,
+    RankMeeting,
     note_on_device,
     rank_orders,
 )
@@ -58,15 +60,15 @@ from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
 _LOOK_S = 1.0
-"""Between two looks of an agent that waits for node 0's at what others may write into the run's
-directory."""
+"""While an agent waits for node 0's, time between two looks at what others may have written into
+the run's directory."""
 _LEADER = 0
 UNFIT = (DisagreementError, NotReachedError, JobError, NoSuchInterfaceError, NoFreePortError)
 """Reasons why a node cannot take part; the messages do not name the node."""
 
 
 class Notices:
-    """The signals of an agent, as messages for the coordinator."""
+    """The signals that an agent gets, as messages for the coordinator."""
 
     def __init__(self, run: Run, plan: LaunchPlan, *, log: Callable[[str], None]) -> None:
         """Watch the signals of this process: not before it has forked its forkserver."""
@@ -80,7 +82,7 @@ class Notices:
         return self._reading
 
     def read(self) -> list[Warned | Cancelled]:
-        """Return what the signals mean that have come to this agent, or to what started it."""
+        """Return what the signals mean that have come since the last call."""
         notices: list[Warned | Cancelled] = []
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
@@ -102,7 +104,7 @@ class Notices:
 
 
 class Member:
-    """One agent among those of a run."""
+    """One node's agent in its run, `take_part`."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class Member:
         self._node = node
         self._attempts = attempts
         self._log = log
-        notes = Notes()
+        notes = Notes()  # takes its variables out of the environment, which ranks inherit
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
@@ -144,7 +146,7 @@ class Member:
                 run, node, attempts, begin_s=begin_s, notes=notes, heart=self._heart, log=log
             )
         self._channel: Channel[ToAgent | Beat] | None = None
-        """To the leader."""
+        """To the leader; None until the member has joined."""
         self._early_warning: Warned | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
@@ -158,7 +160,8 @@ class Member:
         )
 
     def take_part(self) -> Verdict | None:
-        """Stay until the run is over; returns what this node makes of it, if that is known here.
+        """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
+        and another node only where it lost the leader, or was told to end before it had joined.
 
         Raises CannotLaunchError, or one of UNFIT.
         """
@@ -188,11 +191,11 @@ class Member:
         return self._verdict
 
     def end(self) -> None:
-        """Have its threads end: no rank is left."""
+        """End the thread that samples usage. Call it when no rank is left."""
         self._usage.end()
 
     def _join(self) -> None:
-        """Become one of the run's agents, if the run is not over before."""
+        """Connect to the leader, and send it Join; do neither where the run is over before."""
         place = self._node.place
         joined: Joined | None
         if self._leader is not None:
@@ -227,6 +230,7 @@ class Member:
             self._tell(self._early_warning)
 
     def _is_over_while_joining(self) -> bool:
+        """Take signals, look into the run's directory, and return True where the run is over."""
         if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
             self._heed(self.notices.read())
         if time.monotonic() - self._looked_s >= _LOOK_S:
@@ -260,7 +264,8 @@ class Member:
             self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
     def _heed(self, notices: Sequence[Warned | Cancelled]) -> None:
-        """The job will be ended; a warning is told later where the leader is not known yet."""
+        """Tell the leader that the job will be ended. Before this member has joined, keep a warning
+        for later, and leave at a cancellation."""
         for notice in notices:
             if self._channel is not None:
                 self._tell(notice)
@@ -294,7 +299,8 @@ class Member:
             self._on_leader_lost(str(error))
 
     def _on_leader_lost(self, reason: str) -> None:
-        """Without the leader nobody would end the ranks, or say why the run ended."""
+        """Leave the run, with a verdict where it has none: without the leader nobody would end the
+        ranks, or say why the run ended."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -320,7 +326,7 @@ class Member:
             case _:
                 self._ranks.obey(order)
 
-    def _start(self, meeting: Meeting) -> None:
+    def _start(self, meeting: RankMeeting) -> None:
         own = self._file.reach_leader_at(meeting.master_addr)
         if own != meeting.master_addr:
             self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")

@@ -11,7 +11,17 @@ run (agent/meeting.py).
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
 
-Node 0's own agent is a member like the others, over a pair of sockets.
+Node 0's own agent is a member like the others, over a pair of sockets. It sends no Hello.
+
+A run without failures, in this order:
+
+    to an agent    between it and its forkserver    to node 0's agent
+    Welcome                                         Hello before it, Join after it
+    Begin
+    OpenStore      OpenStore, StoreOpened           StoreOpened (all three on node 0 only)
+    Start          Fork; Started, Exited            Ended, for each rank
+    End            End, Gone                        Gone
+    Close
 """
 
 from __future__ import annotations
@@ -22,7 +32,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hpcdist.agent.node import Meeting, NodeFacts
+from hpcdist.agent.node import NodeFacts, RankMeeting
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
@@ -115,7 +125,7 @@ class Join(Message, tag="join"):
 
 
 class OfAttempt(Message):
-    """The base of what an agent tells of an attempt; of one that is over it counts no more."""
+    """The base of messages about an attempt; ignored where another attempt has begun."""
 
     attempt: int
 
@@ -132,15 +142,16 @@ class Gone(OfAttempt, tag="gone"):
 
 
 class Quiet(OfAttempt, tag="quiet"):
-    """No rank of the node has shown for so long that it works; with the last node's comes Dump, and
-    it is said again after as much more time. 0: one works again."""
+    """No rank of the node has shown a sign of work for some time; with the last node's comes Dump.
+    It is sent again after as much more time."""
 
     quiet_s: float
+    """Time without a sign; 0: a rank works again."""
 
 
 class Stacks(OfAttempt, tag="stacks"):
-    """An agent's answer to Dump says where its ranks are; with the last node's it is decided
-    whether a quiet run hangs; after the time-out the verdict is made, and End follows."""
+    """An agent's answer to Dump: where its ranks are. With the last node's, the coordinator decides
+    whether the quiet run hangs; after the time-out it makes the verdict, and End follows."""
 
     reports: list[HangReport]
 
@@ -171,7 +182,7 @@ class Cancelled(Message, tag="cancel"):
     signal: str
 
 
-# Of what commands want to know while the ranks run; the coordinator has no part in it.
+# For commands that ask about running ranks; the coordinator has no part in it.
 
 
 class Ask(Message, tag="ask"):
@@ -182,10 +193,10 @@ class Ask(Message, tag="ask"):
 
 
 class Report(Message, tag="report"):
-    """An agent reports on its ranks, as was asked."""
+    """An agent's answer to Ask: a report on its ranks."""
 
     request: str
-    """Its id."""
+    """The request's id."""
     report: NodeReport
 
 
@@ -201,17 +212,17 @@ class Begin(Message, tag="begin"):
 class Start(Message, tag="start"):
     """The ranks of an attempt are to start; Ended follows for each."""
 
-    meeting: Meeting
+    meeting: RankMeeting
 
 
 class End(Message, tag="end"):
-    """The rest of an attempt is to end; Gone is the answer. Its agent passes it on to the
+    """The rest of an attempt is to end; Gone is the answer. The agent passes the order on to its
     forkserver, which sends the signal, and SIGKILL to ranks that have not ended in time."""
 
     attempt: int
     signal: int
     grace_s: float
-    """Time that ranks have which handle the signal; the others are ended at once."""
+    """Time for ranks that handle the signal; the others are ended at once."""
 
 
 class Dump(Message, tag="dump"):
@@ -241,7 +252,7 @@ class Close(Message, tag="close"):
     """The run is over; the agent leaves."""
 
 
-# Between an agent and its forkserver; of its ranks the agent hears by their own pipes.
+# Between an agent and its forkserver. Ranks have pipes of their own to the agent (rank/pipe.py).
 
 
 class Fork(Message, tag="fork"):
@@ -251,8 +262,8 @@ class Fork(Message, tag="fork"):
 
 
 class OpenStore(Message, tag="store"):
-    """A fresh store is wanted that is known as `address`; StoreOpened is the answer, both through
-    the agent of node 0."""
+    """The forkserver of node 0 is to open a fresh store that is known as `address`; StoreOpened is
+    the answer. Its agent passes on both."""
 
     bind_to: str
     """Address to listen on; all of them where it is empty."""
@@ -374,7 +385,7 @@ class Channel(Generic[_Received]):
             raise ChannelClosedError(f"not a message: {error}") from None
 
     def expect(self, decoder: msgspec.json.Decoder[_Next]) -> Channel[_Next]:
-        """Return this connection as one from which other messages come from now on."""
+        """Return a channel for the same connection, from which messages of other kinds come."""
         after = Channel(self._connection, decoder)
         after._buffer = self._buffer
         return after

@@ -192,7 +192,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OwnFile:
-    """The file of an agent, which says more the further that has come."""
+    """The file of an agent in the run directory, rewritten as the agent finds out more."""
 
     def __init__(self, run: Run, node: OwnNode) -> None:
         self._run = run
@@ -220,8 +220,8 @@ class OwnFile:
         self.write()
 
     def reach_leader_at(self, master_addr: str) -> str:
-        """Return the address by which the ranks are to reach node 0, which is known to the others
-        by this one.
+        """Return the address by which this node's ranks are to reach node 0. Most other nodes reach
+        it at `master_addr`.
 
         Node 0 itself takes the address that the others reached, whatever its own name means there:
         Debian gives it 127.0.1.1.
@@ -241,8 +241,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """gloo or nccl."""
 
 
-class Meeting(Agreement, frozen=True, kw_only=True):
-    """The meeting point of the ranks of one attempt."""
+class RankMeeting(Agreement, frozen=True, kw_only=True):
+    """The place where the ranks of one attempt meet, their store, and what holds for all of them.
+
+    The meeting of the agents is another one (agent/meeting.py).
+    """
 
     attempt: int
     restart_count: int
@@ -309,7 +312,7 @@ def rank_orders(
     *,
     interface: str | None,
     gpus: Sequence[str] = (),
-    meeting: Meeting,
+    meeting: RankMeeting,
 ) -> list[RankOrder]:
     """Return the ranks that one node starts for one attempt.
 
@@ -369,7 +372,7 @@ def rank_orders(
 
 
 def rank_environment(
-    place: RankPlace, meeting: Meeting, *, run_id: str, max_restarts: int, interface: str | None
+    place: RankPlace, meeting: RankMeeting, *, run_id: str, max_restarts: int, interface: str | None
 ) -> dict[str, str]:
     """Return the variables that torchrun sets for its workers, by the same names and meanings
     (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.

@@ -22,8 +22,8 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P
 _ANSWERING = "/hpcdist/rank/pipe.py"
 
 
-class Stacks:
-    """A place in memory for the stacks of each rank of a node, shared with what is forked."""
+class StackMemory:
+    """Memory for the stacks of each rank of a node, shared with the processes that are forked."""
 
     def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
         """`descriptors` are those of another process's."""

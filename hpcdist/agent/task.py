@@ -1,4 +1,5 @@
-"""The entry on every node: a callable for submitit that starts the agent."""
+"""The way from submitit to the agent: the callable that is pickled at the submission, and run as a
+task on every node."""
 
 from __future__ import annotations
 
@@ -10,8 +11,7 @@ if TYPE_CHECKING:
     from hpcdist.runs.run import Run
 
 _led: tuple[Run, int] | None = None
-"""The run that this process led to its end as the agent of its first node, and the exit code of
-the run, once submitit has stored the task's result."""
+"""The run and its exit code, where this process was the agent of node 0, after the task."""
 
 
 class AgentTask:
@@ -34,24 +34,27 @@ class AgentTask:
     def __call__(self) -> int:
         global _led  # noqa: PLW0603 - submitit ends every task that returns with 0
         run, node_rank, code = self.be_agent()
-        # The others' codes say nothing that node 0's does not, and whoever ends first with an
-        # error could make the scheduler kill the rest.
+        # Other nodes exit with 0: their codes say nothing more than node 0's, and the first that
+        # ends with an error could make the scheduler kill the rest.
         if node_rank == 0:
             _led = run, code
         return code
 
 
 def main_of_node() -> None:
-    """Be the agent of a run whose directory is this node's alone, and hold its exit code; called
-    with the directory and the scheduler by a program that has made it."""
+    """Be the agent of a run whose directory is this node's alone, and exit with the run's code.
+
+    A program that has made the directory calls this, with its path and the scheduler's name as
+    arguments.
+    """
     run, node_rank, code = AgentTask(*sys.argv[1:]).be_agent()
     # Another node has a verdict where it could not take part; else that is node 0's.
     sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
 
 
 def run_submitted(*, adopts: bool = True) -> tuple[Run, int] | None:
-    """Run submitit's main; return the run that this process led as its first node's agent, and the
-    exit code of the run. `adopts` as for `run_pickle`."""
+    """Run submitit's main, which calls the AgentTask; return the run and its exit code where this
+    was the agent of node 0. `adopts` as for `run_pickle`."""
     from hpcdist.schedulers.submitting import run_pickle
 
     run_pickle(adopts=adopts)

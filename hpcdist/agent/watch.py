@@ -22,7 +22,7 @@ from typing import NamedTuple
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import Stacks, digest
+from hpcdist.agent.stacks import StackMemory, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
@@ -88,7 +88,7 @@ class RankWatch:
     run: Run
     job: JobSpec
     board: ProgressBoard
-    stacks: Stacks
+    stacks: StackMemory
     gpu_share: Callable[[], float | None] = lambda: None
     """Largest share of the last moment in which one of the ranks' GPUs worked; None: not known."""
     orders: dict[int, RankOrder] = field(default_factory=dict)

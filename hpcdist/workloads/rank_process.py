@@ -1,7 +1,8 @@
 """A rank's process, from the fork to its exit: what the forkserver's child does.
 
-The child begins as a copy of the forkserver. It gives itself what a fresh process would have
-(signal handlers, output, environment, random state), runs the workload, and says how it ended.
+The child begins as a copy of the forkserver. `become_rank` gives it what a fresh process would have
+(signal handlers, output, environment, random state). `run_workload` runs the workload, and reports
+how it ended. `leave` (rank/exit.py) ends the process.
 """
 
 from __future__ import annotations
@@ -40,10 +41,9 @@ from hpcdist.job.spec import (
 )
 from hpcdist.machine.memory import kernel_kills
 from hpcdist.machine.process import die_with_parent
-from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.context import RankContext, RankOrder
+from hpcdist.rank.context import RankContext, RankOrder, set_current
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
@@ -98,7 +98,7 @@ def become_rank(
 
     def be_no_rank() -> None:
         """Make a process that the rank's code forks record nothing in the rank's name."""
-        rank.set_current(None)
+        set_current(None)
         own_loop.forget()
         context.events.close()
 
@@ -110,7 +110,7 @@ def become_rank(
 
 
 def take_place(order: RankOrder) -> None:
-    """Give this process what is the same for every rank, in debug mode, too."""
+    """Give this process the environment and the CPUs of its rank; in debug mode, too."""
     os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
     for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
         del os.environ[name]  # the agent is submitit's task, and no rank is
@@ -134,7 +134,7 @@ def _tell(report: ErrorReport, pipe: RankPipe) -> None:
 def make_context(
     order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot, *, has_agent: bool = True
 ) -> RankContext:
-    """Return what the workload is told, with its event file open."""
+    """Return the context that the workload is given, with the rank's event file open."""
     return RankContext(
         **order.place_fields(),
         run=run,
@@ -160,7 +160,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     context.progress.alive()
     if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         context.progress.ignore_sigterm()
-    rank.set_current(context)
+    set_current(context)
     kills = kernel_kills()
     try:
         _run_to_end(context)
@@ -197,7 +197,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
 
 
 def _ignore_sigterm() -> None:
-    """Let nobody cut off a rank that ends by itself: another one's failure ends all."""
+    """Protect a rank that is ending by itself from the SIGTERM for all after another's failure."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif callable(signal.getsignal(signal.SIGTERM)):  # it may come from the scheduler and from us
@@ -206,7 +206,7 @@ def _ignore_sigterm() -> None:
 
 def _run_to_end(context: RankContext) -> None:
     try:
-        set_main()  # its own: that of the agent is another program
+        set_main()  # the rank's own __main__: the agent's is another program
         workloads.load_workload(context.job).run(context)
     finally:
         # torch's handler raises for each worker of a DataLoader that dies: the second one's death
@@ -217,8 +217,8 @@ def _run_to_end(context: RankContext) -> None:
 
 
 def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | None]:
-    """Return the exit code that Python gives for this SystemExit, and the report on its text, which
-    goes to stderr, too; a code gives no reason to report, but for a disk that was full."""
+    """Return the exit code that Python gives for this SystemExit, and a report: on its text, which
+    goes to stderr, too, or on a full disk. There is none where it has a code only."""
     if leaving.code is None:
         return 0, None
     is_code = isinstance(leaving.code, int)
@@ -311,8 +311,11 @@ def clean(text: str, most_letters: int) -> str:
 
 
 def _show(error: BaseException, *, is_of_user: bool) -> int:
-    """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
-    hpcdist says itself, its words are all there is to know. Returns the exit code."""
+    """Print an exception into the log, and return the exit code.
+
+    The script's sys.excepthook prints the traceback. Errors that hpcdist's own workloads raise for
+    the user are printed without one.
+    """
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         files.print_line(f"error: {error.message}{hint}", sys.stderr)
@@ -386,6 +389,7 @@ def _own_modules(job: JobSpec) -> dict[str, str]:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package at its beginning."""
     launcher = str(Path(__file__).parent)
     while trace is not None and trace.tb_next is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(launcher):
@@ -395,11 +399,12 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _reset_signals(job: JobSpec) -> None:
-    """Reset signals to those of a fresh process, but for a scheduler's: the forkserver ignores
-    these.
+    """Reset signals to those of a fresh process, but for some that stay ignored, as they are in the
+    forkserver.
 
-    A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
-    SIGUSR2 is what its agent sends, and would end one that does not know of it.
+    Trainers ignore a scheduler's signals: they learn from their agent that they are to stop. The
+    user's own code ignores only SIGUSR2, which its agent sends, and which would end a script that
+    does not handle it.
     """
     deaf_to = {signal.SIGUSR2} if isinstance(job, OwnCodeJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)

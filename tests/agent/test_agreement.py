@@ -10,9 +10,9 @@ import pytest
 from hpcdist.agent.meeting import MeetingPlace, usable_addresses
 from hpcdist.agent.node import (
     DisagreementError,
-    Meeting,
     NodeFacts,
     OwnNode,
+    RankMeeting,
     agree,
     find_device,
     rank_orders,
@@ -125,7 +125,7 @@ def orders_of(ranks, device, *, cpus=None, cpus_of_job=None, **options):
             JobPlace(node_rank=0, host="h", cpus=cpus_of_job),
         ),
         interface=None,
-        meeting=Meeting(
+        meeting=RankMeeting(
             attempt=0,
             restart_count=0,
             master_addr="127.0.0.1",

@@ -25,7 +25,7 @@ from hpcdist.agent.coordinator import (
     Unreachable,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import Meeting, NodeFacts
+from hpcdist.agent.node import NodeFacts, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
 
 
@@ -177,7 +177,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.open_store()
     assert cluster.sent[:2] == [(node, messages.Begin(attempt=0)) for node in (0, 1)]
     (start, _) = (message for _, message in cluster.sent[2:])
-    assert start.meeting == Meeting(
+    assert start.meeting == RankMeeting(
         attempt=0,
         restart_count=0,
         master_addr="10.0.0.1",

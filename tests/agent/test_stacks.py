@@ -72,7 +72,7 @@ def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
 
 
 def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
-    memory = stacks.Stacks(2)
+    memory = stacks.StackMemory(2)
     first, second = (tmp_path / f"rank-{rank}.stacks" for rank in range(2))
 
     pid = os.fork()

@@ -8,7 +8,7 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.agent import watch
-from hpcdist.agent.stacks import Stacks
+from hpcdist.agent.stacks import StackMemory
 from hpcdist.agent.watch import RankWatch
 from hpcdist.job.spec import JobSpec, Launch
 from hpcdist.rank.board import ProgressBoard
@@ -31,7 +31,7 @@ def rank(tmp_path, monkeypatch):
     clock = SimpleNamespace(now_s=1000.0)
     seen = SimpleNamespace(monotonic=lambda: clock.now_s, time=lambda: clock.now_s)
     monkeypatch.setattr(watch, "time", seen)
-    board, stacks = ProgressBoard(1), Stacks(1)
+    board, stacks = ProgressBoard(1), StackMemory(1)
     job = JobSpec(name="train", workload="check", launch=Launch(hang_timeout_s=LIMIT_S))
     found = RankWatch(Run(tmp_path / "run"), job, board, stacks)
     order = SimpleNamespace(local_rank=0, rank=5, attempt=0, node_rank=0, host="host", num_gpus=0)

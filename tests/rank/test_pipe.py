@@ -10,7 +10,7 @@ import types
 import msgspec
 from waiting import wait_for
 
-from hpcdist.agent.stacks import Stacks, parse
+from hpcdist.agent.stacks import StackMemory, parse
 from hpcdist.rank import pipe
 from hpcdist.rank.pipe import Profiled, RankPipe, Unwritten
 from hpcdist.runs.requests import StepReport
@@ -82,7 +82,7 @@ def test_a_rank_answers_where_it_is_from_its_first_process_group_on(monkeypatch)
     makes_group = types.ModuleType(pipe.C10D)
     setattr(makes_group, pipe._MAKES_GROUP, lambda: None)
     monkeypatch.setitem(sys.modules, pipe.C10D, makes_group)
-    found, stacks = RankPipe(), Stacks(1)
+    found, stacks = RankPipe(), StackMemory(1)
     if not (pid := os.fork()):
         found.begin(stacks.only(0))
         getattr(makes_group, pipe._MAKES_GROUP)()

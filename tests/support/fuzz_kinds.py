@@ -17,7 +17,7 @@ from fuzzing import Sample
 from rank_ends import rank_end
 
 from hpcdist.agent import messages
-from hpcdist.agent.node import Meeting
+from hpcdist.agent.node import RankMeeting
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
@@ -499,7 +499,7 @@ def idx(folder: Path) -> list[Sample]:
 
 def message(_folder: Path) -> list[Sample]:
     end = rank_end(1, message="x", traceback="y")
-    meeting = Meeting(
+    meeting = RankMeeting(
         attempt=0,
         restart_count=0,
         master_addr="10.0.0.1",

@@ -1,9 +1,9 @@
 """Places of ranks in runs on CPUs, and where these meet."""
 
-from hpcdist.agent.node import Meeting, rank_environment
+from hpcdist.agent.node import RankMeeting, rank_environment
 from hpcdist.rank.context import RankPlace
 
-MEETING = Meeting(
+MEETING = RankMeeting(
     attempt=0,
     restart_count=0,
     master_addr="127.0.0.1",

@@ -1,1 +1,2 @@
-"""The outcome of an attempt: which rank failed first, and what follows from it."""
+"""The outcome of an attempt, in this order: `ends` (how each rank ended) or `hang`, `failure` (the
+verdict), `lives` (what follows for the job)."""

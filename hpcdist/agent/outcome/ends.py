@@ -1,4 +1,4 @@
-"""The end of one rank, from what its process left: status, report, progress, log."""
+"""The end of one rank, from what its process left: exit status, report, progress, log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LAST_LINES = 60
 _CRASH_LINES = 500
 """With what faulthandler writes of all threads."""
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
-"""A rank that ends by these says nothing about it."""
+"""The log says nothing about a rank that ends by these."""
 
 
 class _Frames(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ def rank_end(
     )
     killed = os.WIFSIGNALED(status)
     if killed or (status == 0 and progress.finished):
-        report = None  # what it raised was not what ended it
+        report = None  # the exception that it tells of was not what ended the rank
     left_early = status == 0 and not progress.finished and report is None
     signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
     if report is None:
@@ -93,22 +93,23 @@ def rank_end(
         end_s = time_s
     else:
         end_s = report.time_s
-    shown = secrets_of(job).again if report.text or report.traceback else str
+    hide_secrets = secrets_of(job).again if report.text or report.traceback else str
     return msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=None if killed else os.WEXITSTATUS(status),
         signal=signal_name,
         report=msgspec.structs.replace(
             report,
-            text=shown(report.text),
-            traceback=report.traceback and shown(report.traceback),
-            message={},  # both are in it once more
+            text=hide_secrets(report.text),
+            traceback=report.traceback and hide_secrets(report.traceback),
+            message={},  # for torchelastic; it repeats both
         ),
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
         outlasted=outlasted,
-        # What asks at its boundaries stops with 75, whatever its libraries make of SIGTERM.
+        # A rank that asks at step boundaries whether to stop ends with 75, whatever its libraries
+        # make of SIGTERM.
         handles_sigterm=progress.handles_sigterm
         and progress.boundary == 0
         and isinstance(job, OwnCodeJob),
@@ -126,7 +127,7 @@ def _signal_name(number: int) -> str:
 def _report_by_agent(
     run: Run, order: RankOrder, *, status: int, signal_name: str | None, out_of_memory: str | None
 ) -> ErrorReport:
-    """Return what tells why a rank ended that left no report: its log, and disks that are full."""
+    """Return a report on a rank that left none, by its log and by disks that are full."""
     log = run.log_file(order.rank, order.attempt)
     code = None if signal_name else os.WEXITSTATUS(status)
     text, trace, lack = out_of_memory or "", None, None

@@ -53,12 +53,16 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """SIGTERM is all that many sites send at a preemption; LSF sends SIGINT before it."""
+        """Return the kind of a verdict after this notice.
+
+        SIGTERM is all that many sites send at a preemption; LSF sends SIGINT before it.
+        """
         return "preempted" if self.signal in {"SIGTERM", "SIGINT"} else "time_limit"
 
     @property
     def before_what(self) -> str:
-        """Return the end of a sentence; what the signal was for, the scheduler is asked later."""
+        """Return the end of a sentence on a run that stopped. `conclude` (agent/outcome/lives.py)
+        asks the scheduler later what the signal was for."""
         return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 
@@ -117,8 +121,8 @@ def is_out_of_memory(end: RankEnd) -> bool:
 
 
 def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
-    """Return True where ranks were ended because they had not stopped in time after the notice:
-    none stopped in good order, and none failed by itself."""
+    """Return True where ranks were ended by SIGTERM because they had not stopped in time after a
+    notice by another signal: none stopped in good order, and none failed by itself."""
     if notice.signal in {None, "SIGTERM"}:
         return False
     failures = [end for end in ends if is_failure(end)]
@@ -131,11 +135,11 @@ def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
     return notice.is_over and (not ends or any(end.stopped for end in ends))
 
 
-# Verdicts. Which attempt they are on, and the time of those without a rank, `numbered` adds.
+# Verdicts. `numbered` adds the attempt to each, and the time to those that name no rank.
 
 
 def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float) -> Verdict:
-    """Return a verdict as that on this attempt; `time_s` holds where no rank's end gave a time."""
+    """Return a verdict with the numbers of its attempt, and `time_s` where it has no time yet."""
     return msgspec.structs.replace(
         verdict,
         attempt=attempt,
@@ -154,7 +158,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on an attempt from how all its ranks ended.
 
-    `notice` had been given before; `saves`: a rank that stops has saved a checkpoint.
+    `notice` had been given before, if any; with `saves`, a rank that stops has saved a checkpoint;
+    `restarts` is the number of attempts before that failed.
     """
     failures = sorted(
         (end for end in ends if is_failure(end) or (notice and is_stop(end, notice))),
@@ -172,7 +177,7 @@ def decide(
     if not failures:
         return _done(ends, restarts)
     causes = [end for end in failures if not is_victim(end)]
-    # Where all are victims: of a rank that left with 0 before others could do without it.
+    # All are victims: of a rank, perhaps, that exited with 0 while others still needed it.
     leavers = [end for end in ends if end.left_early and not end.stopped]
     if not causes and leavers:
         causes = [min(leavers, key=lambda end: end.time_s)]
@@ -223,8 +228,8 @@ def verdict_on(
 
 
 def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
-    """Return the verdict on ranks that all ended well; the remark is on what happened to some after
-    their workload."""
+    """Return the verdict on ranks that all ended well, with a remark on those that hung or crashed
+    after their workload, or whose records may be cut."""
     hung = sorted(end.rank for end in ends if end.teardown == "SIGKILL")
     crashed = [end for end in ends if end.teardown not in {None, "SIGKILL"}]
     remarks = []

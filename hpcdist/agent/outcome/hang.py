@@ -36,8 +36,9 @@ ANSWERS_S = 5.0
 _FORGIVEN_S = 5.0
 """After a suspension of node 0, how long others may take to hear that its time does not count."""
 _FIRST_AGAIN_S = 60.0
+"""Longest time between the first look and the second."""
 _AGAIN_SHARE = 0.25
-"""Share of the time without a sign of work after which is looked again."""
+"""Share of the time without a sign of work that is between these two, where it is shorter."""
 
 
 def limits_of(job: JobSpec) -> tuple[float, float]:
@@ -50,7 +51,7 @@ def limits_of(job: JobSpec) -> tuple[float, float]:
 
 
 class _Mark(NamedTuple):
-    """What stays the same in a rank that waits."""
+    """The state of a rank that stays the same from one look to the next while it only waits."""
 
     pending: tuple[tuple[str, int], ...]
     """Group and number of each operation that it has begun, and that has not ended."""
@@ -59,8 +60,11 @@ class _Mark(NamedTuple):
 
 @dataclass
 class HangWatch:
-    """The nodes of one attempt on which no rank works. Pure state: each method returns what is to
-    be done: ask all nodes where their ranks are, note a hang, or end the run."""
+    """The nodes of one attempt on which no rank works.
+
+    Pure state: each method returns what is to be done. Dump asks all nodes where their ranks are (a
+    look); a Hang is to be noted; a Verdict ends the run.
+    """
 
     attempt: int
     num_nodes: int
@@ -70,18 +74,19 @@ class HangWatch:
     deadline: float = math.inf
     """When `on_time` must be called next; times are of the monotonic clock."""
     _quiet_since: dict[int, float] = field(default_factory=dict)
-    """When a rank of each quiet node last worked."""
+    """By quiet node: when one of its ranks last worked."""
     _reports: dict[int, HangReport] = field(default_factory=dict)
-    """Answers to the last question, by rank."""
+    """Answers to the last Dump, by rank."""
     _answered: set[int] = field(default_factory=set)
+    """The nodes that have answered it."""
     _is_last: bool = False
-    """The verdict follows from the answers."""
+    """The time-out has passed: the verdict follows from the answers."""
     _marks: dict[int, _Mark] = field(default_factory=dict)
-    """Of the look before, by rank."""
+    """By rank, from the look before."""
     _again_s: float = _FIRST_AGAIN_S
     _most_again_s: float = _FIRST_AGAIN_S
     _hang: Hang | None = None
-    """What was said, and holds."""
+    """The hang that was noted, until a rank works again."""
     _forgiven_at: float = -math.inf
 
     def on_quiet(
@@ -93,8 +98,8 @@ class HangWatch:
         now: float,
         unix_now: float,
     ) -> list[Dump | Hang | Verdict]:
-        """Take for how long no rank of a node has worked; 0: one works again. `ends` are those of
-        ranks that have ended well."""
+        """Take the time for which no rank of a node has worked; 0: one works again. `ends` are
+        those of ranks that have ended well."""
         if self._is_last:  # an answer to the question may itself look like work
             return []
         if not quiet_s:
@@ -102,7 +107,7 @@ class HangWatch:
             self._marks, self.deadline = {}, math.inf
             return self._recover(unix_now)
         if now - self._forgiven_at < _FORGIVEN_S:
-            return []  # sent before, or before the word of it had come
+            return []  # the agent sent it before it heard of the suspension
         self._quiet_since[node] = now - quiet_s
         if self.deadline < math.inf or not self._quiet_since.keys() >= self._nodes_at_work(ends):
             return []
@@ -118,7 +123,7 @@ class HangWatch:
         now: float,
         unix_now: float,
     ) -> list[Dump | Hang | Verdict]:
-        """Take a node's answer; with the last one's is decided."""
+        """Take a node's answer to Dump; with the last node's, decide."""
         if self.deadline == math.inf:
             return []
         self._reports |= {report.end.rank: report for report in reports}
@@ -135,7 +140,7 @@ class HangWatch:
                 said.append(self._say(living, ends, now=now, unix_now=unix_now))
         elif before:
             said = self._recover(unix_now)
-        # Looks take each rank a moment: they become rare where nothing follows from them.
+        # A look takes each rank a moment: after the second one they become rare.
         if self._hang is not None or before:
             self._again_s = self._most_again_s
         ends_at = max(self._quiet_since.values()) + self.timeout_s
@@ -143,6 +148,7 @@ class HangWatch:
         return said
 
     def on_time(self, ends: Mapping[int, RankEnd], *, now: float) -> list[Dump | Hang | Verdict]:
+        """Look again once that is due; or give the verdict, where answers have not come in time."""
         if now < self.deadline:
             return []
         if self._is_last:
@@ -230,12 +236,12 @@ def describe_hang(
     silence: str | None = None,
 ) -> tuple[RankEnd, str, list[int]]:
     """Return the rank for which the others wait (it may have ended well), a sentence on that, and
-    the other living ranks. `silence` says by what the run seems to hang; None: it does, by the time
-    without a sign of work.
+    the other living ranks. `silence` says since when no rank has worked, for a run that only seems
+    to hang; None: it hangs, after the time-out.
 
-    Where torch's flight recorder tells which collective operation a rank never reached, it is that
-    rank. Else one that does not answer or is not waiting itself comes before one that is; then the
-    one with the fewest steps; then the one that was silent longest.
+    The others wait for the rank that never reached a collective operation, where torch's flight
+    recorder tells that. Else for one that does not answer or does not wait itself; among several,
+    for the one with the fewest steps, then for the one that was silent longest.
     """
     accounts = known_accounts({report.end.rank: report.collectives for report in reports})
     mute = set(range(world_size)) - set(accounts) - set(ends) if accounts else set()
@@ -274,7 +280,7 @@ def describe_hang(
 
 
 def _who_wait(waiting: Sequence[HangReport]) -> str:
-    """Say where most of these ranks wait, by their stacks alone."""
+    """Return words on where most of these ranks wait, by their stacks alone."""
     places = Counter((report.calls, report.where) for report in waiting)
     (calls, where), _ = places.most_common(1)[0]
     there = [one.end.rank for one in waiting if (one.calls, one.where) == (calls, where)]

@@ -42,8 +42,8 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 
 _MOST_IN_VAIN = 3
 _MOST_UNKNOWN = 10
-"""Lives in a row without progress after which a job is not started again; the second of a script
-that shows nothing of how far it comes."""
+"""Lives in a row without progress after which a job is not started again; `_MOST_UNKNOWN` is for a
+script that shows nothing of how far it has come."""
 _GOES_ON = (
     "a script is started again after its limit if it leaves with 75 when record.should_stop() says "
     "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
@@ -59,7 +59,8 @@ _T = TypeVar("_T")
 
 
 class Attempts:
-    """The attempts of a run as one agent knows them: only who knows the newest has a say."""
+    """The attempts of a run as one agent knows them: it may decide on the run only as long as it
+    knows the newest."""
 
     def __init__(self, run: Run, job: JobSpec, requeuer: Scheduler | None) -> None:
         self.run = run
@@ -74,7 +75,7 @@ class Attempts:
         self.life = requeuer.life() if requeuer is not None else former_lives()
         """The life of the job that the agent is of."""
         self.most_grace_s = (requeuer.kill_wait_s if requeuer else math.inf) - _CONCLUDE_S
-        """Time that ranks have to end where the scheduler ends the job."""
+        """Limit of the time that ranks have to end where the scheduler ends the job."""
 
     def claim(self) -> int:
         """Take the next attempt number for all agents, and return it."""
@@ -82,11 +83,12 @@ class Attempts:
         return self.number
 
     def begin(self, number: int) -> None:
+        """Take part in an attempt that node 0's agent has claimed."""
         self.number = self.newest = number
         self.has_begun = True
 
     def is_overtaken(self) -> bool:
-        """Return True where a newer attempt has begun elsewhere: this one has no say any more."""
+        """Return True where a newer attempt has begun elsewhere: this agent must decide nothing."""
         return self.run.newest_attempt() > self.newest
 
 
@@ -131,8 +133,11 @@ def progress(run: Run, job: JobSpec) -> int:
 
 
 def has_saved(run: Run, job: JobSpec) -> bool:
-    """Return True where a checkpoint is newer than the begin of this life; of a script, where it
-    has recorded steps, too: without them nothing says that it goes on from what it saved."""
+    """Return True where a checkpoint is newer than the begin of this life.
+
+    A script must have recorded steps, too: without them nothing says that it goes on from what it
+    saved.
+    """
     begun = beginnings(run)
     if not begun:
         return False
@@ -228,7 +233,7 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
 
 
 class Patience:
-    """One span of time for all that a scheduler is asked at the end of a life.
+    """The time limit for all questions to a scheduler at the end of a life, with retries.
 
     A controller that is restarted or busy is silent for a while, and a job that gives up then has
     lost its place. How long it may try depends on how long it will be left alive.
@@ -250,8 +255,8 @@ class Patience:
         self._deadline = now() + (_TERMINATED_S if is_terminated else warned_s)
 
     def retry(self, ask: Callable[[], _T]) -> _T:
-        """Return the answer, once there is one; raise the last SchedulerError or OSError after the
-        time."""
+        """Return the answer, once there is one; raise the last SchedulerError or OSError once the
+        time is over."""
         while True:
             try:
                 return ask()
