@@ -81,9 +81,8 @@ def look_at(run: Run) -> Ended:
     try:
         job, _, spec = run.read_launch()
     except msgspec.ValidationError as error:
-        raise RunDirectoryError(
-            f"{run.spec_file}: it cannot be read: {error}", hint="submit the job again"
-        ) from None
+        why = run.describe_damage() or f"{run.spec_file.name} cannot be read: {error}"
+        raise RunDirectoryError(f"{run.path}: {why}", hint="submit the job again") from None
     if verdict.state == "done":
         of_trainer = f"hpcdist submit JOB --set checkpoint.resume={run.path}"
         raise UserError(
