@@ -76,7 +76,7 @@ def look_at(run: Run) -> Ended:
         raise UserError(
             f"run {run.id} is {condition.state}: there is nothing to resume",
             hint=f"follow it with hpcdist logs --follow {name_to_type(run.path)}, or end it with "
-            "hpcdist cancel",
+            f"hpcdist cancel {name_to_type(run.path)}",
         )
     try:
         job, _, spec = run.read_launch()
