@@ -1,4 +1,4 @@
-"""Whether this process runs a command at a host for a laptop (`hpcdist.remote.serve`)."""
+"""Tell whether this process runs a command at a host for a laptop (`hpcdist.remote.serve`)."""
 
 from __future__ import annotations
 

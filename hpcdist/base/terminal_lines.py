@@ -43,7 +43,7 @@ class TerminalLines:
         self._keeps_style = styled
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._open = ""
-        """What was written since the last line that was given."""
+        """Text that was written since the last line that was given."""
         self._given: str | None = None
         """The line that was given before its end."""
         self._below: str | None = None

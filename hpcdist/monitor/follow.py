@@ -88,8 +88,8 @@ def follow(
 
 
 class News:
-    """What is to be said of a run as it goes on: of each life why it waits and where it is, how its
-    attempts ended, and that it seems to hang."""
+    """Sentences on a run as it goes on: of each life why it waits and where it is, how its attempts
+    ended, and that it seems to hang."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""What a run's ranks record as they go: how far they are, their speed, and who is in trouble."""
+"""Progress of a run by what its ranks record: how far they are, how fast, and who is in trouble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank ran out of: room on a disk, or memory, by the few signs that are sure."""
+"""Lack of room on a disk, or of memory, in a rank, by the few signs that are sure."""
 
 from __future__ import annotations
 
