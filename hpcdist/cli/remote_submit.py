@@ -22,7 +22,7 @@ from hpcdist.remote.bring import bring, request_to
 from hpcdist.remote.call import Output, call
 from hpcdist.remote.request import Request
 from hpcdist.remote.ssh import Connection, ConnectionLostError, Where
-from hpcdist.remote.tree import ignored_paths, send
+from hpcdist.remote.tree import send
 from hpcdist.runs.run import runs_folder
 from hpcdist.runs.snapshot import SnapshotPlan
 
@@ -77,12 +77,9 @@ def with_tree(
     if num_bytes > _LARGE_BYTES:
         size = show_bytes(num_bytes)
         note(f"the work tree ({size}) goes to {where.host.name}, but for what is there already")
-    return msgspec.structs.replace(
-        request,
-        tree=send(connection, tree, where),
-        within=os.path.relpath(tree.cwd, tree.root),
-        ignored=sorted(ignored_paths(tree)),
-    )
+    name, ignored = send(connection, tree, where)
+    within = os.path.relpath(tree.cwd, tree.root)
+    return msgspec.structs.replace(request, tree=name, within=within, ignored=ignored)
 
 
 @dataclass

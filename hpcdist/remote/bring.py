@@ -20,7 +20,7 @@ from hpcdist.remote.request import Listed, ListedRun, Request, decode
 from hpcdist.remote.ssh import Connection, Where, copy
 from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.remote import Remote, is_host_known, is_remote, read_remote, write_remote
-from hpcdist.runs.run import Run, all_runs, is_run, is_run_name
+from hpcdist.runs.run import Run, all_runs, is_run_name
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import SWEEP_FILE
 from hpcdist.submission.once import SUBMISSION_VARIABLE
@@ -44,10 +44,11 @@ def list_runs(request: Request, runs: Path) -> bytes:
     if request.submission is not None:
         found = [run for run in found if _submission_of(run) == request.submission]
     elif request.wanted is not None:
-        found = [run for run in found if run.id in set(request.wanted)]
+        wanted = set(request.wanted)
+        found = [run for run in found if run.id in wanted]
     notes: list[str] = []
     conditions = run_conditions(found, warn=notes.append)
-    accounting = run_accounting(found, warn=notes.append)
+    accounting = run_accounting(found, warn=notes.append) if request.accounting else {}
     places = [place for run in found if (place := run.read_sweep_place()) is not None]
     listed = Listed(
         runs=[
@@ -118,11 +119,10 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
     return have_answered
 
 
-def bring_all(where: Where, runs: Path, *, note: Note) -> list[Run]:
-    """Bring what has changed of all runs of a project at a host; return them."""
+def bring_all(where: Where, runs: Path, *, note: Note) -> None:
+    """Bring what has changed of all runs of a project at a host."""
     with Connection(where.host) as connection:
-        listed = bring(connection, where, request_to(where), runs, with_events=True, note=note)
-        return [Run(runs / one.id) for one in listed.runs if is_run(runs / one.id)]
+        bring(connection, where, request_to(where), runs, with_events=True, note=note)
 
 
 def request_to(where: Where, **fields: object) -> Request:
@@ -141,7 +141,8 @@ def bring(
     note: Note,
 ) -> Listed:
     """Ask for runs, and write what has changed of them into the folder of the runs here; those of
-    this machine with such a name stay as they are."""
+    this machine with such a name stay as they are. Without events, their states are enough."""
+    request = msgspec.structs.replace(request, accounting=with_events)
     output = Output(captured=True)
     if code := call(connection, request, output):
         raise SchedulerError(f"{where.host.name} cannot list its runs: exit code {code}")

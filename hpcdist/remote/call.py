@@ -24,7 +24,7 @@ from hpcdist.remote.request import GREETING, MOST_BYTES, Request
 from hpcdist.remote.ssh import LOST, START_FILE, Connection, ConnectionLostError
 
 _QUIET = 'exec 3>&1 4>&2; exec bash -lc "$0" >/dev/null 2>&1'
-"""For bash: what the user's profile prints is no part of the answer."""
+"""Start a login shell whose profile's output is no part of the answer; for bash."""
 _START = (
     f'exec >&3 2>&4 3>&- 4>&-; s="{START_FILE}"; if [ -x "$s" ]; then exec "$s" serve; fi; '
     "if command -v hpcdist >/dev/null; then exec hpcdist serve; fi; exit 127"

@@ -40,6 +40,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Name that the laptop gives a submission: a second one of that name is not made."""
     wanted: list[str] | None = None
     """Runs to list; None: all, or those of the submission."""
+    accounting: bool = True
+    """List them with what the scheduler has of their use, which it may take long to tell."""
     out: bool = False
     """stdout is a terminal."""
     err: bool = False

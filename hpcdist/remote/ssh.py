@@ -90,7 +90,6 @@ class Connection:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._folder = tempfile.mkdtemp(prefix="hpcdist-")
         options = ["ClearAllForwardings=yes", *([] if _can_ask() else ["BatchMode=yes"])]
         settings = self._settings()
         options += [
@@ -100,6 +99,7 @@ class Connection:
         ]
         # One that the user shares is theirs to begin and to end.
         self._is_own = settings.get("controlpath", "none") == "none"
+        self._folder = tempfile.mkdtemp(prefix="hpcdist-")
         if self._is_own:
             options.append(f"ControlPath={self._folder}/socket")
         self._options = [word for option in options for word in ("-o", option)]
@@ -113,17 +113,23 @@ class Connection:
         return [*self.words(), "--", self.host.name, command]
 
     def __enter__(self) -> Self:
-        if self._is_own:
-            master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-fN"]
-            with tempfile.TemporaryFile() as said:
-                code = self._run([*self.words(*master), "--", self.host.name], said.fileno())
-                said.seek(0)
-                text = said.read().decode(errors="replace")
-            if code:
-                print(text, end="", file=sys.stderr)
-                shutil.rmtree(self._folder, ignore_errors=True)
-                raise self.unreached(text)
+        try:
+            if self._is_own:
+                self._log_in()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         return self
+
+    def _log_in(self) -> None:
+        master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-fN"]
+        with tempfile.TemporaryFile() as said:
+            code = self._run([*self.words(*master), "--", self.host.name], said.fileno())
+            said.seek(0)
+            text = said.read().decode(errors="replace")
+        if code:
+            print(text, end="", file=sys.stderr)
+            raise self.unreached(text)
 
     def __exit__(self, *_: object) -> None:
         if self._is_own:

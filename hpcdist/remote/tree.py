@@ -30,10 +30,13 @@ _MOST_LINKS = 1000
 _MODES = "Du=rwx,Dgo=,Fu-w,Fgo="
 
 
-def send(connection: Connection, plan: SnapshotPlan, where: Where) -> str:
-    """Copy a work tree into the project's folder at a host; return the name of the folder there."""
+def send(connection: Connection, plan: SnapshotPlan, where: Where) -> tuple[str, list[str]]:
+    """Copy a work tree into the project's folder at a host; return the name of the folder there,
+    and the paths that git ignores, which are not sent."""
     name = f".tree-{secrets.token_hex(4)}"
-    sent = [entry.path for entry in plan.entries if entry.path not in ignored_paths(plan)]
+    # What git ignores is a link to the original.
+    ignored = {one.path for one in plan.entries if one.target == os.path.join(plan.root, one.path)}
+    sent = [entry.path for entry in plan.entries if entry.path not in ignored]
     for path in sent:
         try:
             path.encode()
@@ -55,14 +58,7 @@ def send(connection: Connection, plan: SnapshotPlan, where: Where) -> str:
         ],
         given=b"".join(os.fsencode(path) + b"\0" for path in sent),
     )
-    return name
-
-
-def ignored_paths(plan: SnapshotPlan) -> set[str]:
-    """Return the paths that git ignores, which a copy has links to."""
-    return {
-        entry.path for entry in plan.entries if entry.target == os.path.join(plan.root, entry.path)
-    }
+    return name, sorted(ignored)
 
 
 def arrive(request: Request, project: Path, runs: Path) -> Path:
