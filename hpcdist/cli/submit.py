@@ -35,8 +35,7 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.folder import group_note
-from hpcdist.runs.run import Run, name_to_type
+from hpcdist.runs.run import Run, group_note, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.pipe import Profiled
-from hpcdist.runs.rank_files import name_of
+from hpcdist.runs.paths import name_of
 from hpcdist.runs.requests import OperationTime, StepReport
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ hand-over. A single run is a submission of one point, which needs no folder of a
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import time
@@ -20,11 +19,11 @@ from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearE
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
 from hpcdist.job.spec import job_to_dict
-from hpcdist.runs.folder import make_runs_folder
 from hpcdist.runs.run import (
     Run,
     cannot_write,
     delete_folder,
+    make_runs_folder,
     make_unique_folder,
     name_to_type,
     slug,
@@ -109,7 +108,6 @@ class Submission:
         """The messages of the scheduler, each sentence once."""
         self._command = _without_secrets(list(command), planned.runs)
         self._surroundings = surroundings_now()
-        self._created_s = time.time()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
         self._are_runs_submitted = False
@@ -191,19 +189,7 @@ class Submission:
         """Write sweep.json, where the runs belong to a sweep."""
         if self.places.sweep is None:
             return
-        self.places.sweep.write(
-            SweepSpec(
-                id=self.id,
-                created_s=self._created_s,
-                job=self.planned.name,
-                scheduler=self.planned.schedulers,
-                command=self._command,
-                num_points=len(self.planned.points),
-                max_parallel=self.planned.max_parallel,
-                jobs=self.jobs,
-                summary_job_id=self.summary_job_id,
-            )
-        )
+        self.places.sweep.write(SweepSpec(id=self.id, command=self._command, jobs=self.jobs))
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
@@ -273,12 +259,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
 
 def surroundings_now() -> RunSpec:
     """Return what is the same in spec.json for all runs of a submission, and slow to find out."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container that knows the user by number only
-        user = str(os.getuid())
     return RunSpec(
-        user=user,
         host=socket.gethostname(),
         versions=versions() | locked(Path.cwd()),
         git=git_state(),
