@@ -128,7 +128,7 @@ def test_a_run_whose_private_values_are_lost_does_not_start_with_stars(loaded, t
         with pytest.raises(msgspec.ValidationError):
             run.read_launch()
     run.private_file.unlink()
-    with pytest.raises(NotOwnError, match="private.json cannot be read"):
+    with pytest.raises(NotOwnError, match=r"private\.json cannot be read"):
         run.read_launch()
 
 
