@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.task import AgentTask
 from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
@@ -115,8 +114,7 @@ class PlannedRun:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
         job = self.workspace.job(self.loaded.job)
-        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
-        return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
+        return self.scheduler.submit(job, target, runs, self.script(target))
 
     def prepare(self) -> None:
         """Do what comes before any submission, such as a download, which may take long; what jobs
