@@ -272,6 +272,7 @@ def plan_run(
             plan = chosen.plan(loaded.job, cluster.profile)
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+        load_workload(loaded.job).check_device(plan.launch.device)
     if workspace is None:
         workspace = plan_workspace(
             loaded.job,
@@ -359,6 +360,7 @@ def plan_points(
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):
                     of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
+                load_workload(job).check_device(of_plan.launch.device)
             planned = replace(same, loaded=loaded, plan=of_plan, container_notes=container_notes)
         else:
             planned = plan(loaded, point)
@@ -378,7 +380,9 @@ def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun
     `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
     """
     with _located(planned.loaded):
-        plan = planned.scheduler.plan(planned.loaded.job, planned.plan.cluster, busy_gpus=busy_gpus)
+        job = planned.loaded.job
+        plan = planned.scheduler.plan(job, planned.plan.cluster, busy_gpus=busy_gpus)
+        load_workload(job).check_device(plan.launch.device)
     return replace(planned, plan=plan)
 
 
