@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import job_to_dict
+from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -39,7 +39,7 @@ from hpcdist.runs.spec import (
     UsedCluster,
 )
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency
+from hpcdist.schedulers.base import Dependency, Plan
 from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -225,13 +225,18 @@ class Submission:
         )
 
 
-def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process.
+def debug(
+    planned: PlannedRun,
+    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
+    *,
+    runs: Path,
+    command: Sequence[str],
+) -> tuple[Run, Verdict]:
+    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
+    `begin` makes a rank.
 
     There is no fork, so breakpoints and pdb work.
     """
-    from hpcdist.agent.debug import begin, run_here
-
     if planned.loaded.job.container.image is not None:
         raise UserError(
             "debug mode runs in this process, and in no container",
@@ -243,7 +248,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     job = planned.workspace.job(planned.loaded.job)
     try:
         submission.make_runs(())
-        rank = begin(run, job, planned.plan)
+        run_rank = begin(run, job, planned.plan)
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
@@ -252,7 +257,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     os.environ.update(planned.workspace.variables)
     os.chdir(planned.workspace.cwd)
     try:
-        return run, run_here(run, job, rank)
+        return run, run_rank()
     except OSError as error:
         raise cannot_write(runs, error) from None
 

@@ -45,15 +45,21 @@ class TrainingRank:
 
     timer: Timer
 
-    def __init__(self, context: RankContext, job: TrainingJob, *, has_group: bool) -> None:
+    def __init__(self, context: RankContext, job: TrainingJob) -> None:
         """Load the data and build the model; the ranks are in their process group."""
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        mem_gb = job.resources.mem_gb
-        share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
+        share_parts(
+            of_files,
+            job.data,
+            node_rank=context.node_rank,
+            local_rank=context.local_rank,
+            mem_gb=job.resources.mem_gb,
+            note=context.note,
+        )
         model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)

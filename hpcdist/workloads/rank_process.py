@@ -31,11 +31,11 @@ from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.memory import kernel_kills
-from hpcdist.machine.process import die_with_parent
+from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
-from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
+from hpcdist.rank.exit import leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import renew_import_state
 from hpcdist.rank.pipe import Unwritten

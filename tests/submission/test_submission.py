@@ -29,6 +29,7 @@ from hpcdist.submission.points import Point
 DEBUG = """
 import sys
 from pathlib import Path
+from hpcdist.agent.debug import begin
 from hpcdist.submission.plan import one_rank, plan_run
 from hpcdist.submission.submit import debug
 from hpcdist.job import LoadedJob
@@ -36,7 +37,7 @@ from hpcdist.job.spec import ScriptJob, Launch
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
 loaded = one_rank(LoadedJob(job=job, source="x"))
 planned = plan_run(loaded, scheduler="local")
-_, verdict = debug(planned, runs=Path(sys.argv[2]), command=["c"])
+_, verdict = debug(planned, begin, runs=Path(sys.argv[2]), command=["c"])
 exception = verdict.first and verdict.first.report.exception
 print("verdict", verdict.kind, exception, verdict.exit_code_of_run)
 """

@@ -42,7 +42,7 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 _AGENT = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main_of_node
+from hpcdist.entry import main_of_node
 main_of_node()
 """
 _PREPARE = """
