@@ -1,34 +1,7 @@
 """A run: the directory that holds all there is to know about one submission of a job.
 
-    <runs>/<id>/
-      spec.json               the job, its source, versions, git state, environment (no secrets)
-      private.json            values of the job that look secret, which are stars in spec.json; only
-                              agents read it
-      submission.json         scheduler and its cluster, job id, host and process of the submission
-      script.sh               what the scheduler was given
-      code/                   the copy of the work tree that the job runs from (runs/code.py); runs
-                              of a sweep share that of the sweep
-      submitit/               submitit's pickle, its digest, result and logs
-      launch/                 where the agents meet; one file per node about its agent; requests to
-                              them, and their answers; until the verdict, a reserve of disk space
-                              for it
-      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
-                              says what the run had to show then, verdict.json why it failed or
-                              stopped where another attempt is to follow, hang.json where its
-                              ranks seem to hang
-      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
-      events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
-      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
-      traces/                 Chrome traces of the steps that were profiled, one per rank
-      errors/                 what a rank wrote about the exception that ended it
-      checkpoints/            what the run can go on from
-      function.pkl            the function that was submitted from Python, with its arguments, and
-      results/                what it returned or raised in each rank
-      verdict.json            why it ended; written once
-      notify.log              who was told of the end or a hang, or why not
-      figures.msgpack         what a summary makes of the events, where they are many
-
-The directory is private to the user (mode 0700), and whole files are written aside and renamed.
+docs/run-directory.md lists what is in it, and `RunPaths` has the paths. The directory is private to
+the user (mode 0700), and whole files are written aside and renamed.
 """
 
 from __future__ import annotations
@@ -342,10 +315,9 @@ def is_run_name(name: str) -> bool:
 
 def find_run(runs: Path, name: str) -> Run:
     """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
-    if "/" in name and is_run(name):
-        return Run(Path(name).absolute())
-    if name not in {"", ".", "..", "last"} and "/" not in name and is_run(runs / name):
-        return Run(runs / name)  # its whole id: of thousands of runs none other is read
+    path = Path(name) if "/" in name else runs / name
+    if name not in {"", ".", "..", "last"} and is_run(path):
+        return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if not existing:
         raise RunNotFoundError(
@@ -360,8 +332,7 @@ def find_run(runs: Path, name: str) -> Run:
             f"all runs in {runs} belong to other users",
             hint="name one by its id; list them with: hpcdist runs",
         )
-    exact = [run for run in existing if run.id == name]
-    matches = exact or ([run for run in existing if run.id.startswith(name)] if name else [])
+    matches = [run for run in existing if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if not matches:
