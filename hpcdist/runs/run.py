@@ -37,6 +37,7 @@ RUNS_VARIABLE = "HPCDIST_RUNS"
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
+_MOST_COMPARED = 200
 _BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys of every spec.json of hpcdist; other programs write files of that name, too."""
@@ -336,9 +337,11 @@ def find_run(runs: Path, name: str) -> Run:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        jobs = {_BEHIND_JOB.sub("", run.id): run.id for run in existing}
-        near = nearest(name, ["last", *jobs])
-        meant = f"did you mean {jobs.get(near, near)}? " if near else ""
+        ids = [run.id for run in existing[-_MOST_COMPARED:]]
+        like = {"last": "last", "newest": "last", **{one: one for one in ids}}
+        like |= {_BEHIND_JOB.sub("", one): one for one in ids}
+        near = nearest(name, like)
+        meant = f"did you mean {like[near]}? " if near else ""
         raise RunNotFoundError(
             f"no run in {runs} begins with {name!r}", hint=f"{meant}list them with: hpcdist runs"
         )

@@ -1,7 +1,7 @@
 """The folder of a sweep, and which runs a name stands for.
 
     <runs>/<sweep id>/
-      sweep.json          its jobs, and their runs
+      sweep.json          its id: the runs have all else
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
       summary.txt, .json  what --summary-after writes
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
@@ -15,19 +15,16 @@ import os
 import re
 from pathlib import Path
 
-import msgspec
-
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.base.ownership import owner_id
 from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
-from hpcdist.runs.spec import SweepSpec
 
 SWEEP_FILE = "sweep.json"
 
 
 class Sweep:
-    """One sweep's folder: its paths, and sweep.json."""
+    """One sweep's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,13 +52,10 @@ class Sweep:
         )
         return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
 
-    def read(self) -> SweepSpec:
-        """Return what sweep.json says; nothing where it is torn."""
-        return files.read_as(self.file, SweepSpec) or SweepSpec()
-
-    def write(self, spec: SweepSpec) -> None:
+    def write(self) -> None:
+        """Mark the folder as a sweep's."""
         try:
-            files.write_json(self.file, msgspec.to_builtins(spec))
+            files.write_json(self.file, {"id": self.id})
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
 

@@ -11,7 +11,7 @@ from another_user import NOBODY, as_nobody, needs_root
 from hpcdist.base import files, trees
 from hpcdist.monitor.garbage import Rules, find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
-from hpcdist.runs.spec import RunSpec, SweepSpec, UsedSnapshot
+from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 
@@ -214,7 +214,7 @@ def test_a_submission_is_as_old_as_its_file_server_says_whatever_clock_this_host
 ):
     sweep = Sweep(runs / "t-20260101-000000-aaaa")
     (sweep.path / "code").mkdir(parents=True)
-    sweep.write(SweepSpec())
+    sweep.write()
     own = time.time()
     monkeypatch.setattr(time, "time", lambda: own + 60 * 86400)
     (kept,) = candidates(runs)

@@ -45,11 +45,8 @@ from hpcdist.runs.spec import (
     NodePlan,
     RunSpec,
     Submission,
-    SubmittedJob,
     SweepPlace,
-    SweepSpec,
 )
-from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
 from hpcdist.summary.read.records import BENCHMARK_EVENTS
@@ -214,22 +211,6 @@ def events(folder: Path) -> list[Sample]:
         return not whole.num_torn and not record.faults
 
     return [Sample(_events(0), read)]
-
-
-def sweep(folder: Path) -> list[Sample]:
-    made = Sweep(folder / "runs" / "s")
-    made.path.mkdir(parents=True)
-    _make_run(folder / "runs", "s-000")
-    jobs = [SubmittedJob(name="s", job_id="7", runs=["s-000"])]
-    made.write(SweepSpec(id="s", jobs=jobs))
-
-    def read(content: bytes) -> bool:
-        made.file.write_bytes(content)
-        files.to_json(msgspec.to_builtins(made.read()))
-        assert [run.id for run in find_runs(folder / "runs", "s")] == ["s-000"]
-        return made.read() != SweepSpec()
-
-    return [Sample(made.file.read_bytes(), read)]
 
 
 def verdict(folder: Path) -> list[Sample]:
@@ -605,7 +586,6 @@ def request(folder: Path) -> list[Sample]:
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
     "events": events,
-    "sweep": sweep,
     "verdict": verdict,
     "spec": spec,
     "job file": job_file,
