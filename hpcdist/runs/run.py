@@ -149,9 +149,6 @@ class Run(Attempts):
         """Make the directory of a run whose id nothing else has."""
         try:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path.parent, error) from None
-        try:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             self.write_reserve()
@@ -251,14 +248,12 @@ class Run(Attempts):
         return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
     def describe_damage(self) -> str | None:
-        """Say which of these files are there and cannot be read, and why; None where all can."""
+        """Say which file is there and cannot be read, and why; None where all can."""
         kinds = {self.spec_file: RunSpec, self.submission_file: Submission}
-        texts = [
-            f"{path.name} cannot be read: {why}"
-            for path, kind in {**kinds, self.verdict_file: Verdict}.items()
-            if os.path.lexists(path) and (why := files.why_unreadable(path, kind))
-        ]
-        return "; ".join(texts) or None
+        for path, kind in {**kinds, self.verdict_file: Verdict}.items():
+            if os.path.lexists(path) and (why := files.why_unreadable(path, kind)):
+                return f"{path.name} cannot be read: {why}"
+        return None
 
 
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
@@ -289,21 +284,17 @@ def all_runs(runs: Path) -> list[Run]:
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))
-        content = files.read_json(run.spec_file)
-        if is_run(run.path, content):
-            spec = RunSpec()
-            with suppress(msgspec.ValidationError):
-                spec = files.convert(content, RunSpec)
+        spec = run.read_spec() or RunSpec()
+        if (spec.job and spec.created_s) or is_run(run.path):
             run.recorded_id = spec.id  # its file is read just once
             by_age.append((created_ns(run, spec), run))
     return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
 
 
-def is_run(path: str | Path, content: Any = ...) -> bool:
-    """Return whether a folder is a run's: its spec.json, whose content may be given, is one that
-    hpcdist wrote, or is damaged in a folder as hpcdist makes them."""
-    file = Path(path, "spec.json")
-    content = files.read_json(file) if content is ... else content
+def is_run(path: str | Path) -> bool:
+    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote, or is damaged in
+    a folder as hpcdist makes them."""
+    content = files.read_json(file := Path(path, "spec.json"))
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
     return os.path.lexists(file) and os.path.isdir(os.path.join(path, "attempts"))
@@ -378,8 +369,9 @@ def slug(name: str) -> str:
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     """Return the error for a folder of runs that cannot be made or written."""
+    reason = "it is a file, not a folder" if runs.is_file() else error.strerror
     return RunDirectoryError(
-        f"{runs}: the run directory cannot be written: {error.strerror}",
+        f"{runs}: the run directory cannot be written: {reason}",
         hint=f"free some space, or {_ANOTHER}" if error.errno in files.FULL else _ANOTHER,
     )
 
@@ -441,22 +433,16 @@ def how_to_close(door: Door) -> str:
 
 def make_unique_folder(runs: Path, job_slug: str) -> Path:
     """Make a folder in `runs` that nothing else has: the job, the time, and a random tail."""
-    while True:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
-        path = runs / f"{job_slug}-{stamp}-{tail}"
-        try:
-            runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            path.mkdir(mode=files.PRIVATE_FOLDER)
-        except FileExistsError:
-            if not runs.is_dir():
-                raise RunDirectoryError(
-                    f"{runs} is a file, not a folder for runs", hint=_ANOTHER
-                ) from None
-        except OSError as error:
-            raise cannot_write(runs, error) from None
-        else:
-            return path
+    try:
+        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        while True:
+            tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
+            path = runs / f"{job_slug}-{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+            with suppress(FileExistsError):
+                path.mkdir(mode=files.PRIVATE_FOLDER)
+                return path
+    except OSError as error:
+        raise cannot_write(runs, error) from None
 
 
 def delete_folder(folder: Path) -> None:

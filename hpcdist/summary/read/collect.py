@@ -40,12 +40,8 @@ T = TypeVar("T")
 
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
-    content = files.read_json(run.spec_file)
-    try:
-        spec = files.convert(content, RunSpec)
-    except msgspec.ValidationError:
-        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
-    if not is_run(run.path, content):
+    spec = run.read_spec()
+    if spec is None or not ((spec.job and spec.created_s) or is_run(run.path)):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = files.convert(spec.job, JobFacts)
