@@ -179,7 +179,6 @@ class Evaluation(Event, frozen=True, kw_only=True, tag="evaluate"):
     loss: float | None = None
     accuracy: Accuracy | None = None
     samples: Count | None = None
-    evaluate_time_s: Seconds | None = None
 
 
 class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
@@ -197,9 +196,7 @@ class Save(Event, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint is saved."""
 
     save_time_s: Seconds = 0.0
-    checkpoint: str | None = None
     step: Count | None = None
-    bytes: Count | None = None
 
 
 class Note(Event, frozen=True, kw_only=True, tag="note"):

@@ -235,7 +235,6 @@ class TrainingRank:
         if not self.progress.is_evaluation_due:
             self.progress.end_epoch(None)
             return
-        begin_s = time.perf_counter()
         self.strategy.align_buffers(self.model)
         self.model.eval()
         with torch.inference_mode(), self.autocast:
@@ -247,7 +246,7 @@ class TrainingRank:
                 after_batch=self.progress.tell_alive,
             )
         self.model.train()
-        self.progress.write_evaluation(score, begin_s)
+        self.progress.write_evaluation(score)
         self.progress.end_epoch(score)
 
     def finish(self) -> None:
@@ -287,9 +286,7 @@ class TrainingRank:
         checkpoint_files.remove_old(folder, self.job.checkpoint.keep)
         self.context.events.write(
             Save(
-                checkpoint=path.name,
                 step=position.step,
-                bytes=checkpoint_files.num_bytes(path),
                 save_time_s=time.perf_counter() - begin_s,
             )
         )
