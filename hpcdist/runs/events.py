@@ -125,13 +125,6 @@ class Resume(Event, frozen=True, kw_only=True, tag="resume"):
     world_size_before: Count | None = None
 
 
-class Stop(Event, frozen=True, kw_only=True, tag="stop"):
-    """Training stops between two steps, as its agent asked for it; a checkpoint is saved."""
-
-    step: Count
-    epoch: Count | None = None
-
-
 class Totals(Struct, frozen=True, kw_only=True, gc=False):
     """Times of a window's steps, summed up."""
 

@@ -27,7 +27,7 @@ from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
-from hpcdist.runs.events import Save, Setup, Stop
+from hpcdist.runs.events import Save, Setup
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -265,12 +265,9 @@ class TrainingRank:
         self.finish()
         if self.progress.saved != self.progress.position:
             save()
-        position = self.progress.position
-        self.context.events.write(Stop(step=position.step, epoch=position.epoch))
         if self.context.rank == 0:
-            self.context.say(
-                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
-            )
+            step = self.progress.position.step
+            self.context.say(f"stopped at step {step}, as was asked; a checkpoint is saved")
 
     # Checkpoints.
 
