@@ -6,7 +6,7 @@
                               agents read it
       submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
-      code/                   the copy of the work tree that the job runs from (runs/code.py); runs
+      code/                   the copy of the work tree that the job runs from (snapshot.py); runs
                               of a sweep share that of the sweep
       submitit/               submitit's pickle, its digest, result and logs
       launch/                 where the agents meet; one file per node about its agent; requests to

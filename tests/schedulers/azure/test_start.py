@@ -99,7 +99,7 @@ def azure_job(tmp_path, network):
         write_spec(run, planned)
         spec = json.loads(run.spec_file.read_text())
         folder = str(run.path.parent / "x" / "code")
-        spec["snapshot"] = {"digest": "x", "folder": folder, "source": spec["cwd"]}
+        spec["snapshot"] = {"folder": folder, "source": spec["cwd"]}
         run.spec_file.write_text(json.dumps(spec))
         storage = Storage(tmp_path)
         opened.append(storage)
