@@ -90,7 +90,7 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
     assert isinstance(job, TrainJob)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         context = only_rank(job, Path(name))
-        trainer = Trainer(context, job, has_group=True)
+        trainer = Trainer(context, job)
         trainer.seed([])
         trainer.train()
         context.events.close()

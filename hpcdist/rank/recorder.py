@@ -48,7 +48,7 @@ class StepRecorder:
         """Written with each window; the loop sets it."""
         self._profile: Callable[[int], bool] = lambda _step: True
         self._wish: Sequence[int] = (0,) if progress is None else progress.wish_word
-        self._granted = -1
+        self._granted = 0
         self._events = events
         self._progress = progress
         self._window_s = window_s

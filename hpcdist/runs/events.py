@@ -79,8 +79,8 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     cpus: list[int] | None = None
     num_cpus: Count | None = None
     backend: str | None = None
-    code: dict[str, str] = {}
-    """Module of the user's -> digest of its file; `__main__` is the script or program."""
+    code: str | None = None
+    """The digest of the user's file that is run, on rank 0."""
 
 
 class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group"):
@@ -219,8 +219,6 @@ class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
 
     time_s: Seconds | None = None
     step: Count | None = None
-    code: dict[str, str] = {}
-    """That of all modules that were imported."""
     max_rss_bytes: Count | None = None
     max_cuda_bytes: Count | None = None
 

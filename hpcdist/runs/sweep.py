@@ -1,7 +1,7 @@
 """The folder of a sweep, and which runs a name stands for.
 
     <runs>/<sweep id>/
-      sweep.json          the points, their runs and jobs
+      sweep.json          its jobs, and their runs
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
       summary.txt, .json  what --summary-after writes
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.base.ownership import owner_id
-from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, is_run_name
+from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
 from hpcdist.runs.spec import SweepSpec
 
 SWEEP_FILE = "sweep.json"
@@ -86,32 +85,6 @@ def all_sweeps(runs: Path) -> list[Path]:
     return sorted(file.parent for file in runs.glob(f"*/{SWEEP_FILE}"))
 
 
-def list_unfinished(runs: Path, finished: Sequence[Run]) -> list[Path]:
-    """Return the folders of submissions that ended before there was a run: those without spec.json,
-    and sweeps without runs and jobs. `finished` are all runs in the folder."""
-    known = {run.id for run in finished}
-    try:
-        with os.scandir(runs) as listed:
-            entries = files.first_entries(listed, runs)
-    except OSError:
-        return []
-    return sorted(
-        Path(entry.path)
-        for entry in entries
-        if entry.name not in known and is_run_name(entry.name)
-        if entry.is_dir(follow_symlinks=False) and _is_unfinished(Path(entry.path), known)
-    )
-
-
-def _is_unfinished(folder: Path, known: Collection[str]) -> bool:
-    if os.path.lexists(folder / "spec.json"):
-        return False
-    if not is_sweep(folder):
-        return True
-    has_runs = any(name.startswith(f"{folder.name}-") for name in known)
-    return not has_runs and not Sweep(folder).read().jobs
-
-
 def find_runs(runs: Path, name: str) -> list[Run]:
     """Return the runs that a name stands for: a run's, or a sweep's, which is all of its runs.
 
@@ -140,20 +113,15 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
         place = last.read_sweep_place()
         sweep = Sweep(runs / (last.id if place is None else str(place.id)))
         return sweep if is_sweep(sweep.path) else last
-    return _find_sweep(runs, name) or find_run(runs, name)
-
-
-def _find_sweep(runs: Path, name: str) -> Sweep | None:
-    """Return the one sweep that begins with `name`, unless runs of others do too."""
-    if not name or "/" in name:
-        return None
-    if is_sweep(runs / name):
-        return Sweep(runs / name)
-    try:
-        matches = [entry for entry in files.list_names(runs) if entry.startswith(name)]
-    except OSError:
-        return None
-    sweeps = [entry for entry in matches if is_sweep(runs / entry)]
-    if len(sweeps) != 1 or not all(entry.startswith(sweeps[0]) for entry in matches):
-        return None
-    return Sweep(runs / sweeps[0])
+    if name and "/" not in name:
+        if is_sweep(runs / name):
+            return Sweep(runs / name)
+        try:
+            matches = [entry for entry in files.list_names(runs) if entry.startswith(name)]
+        except OSError:
+            matches = []
+        sweeps = [entry for entry in matches if is_sweep(runs / entry)]
+        # The one sweep that begins so, unless runs of others do too.
+        if len(sweeps) == 1 and all(entry.startswith(sweeps[0]) for entry in matches):
+            return Sweep(runs / sweeps[0])
+    return find_run(runs, name)

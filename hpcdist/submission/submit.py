@@ -6,11 +6,10 @@ hand-over. A single run is a submission of one point, which needs no folder of a
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,12 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import job_to_dict
-from hpcdist.runs.folder import make_runs_folder
+from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
     delete_folder,
+    make_runs_folder,
     make_unique_folder,
     name_to_type,
     slug,
@@ -40,7 +39,7 @@ from hpcdist.runs.spec import (
     UsedCluster,
 )
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency
+from hpcdist.schedulers.base import Dependency, Plan
 from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -109,7 +108,6 @@ class Submission:
         """The messages of the scheduler, each sentence once."""
         self._command = _without_secrets(list(command), planned.runs)
         self._surroundings = surroundings_now()
-        self._created_s = time.time()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
         self._are_runs_submitted = False
@@ -191,19 +189,7 @@ class Submission:
         """Write sweep.json, where the runs belong to a sweep."""
         if self.places.sweep is None:
             return
-        self.places.sweep.write(
-            SweepSpec(
-                id=self.id,
-                created_s=self._created_s,
-                job=self.planned.name,
-                scheduler=self.planned.schedulers,
-                command=self._command,
-                num_points=len(self.planned.points),
-                max_parallel=self.planned.max_parallel,
-                jobs=self.jobs,
-                summary_job_id=self.summary_job_id,
-            )
-        )
+        self.places.sweep.write(SweepSpec(id=self.id, command=self._command, jobs=self.jobs))
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
@@ -239,13 +225,18 @@ class Submission:
         )
 
 
-def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process.
+def debug(
+    planned: PlannedRun,
+    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
+    *,
+    runs: Path,
+    command: Sequence[str],
+) -> tuple[Run, Verdict]:
+    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
+    `begin` makes a rank.
 
     There is no fork, so breakpoints and pdb work.
     """
-    from hpcdist.agent.debug import begin, run_here
-
     if planned.loaded.job.container.image is not None:
         raise UserError(
             "debug mode runs in this process, and in no container",
@@ -257,7 +248,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     job = planned.workspace.job(planned.loaded.job)
     try:
         submission.make_runs(())
-        rank = begin(run, job, planned.plan)
+        run_rank = begin(run, job, planned.plan)
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
@@ -266,19 +257,14 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     os.environ.update(planned.workspace.variables)
     os.chdir(planned.workspace.cwd)
     try:
-        return run, run_here(run, job, rank)
+        return run, run_rank()
     except OSError as error:
         raise cannot_write(runs, error) from None
 
 
 def surroundings_now() -> RunSpec:
     """Return what is the same in spec.json for all runs of a submission, and slow to find out."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container that knows the user by number only
-        user = str(os.getuid())
     return RunSpec(
-        user=user,
         host=socket.gethostname(),
         versions=versions() | locked(Path.cwd()),
         git=git_state(),

@@ -23,7 +23,7 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.digest import Digester, make_digester
+from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
@@ -33,7 +33,7 @@ from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_
 from hpcdist.training.checks import strategy_of
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import build_noted, pick_num_threads
+from hpcdist.training.model.building import build_seeded, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.optimization import PRECISIONS, learning_rate
 from hpcdist.training.progress import BadFileNotes, Progress
@@ -45,16 +45,22 @@ class TrainingRank:
 
     timer: Timer
 
-    def __init__(self, context: RankContext, job: TrainingJob, *, has_group: bool) -> None:
+    def __init__(self, context: RankContext, job: TrainingJob) -> None:
         """Load the data and build the model; the ranks are in their process group."""
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        mem_gb = job.resources.mem_gb
-        share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
-        model = build_noted(job, data, context.events)
+        share_parts(
+            of_files,
+            job.data,
+            node_rank=context.node_rank,
+            local_rank=context.local_rank,
+            mem_gb=job.resources.mem_gb,
+            note=context.note,
+        )
+        model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)
         self.precision = PRECISIONS[job.train.precision]
@@ -113,8 +119,6 @@ class TrainingRank:
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
-        self._profiler: Profiler | None = None
-        self._digester: Digester | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
@@ -135,8 +139,8 @@ class TrainingRank:
     def start_timer(self) -> None:
         first_step = self.progress.position.step
         self.timer = make_timer(self.context, first_step=first_step)
-        self._profiler = Profiler(self.context, self.timer)
-        self._digester = make_digester(self.context, self.timer, self.model, first_step=first_step)
+        Profiler(self.context, self.timer)
+        self._digester = Digester(self.context, self.timer, self.model, first_step=first_step)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
@@ -219,8 +223,7 @@ class TrainingRank:
         """Record a step of so many own samples, with the loss of its last batch."""
         rate = self._learning_rate
         self.timer.step(samples=samples, loss=loss, learning_rate=rate)
-        if self._digester is not None:
-            self._digester.step(self.progress.position.step, loss=loss)
+        self._digester.step(self.progress.position.step, loss=loss)
 
     # The end of an epoch, and of the training.
 
@@ -248,8 +251,6 @@ class TrainingRank:
 
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
-        if self._profiler is not None:
-            self._profiler.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end(step=self.progress.position.step)

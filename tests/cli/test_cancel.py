@@ -184,7 +184,7 @@ def test_a_link_of_another_user_to_an_own_run_is_not_last(runs, reachable):
 def make_sweep(runs, name, owner=None):
     sweep = Sweep(runs / name)
     sweep.path.mkdir(mode=0o700)
-    sweep.write(SweepSpec(id=name, num_points=2))
+    sweep.write(SweepSpec(id=name))
     if owner is not None:
         os.chown(sweep.path, owner, owner)
     return sweep

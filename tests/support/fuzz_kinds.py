@@ -221,7 +221,7 @@ def sweep(folder: Path) -> list[Sample]:
     made.path.mkdir(parents=True)
     _make_run(folder / "runs", "s-000")
     jobs = [SubmittedJob(name="s", job_id="7", runs=["s-000"])]
-    made.write(SweepSpec(id="s", created_s=1.7e9, job="ddp", num_points=1, jobs=jobs))
+    made.write(SweepSpec(id="s", jobs=jobs))
 
     def read(content: bytes) -> bool:
         made.file.write_bytes(content)

@@ -18,7 +18,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_S
 from hpcdist.base.text import listed, number_of
 from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.rank.lack import is_about_full_disk, is_about_memory
-from hpcdist.runs.rank_files import log_place
+from hpcdist.runs.paths import log_place
 from hpcdist.runs.verdict import ErrorReport, Kind, RankEnd, Verdict
 
 _PEER_IS_GONE = re.compile(

@@ -229,7 +229,7 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
         node=where.get("node"),
         host=where.get("host"),
     )
-    run.write_lost_attempt_verdict(lost)
+    run.write_attempt_verdict(lost)
 
 
 class Patience:

@@ -17,7 +17,7 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION, Window
-from hpcdist.runs.rank_files import is_event_file
+from hpcdist.runs.paths import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
@@ -41,8 +41,11 @@ T = TypeVar("T")
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
     content = files.read_json(run.spec_file)
-    spec = RunSpec.decode(content)
-    if spec is None or not is_run(run.path, content):
+    try:
+        spec = files.convert(content, RunSpec)
+    except msgspec.ValidationError:
+        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
+    if not is_run(run.path, content):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = files.convert(spec.job, JobFacts)
