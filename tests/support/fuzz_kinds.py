@@ -514,8 +514,6 @@ def message(_folder: Path) -> list[Sample]:
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
-        (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
-        (messages.WELCOME, [messages.Welcome(version="0.2.0", time_s=1.0)]),
         (
             messages.TO_LEADER,
             [
