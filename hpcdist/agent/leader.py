@@ -59,7 +59,7 @@ from hpcdist.job.spec import warning_before_s
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
-from hpcdist.runs.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
+from hpcdist.runs.requests import Answer, AnyRequest, leave_answer, take_request
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
@@ -296,7 +296,6 @@ class Leader:
         )
         self._coordinator = Coordinator(terms, _now())
         self._answers = Answers()
-        self._requests = RequestFile(self._run.requests_file, log)
         self._notes = notes
         self._error: Exception | None = None
         self._turned_s = self._tick_s = time.monotonic()
@@ -377,14 +376,13 @@ class Leader:
                 self._decide(Heard(0, Cancelled(signal="SIGTERM")))
         if self._num_ticks % _TICKS_PER_SIGN == 0:
             self._run.show_life()
-        for request in self._requests.new() if self._num_ticks % _TICKS_PER_LOOK == 0 else ():
-            if is_wanted(self._run, request.id):
-                refusal = self._answers.begin(request, self._coordinator, now)
-                if refusal is not None:
-                    self._leave_answer(request.id, refusal)
-                else:
-                    members = self._coordinator.members.nodes()
-                    self._connections.send(sorted(members), messages.Ask(request=request))
+        if self._num_ticks % _TICKS_PER_LOOK == 0 and (request := take_request(self._run)):
+            refusal = self._answers.begin(request, self._coordinator, now)
+            if refusal is not None:
+                self._leave_answer(request.id, refusal)
+            else:
+                members = self._coordinator.members.nodes()
+                self._connections.send(sorted(members), messages.Ask(request=request))
 
     def _decide(self, event: Event) -> None:
         """Give an event to the coordinator, and carry out the actions that it returns."""

@@ -17,7 +17,7 @@ from hpcdist.runs.run import Run
 LARGE = 2 << 20
 NOT_FOR_NODES = (
     *("spec.json", "submitit/x", "remote.json", "sweep.json", "figures.msgpack", "cancel"),
-    *("launch/cancel", "launch/requests", "launch/missed.json", "function.pkl"),
+    *("launch/cancel", "launch/request.json", "launch/missed.json", "function.pkl"),
     "launch/answer-0123456789abcdef.json",
 )
 FOLDERS = ("attempts", "checkpoints", "errors", "events", "logs", "traces")

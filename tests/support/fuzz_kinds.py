@@ -32,12 +32,12 @@ from hpcdist.runs.requests import (
     NodeStacks,
     OperationTime,
     RankStacks,
-    RequestFile,
     StepReport,
     ThreadStack,
     WantProfile,
     WantStacks,
     take_answer,
+    take_request,
 )
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -580,11 +580,11 @@ def request(folder: Path) -> list[Sample]:
         missing=[1],
     )
 
-    def look_at_requests(content: bytes) -> bool:
-        run.requests_file.write_bytes(b"")
-        file = RequestFile(run.requests_file, lambda _: None)
-        run.requests_file.write_bytes(content)
-        return bool(file.new())
+    def look_at_request(content: bytes) -> bool:
+        for request in wanted:
+            run.answer_file(request.id).write_bytes(b"")
+        files.write_whole(run.request_file, content)
+        return take_request(run) is not None
 
     def look_at_answer(content: bytes) -> bool:
         run.answer_file(wanted[0].id).write_bytes(content)
@@ -593,9 +593,8 @@ def request(folder: Path) -> list[Sample]:
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return False
 
-    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in wanted)
     return [
-        Sample(lines, look_at_requests),
+        *(Sample(msgspec.json.encode(one), look_at_request) for one in wanted),
         Sample(msgspec.json.encode(answer), look_at_answer),
     ]
 
