@@ -3,7 +3,6 @@ or raised."""
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from contextlib import suppress
@@ -22,8 +21,10 @@ Kind = Literal["returned", "raised", "lost"]
 def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> None:
     """Keep what this rank returned or raised. A training does not fail for a result that cannot be
     sent: `returned_by` says so. Raises OSError."""
+    import cloudpickle
+
     try:
-        data = _pickled((kind, value))
+        data = cloudpickle.dumps((kind, value))
     except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
         sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
         files.print_line(f"hpcdist: this rank {kind} {sentence}", sys.stderr)
@@ -31,30 +32,6 @@ def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> 
     path = run.outcome_file(rank, attempt)
     path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     files.write_whole(path, data)
-
-
-def _pickled(value: tuple[Kind, Any]) -> bytes:
-    """Pickle by cloudpickle, but for exceptions: pickle makes them anew by a call with their
-    `args`, which fails for all whose __init__ takes anything else."""
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if getattr(type(value), "__reduce__", None) is BaseException.__reduce__:
-                return _without_own_init, (type(value), value.args), value.__dict__
-            return super().reducer_override(value)
-
-    buffer = io.BytesIO()
-    Pickler(buffer).dump(value)
-    return buffer.getvalue()
-
-
-def _without_own_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception; `args` are what Python's own class was given."""
-    error = kind.__new__(kind, *args)
-    pythons_own: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    pythons_own.__init__(error, *args)
-    return error
 
 
 def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:

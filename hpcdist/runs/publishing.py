@@ -48,7 +48,6 @@ _SETTLED_S = 2.0
 """A file that was written to that shortly ago may be half written."""
 _WHOLE = ("events/", "logs/", "attempts/", "checkpoints/step-", _VERDICT)
 """These are written aside and renamed, or a half last line is expected there."""
-_URGENT = ("checkpoints/", "attempts/", _VERDICT)
 _CHECKPOINTS = "checkpoints/"
 _PICKLES = "results/"
 """Whoever can write to the storage could have these run code here."""
@@ -93,19 +92,15 @@ class Publisher:
         self._run, self._output = run, output
         self._published = scan(run)
 
-    def publish(self, *, only_urgent: bool = False, is_final: bool = False) -> None:
-        """Copy each file that has changed, and remove what is gone here.
-
-        `only_urgent`: checkpoints, and how attempts begin and end. `is_final`: nobody writes to the
-        directory any more, so that nothing is half written. Raises OSError, after which it may be
-        called again.
-        """
+    def publish(self, *, is_final: bool = False) -> None:
+        """Copy each file that has changed, and remove what is gone here. `is_final`: nobody writes
+        to the directory any more, so that nothing is half written. Raises OSError, after which it
+        may be called again."""
         present = scan(self._run)
         settled_ns = time.time_ns() - int(_SETTLED_S * 1e9)
         for path in sorted(present, key=lambda path: (path == _VERDICT, path)):
-            is_due = not only_urgent or path.startswith(_URGENT)
             is_whole = is_final or path.startswith(_WHOLE) or present[path][1] <= settled_ns
-            if self._published.get(path) != present[path] and is_due and is_whole:
+            if self._published.get(path) != present[path] and is_whole:
                 with suppress(FileNotFoundError):  # it is gone by now
                     self._copy(path)
                     self._published[path] = present[path]

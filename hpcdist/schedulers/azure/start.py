@@ -55,7 +55,7 @@ load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
 _LOOK_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _PAUSE_SHARE = 0.02
-"""Pauses grow with the age of the run; checkpoints and ends of attempts do not wait for them."""
+"""Pauses grow with the age of the run."""
 _LAST_TRIES_S = 60.0
 _KEPT_CHECKPOINTS = 2
 """The newest may turn out to be damaged."""
@@ -223,10 +223,11 @@ def attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> in
         echo.show()
         now = time.monotonic()
         pause_s = max(_FIRST_PAUSE_S, _PAUSE_SHARE * (now - begin_s))
-        is_due = bool(came) or now - published_s >= min(pause_s, _LONGEST_PAUSE_S)
-        published_s = now if is_due else published_s
+        if not came and now - published_s < min(pause_s, _LONGEST_PAUSE_S):
+            continue
+        published_s = now
         try:
-            publisher.publish(only_urgent=not is_due)
+            publisher.publish()
         except OSError as error:
             print(f"hpcdist: not published, tried again later: {error}", file=sys.stderr)
     echo.show()
