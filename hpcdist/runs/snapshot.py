@@ -105,14 +105,27 @@ def plan_snapshot(
     Raises NoWorkTreeError, and UserError where the files have more than `limit_bytes`.
     """
     root = find_work_tree(str(cwd))
-    listed = list(_list_files(root))
+    listed = sorted(_list_files(root))
     left_out = {os.path.relpath(os.path.realpath(runs), root)}
     for folder, name in map(os.path.split, listed):
         if name in _OF_RUNS and ID.fullmatch(os.path.basename(folder)):
             left_out.add(folder)
-    listed = [path for path in listed if not _is_out(path, left_out)]
-    secret = set(filter(is_secret_file, listed))
-    sizes, links = _look_at(root, [path for path in listed if path not in secret])
+    secret: set[str] = set()
+    links: set[str] = set()
+    sizes: dict[str, int] = {}
+    for path in listed:
+        # Where a link is in the place of a folder, git still lists the files that were in it.
+        if _is_out(path, left_out) or not links.isdisjoint(parents_of(path)):
+            continue
+        if is_secret_file(path):
+            secret.add(path)
+            continue
+        with suppress(FileNotFoundError, NotADirectoryError):  # and those that were deleted
+            status = os.lstat(os.path.join(root, path))
+            if stat.S_ISLNK(status.st_mode):
+                links.add(path)
+            elif stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_size
     _check_size(root, sizes, limit_bytes)
     are_keys = _in_threads(lambda path: _is_key(root, path), list(sizes), what="reading files")
     secret.update(path for path, is_key in zip(sizes, are_keys, strict=True) if is_key)
@@ -145,35 +158,15 @@ def _notes_on_secrets(paths: Sequence[str]) -> list[str]:
     return [note] if paths else []
 
 
-def _look_at(root: str, paths: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-    """Return the sizes of files, and symbolic links; what was deleted is not there."""
-    sizes: dict[str, int] = {}
-    links: set[str] = set()
-    for path in paths:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            status = os.lstat(os.path.join(root, path))
-            if stat.S_ISLNK(status.st_mode):
-                links.add(path)
-            elif stat.S_ISREG(status.st_mode):
-                sizes[path] = status.st_size
-    # Where a link is in the place of a folder, git still lists the files that were in it.
-    return (
-        {path: sizes[path] for path in sizes if links.isdisjoint(parents_of(path))},
-        {path for path in links if links.isdisjoint(parents_of(path))},
-    )
-
-
 def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
-    total = sum(sizes.values())
-    if total > limit_bytes:
+    if (total := sum(sizes.values())) > limit_bytes:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
         listed = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
         raise UserError(
             f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
             f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
             hint="list what the job does not change in .gitignore (it is then linked to), raise "
-            "the limit with --snapshot-limit MB, or run from the work tree itself with "
-            "--no-snapshot",
+            "the limit with --snapshot-limit MB, or use --no-snapshot",
         )
 
 
@@ -283,11 +276,11 @@ def _put(plan: SnapshotPlan, path: str, copy: Path, former: Path | None) -> None
 
 def _find_last_copy(runs: Path) -> Path | None:
     """Return the copy of a work tree that was made last among these runs; None without one."""
-    names: list[str] = []
     with suppress(OSError):
         names = [name for name in files.list_names(runs) if ID.fullmatch(name)]
-    names.sort(key=lambda name: re.findall(r"-\d{8}-\d{6}-", name)[-1], reverse=True)
-    return next((copy for name in names if is_own(copy := runs / name / FOLDER)), None)
+        names.sort(key=lambda name: re.findall(r"-\d{8}-\d{6}-", name)[-1], reverse=True)
+        return next((copy for name in names if is_own(copy := runs / name / FOLDER)), None)
+    return None
 
 
 def find_code(run: Run, spec: RunSpec | None) -> Path | None:
@@ -354,7 +347,7 @@ def find_work_tree(cwd: str) -> str:
 def _list_files(folder: str, prefix: str = "") -> Iterator[str]:
     """Yield the files that git lists, those of nested work trees too; one that is tracked but
     deleted is still among them."""
-    for entry in sorted(set(_ls_files(folder, _LISTED))):
+    for entry in set(_ls_files(folder, _LISTED)):
         name = entry.rstrip("/")
         path = os.path.join(folder, name)
         is_tree = os.path.lexists(os.path.join(path, ".git"))
