@@ -95,7 +95,7 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
         trainer.train()
         context.events.close()
         assert context.events.path is not None
-        events = read_events(context.events.path).events
+        events = read_events(context.events.path)
     times_s = [event["epoch_time_s"] for event in events if event["event"] == "epoch"]
     return {"step time": min(times_s) / trainer.plan.num_steps() * 1e6}
 

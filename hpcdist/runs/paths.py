@@ -56,17 +56,23 @@ class RunPaths:
     """The paths of one run directory."""
 
     spec_file = _Within("spec.json")
+    """The job, its source, versions, git state and environment, without secrets."""
     private_file = _Within("private.json")
     """The file with values of the job that look secret, in whose place spec.json has stars."""
     submission_file = _Within("submission.json")
+    """Scheduler and its cluster, job id, host and process of the submission."""
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
+    """Why the run ended; written once."""
     figures_file = _Within("figures.msgpack")
+    """What a summary makes of the events, where they are many."""
     notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")
     attempts_folder = _Within("attempts")
+    """One folder per attempt, made by the agent that leads it: begin.json says what the run had to
+    show then, verdict.json why it failed where another follows, hang.json that it seems to hang."""
     logs_folder = _Within("logs")
     traces_folder = _Within("traces")
     events_folder = _Within("events")

@@ -1,34 +1,7 @@
 """A run: the directory that holds all there is to know about one submission of a job.
 
-    <runs>/<id>/
-      spec.json               the job, its source, versions, git state, environment (no secrets)
-      private.json            values of the job that look secret, which are stars in spec.json; only
-                              agents read it
-      submission.json         scheduler and its cluster, job id, host and process of the submission
-      script.sh               what the scheduler was given
-      code/                   the copy of the work tree that the job runs from (snapshot.py); runs
-                              of a sweep share that of the sweep
-      submitit/               submitit's pickle, its digest, result and logs
-      launch/                 where the agents meet; one file per node about its agent; requests to
-                              them, and their answers; until the verdict, a reserve of disk space
-                              for it
-      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
-                              says what the run had to show then, verdict.json why it failed or
-                              stopped where another attempt is to follow, hang.json where its
-                              ranks seem to hang
-      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
-      events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
-      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
-      traces/                 Chrome traces of the steps that were profiled, one per rank
-      errors/                 what a rank wrote about the exception that ended it
-      checkpoints/            what the run can go on from
-      function.pkl            the function that was submitted from Python, with its arguments, and
-      results/                what it returned or raised in each rank
-      verdict.json            why it ended; written once
-      notify.log              who was told of the end or a hang, or why not
-      figures.msgpack         what a summary makes of the events, where they are many
-
-The directory is private to the user (mode 0700), and whole files are written aside and renamed.
+docs/run-directory.md lists what is in it, and `RunPaths` has the paths. The directory is private to
+the user (mode 0700), and whole files are written aside and renamed.
 """
 
 from __future__ import annotations
@@ -64,6 +37,7 @@ RUNS_VARIABLE = "HPCDIST_RUNS"
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
+_MOST_COMPARED = 200
 _BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _SPEC_KEYS = frozenset({"created_s", "job"})
 """Keys of every spec.json of hpcdist; other programs write files of that name, too."""
@@ -175,9 +149,6 @@ class Run(Attempts):
         """Make the directory of a run whose id nothing else has."""
         try:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path.parent, error) from None
-        try:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             self.write_reserve()
@@ -276,14 +247,12 @@ class Run(Attempts):
         return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
     def describe_damage(self) -> str | None:
-        """Say which of these files are there and cannot be read, and why; None where all can."""
+        """Say which file is there and cannot be read, and why; None where all can."""
         kinds = {self.spec_file: RunSpec, self.submission_file: Submission}
-        texts = [
-            f"{path.name} cannot be read: {why}"
-            for path, kind in {**kinds, self.verdict_file: Verdict}.items()
-            if os.path.lexists(path) and (why := files.why_unreadable(path, kind))
-        ]
-        return "; ".join(texts) or None
+        for path, kind in {**kinds, self.verdict_file: Verdict}.items():
+            if os.path.lexists(path) and (why := files.why_unreadable(path, kind)):
+                return f"{path.name} cannot be read: {why}"
+        return None
 
 
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
@@ -314,21 +283,17 @@ def all_runs(runs: Path) -> list[Run]:
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))
-        content = files.read_json(run.spec_file)
-        if is_run(run.path, content):
-            spec = RunSpec()
-            with suppress(msgspec.ValidationError):
-                spec = files.convert(content, RunSpec)
+        spec = run.read_spec() or RunSpec()
+        if (spec.job and spec.created_s) or is_run(run.path):
             run.recorded_id = spec.id  # its file is read just once
             by_age.append((created_ns(run, spec), run))
     return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
 
 
-def is_run(path: str | Path, content: Any = ...) -> bool:
-    """Return whether a folder is a run's: its spec.json, whose content may be given, is one that
-    hpcdist wrote, or is damaged in a folder as hpcdist makes them."""
-    file = Path(path, "spec.json")
-    content = files.read_json(file) if content is ... else content
+def is_run(path: str | Path) -> bool:
+    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote, or is damaged in
+    a folder as hpcdist makes them."""
+    content = files.read_json(file := Path(path, "spec.json"))
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
     return os.path.lexists(file) and os.path.isdir(os.path.join(path, "attempts"))
@@ -341,10 +306,9 @@ def is_run_name(name: str) -> bool:
 
 def find_run(runs: Path, name: str) -> Run:
     """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
-    if "/" in name and is_run(name):
-        return Run(Path(name).absolute())
-    if name not in {"", ".", "..", "last"} and "/" not in name and is_run(runs / name):
-        return Run(runs / name)  # its whole id: of thousands of runs none other is read
+    path = Path(name) if "/" in name else runs / name
+    if name not in {"", ".", "..", "last"} and is_run(path):
+        return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if not existing:
         raise RunNotFoundError(
@@ -359,14 +323,15 @@ def find_run(runs: Path, name: str) -> Run:
             f"all runs in {runs} belong to other users",
             hint="name one by its id; list them with: hpcdist runs",
         )
-    exact = [run for run in existing if run.id == name]
-    matches = exact or ([run for run in existing if run.id.startswith(name)] if name else [])
+    matches = [run for run in existing if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        jobs = {_BEHIND_JOB.sub("", run.id): run.id for run in existing}
-        near = nearest(name, ["last", *jobs])
-        meant = f"did you mean {jobs.get(near, near)}? " if near else ""
+        ids = [run.id for run in existing[-_MOST_COMPARED:]]
+        like = {"last": "last", "newest": "last", **{one: one for one in ids}}
+        like |= {_BEHIND_JOB.sub("", one): one for one in ids}
+        near = nearest(name, like)
+        meant = f"did you mean {like[near]}? " if near else ""
         raise RunNotFoundError(
             f"no run in {runs} begins with {name!r}", hint=f"{meant}list them with: hpcdist runs"
         )
@@ -403,8 +368,9 @@ def slug(name: str) -> str:
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     """Return the error for a folder of runs that cannot be made or written."""
+    reason = "it is a file, not a folder" if runs.is_file() else error.strerror
     return RunDirectoryError(
-        f"{runs}: the run directory cannot be written: {error.strerror}",
+        f"{runs}: the run directory cannot be written: {reason}",
         hint=f"free some space, or {_ANOTHER}" if error.errno in files.FULL else _ANOTHER,
     )
 
@@ -466,22 +432,16 @@ def how_to_close(door: Door) -> str:
 
 def make_unique_folder(runs: Path, job_slug: str) -> Path:
     """Make a folder in `runs` that nothing else has: the job, the time, and a random tail."""
-    while True:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
-        path = runs / f"{job_slug}-{stamp}-{tail}"
-        try:
-            runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            path.mkdir(mode=files.PRIVATE_FOLDER)
-        except FileExistsError:
-            if not runs.is_dir():
-                raise RunDirectoryError(
-                    f"{runs} is a file, not a folder for runs", hint=_ANOTHER
-                ) from None
-        except OSError as error:
-            raise cannot_write(runs, error) from None
-        else:
-            return path
+    try:
+        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        while True:
+            tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
+            path = runs / f"{job_slug}-{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+            with suppress(FileExistsError):
+                path.mkdir(mode=files.PRIVATE_FOLDER)
+                return path
+    except OSError as error:
+        raise cannot_write(runs, error) from None
 
 
 def delete_folder(folder: Path) -> None:

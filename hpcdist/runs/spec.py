@@ -1,4 +1,4 @@
-"""The typed content of spec.json, submission.json and sweep.json, and a scheduler's accounting.
+"""The typed content of spec.json and submission.json, and a scheduler's accounting.
 
 A file whose keys have values of other types counts as damaged, see `hpcdist.base.files.read_as`.
 """
@@ -190,25 +190,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             return files.convert(self.job, JobOutline)
         except msgspec.ValidationError:
             return JobOutline()
-
-
-class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that a scheduler has, of a sweep."""
-
-    name: str
-    job_id: str
-    """Id of the job; of an array, its own."""
-    runs: list[str]
-    """Ids of the runs, in the order of the array."""
-
-
-class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """sweep.json: the jobs of a sweep."""
-
-    id: str | None = None
-    command: list[str] = []
-    """The command by which the user asked for the sweep."""
-    jobs: list[SubmittedJob] = []
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
 """The folder of a sweep, and which runs a name stands for.
 
     <runs>/<sweep id>/
-      sweep.json          its jobs, and their runs
+      sweep.json          its id: the runs have all else
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
       summary.txt, .json  what --summary-after writes
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
@@ -11,23 +11,22 @@ It has no spec.json: a sweep is no run.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from pathlib import Path
-
-import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.base.ownership import owner_id
 from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
-from hpcdist.runs.spec import SweepSpec
+from hpcdist.runs.spec import SweepPlace
 
 SWEEP_FILE = "sweep.json"
 
 
 class Sweep:
-    """One sweep's folder: its paths, and sweep.json."""
+    """One sweep's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,13 +54,10 @@ class Sweep:
         )
         return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
 
-    def read(self) -> SweepSpec:
-        """Return what sweep.json says; nothing where it is torn."""
-        return files.read_as(self.file, SweepSpec) or SweepSpec()
-
-    def write(self, spec: SweepSpec) -> None:
+    def write(self) -> None:
+        """Mark the folder as a sweep's."""
         try:
-            files.write_json(self.file, msgspec.to_builtins(spec))
+            files.write_json(self.file, {"id": self.id})
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
 
@@ -106,22 +102,15 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
 
     Raises RunNotFoundError.
     """
-    if "/" in name and is_sweep(Path(name)):
-        return Sweep(Path(name).absolute())
+    path = Path(name) if "/" in name else runs / name
     if name == "last":
         last = find_run(runs, name)
-        place = last.read_sweep_place()
-        sweep = Sweep(runs / (last.id if place is None else str(place.id)))
-        return sweep if is_sweep(sweep.path) else last
-    if name and "/" not in name:
-        if is_sweep(runs / name):
-            return Sweep(runs / name)
-        try:
-            matches = [entry for entry in files.list_names(runs) if entry.startswith(name)]
-        except OSError:
-            matches = []
-        sweeps = [entry for entry in matches if is_sweep(runs / entry)]
-        # The one sweep that begins so, unless runs of others do too.
-        if len(sweeps) == 1 and all(entry.startswith(sweeps[0]) for entry in matches):
-            return Sweep(runs / sweeps[0])
+        path = runs / ((last.read_sweep_place() or SweepPlace()).id or last.id)
+        return Sweep(path) if is_sweep(path) else last
+    if is_sweep(path):
+        return Sweep(path.absolute())
+    begun = [] if "/" in name or not name else sorted(runs.glob(f"{glob.escape(name)}*"))
+    # The one sweep that begins so, unless runs of others do too.
+    if begun and is_sweep(begun[0]) and all(one.name.startswith(begun[0].name) for one in begun):
+        return Sweep(begun[0])
     return find_run(runs, name)

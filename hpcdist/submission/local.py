@@ -78,9 +78,7 @@ class LocalSweep:
     def begin(cls, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> LocalSweep:
         """Make the sweep's folder in `runs`, and copy the code into it."""
         make_runs_folder(runs)
-        submission = Submission(planned, runs, command)
-        submission.write_sweep()
-        return cls(submission)
+        return cls(Submission(planned, runs, command))
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
         """Run the points, so many at one time as the sweep's max_parallel says, or one.

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,15 +30,7 @@ from hpcdist.runs.run import (
     slug,
 )
 from hpcdist.runs.snapshot import run_git
-from hpcdist.runs.spec import (
-    GitState,
-    JobSource,
-    RunSpec,
-    SubmittedJob,
-    SweepPlace,
-    SweepSpec,
-    UsedCluster,
-)
+from hpcdist.runs.spec import GitState, JobSource, RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency, Plan
 from hpcdist.submission.container import used_container
@@ -82,6 +75,14 @@ def submit(
     return submission
 
 
+class SubmittedJob(NamedTuple):
+    """One job that a scheduler has; of an array, its own id, and the ids of its runs in order."""
+
+    name: str
+    job_id: str
+    runs: list[str]
+
+
 class Submission:
     """Runs that a scheduler has; half way, those that it has and those that it has not."""
 
@@ -96,10 +97,12 @@ class Submission:
         path = make_unique_folder(runs, slug(planned.name))
         try:
             self.planned = planned.copied(path)
+            self.places = planned.places(path)
+            if self.places.sweep is not None:
+                self.places.sweep.write()
         except BaseException:
             delete_folder(path)
             raise
-        self.places = planned.places(path)
         self.layout: list[LaidOutJob] = []
         self.jobs: list[SubmittedJob] = []
         """The jobs that the scheduler has accepted."""
@@ -129,7 +132,6 @@ class Submission:
         here = set(self.planned.points_here() if self.planned.has_queue else ())
         jobs = lay_out(self.planned, self.places, dependencies)
         self.layout = [job for job in jobs if here.isdisjoint(job.points)]
-        self.write_sweep()
         for job in self.layout:
             for task, index in enumerate(job.points):
                 self.make_run(index, self.planned.runs[index], job, task)
@@ -169,7 +171,6 @@ class Submission:
         job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
         ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
-        self.write_sweep()
 
     def submit_summary(self, make_task: MakeTask) -> None:
         """Submit the job that writes the summary, where the scheduler can hold it back."""
@@ -180,16 +181,9 @@ class Submission:
         job_ids = [job.job_id for job in self.jobs]
         self.summary_job_id, messages = summary.submit(self.runs, job_ids, make_task)
         self._note(messages)
-        self.write_sweep()
 
     def _note(self, messages: Sequence[str]) -> None:
         self.messages = list(dict.fromkeys([*self.messages, *messages]))
-
-    def write_sweep(self) -> None:
-        """Write sweep.json, where the runs belong to a sweep."""
-        if self.places.sweep is None:
-            return
-        self.places.sweep.write(SweepSpec(id=self.id, command=self._command, jobs=self.jobs))
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""

@@ -132,7 +132,7 @@ class Trainer(TrainingRank):
             nn.utils.clip_grad_norm_(self.model.parameters(), self.job.train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        self.memory.step(self.model, self._optimizer, step=self.progress.position.step)
+        self.memory.step(self.model, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
 
     def _save(self) -> None:

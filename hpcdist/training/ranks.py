@@ -27,6 +27,7 @@ from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
+from hpcdist.runs.events import Save, Setup, Stop
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -126,14 +127,14 @@ class TrainingRank:
     def write_setup(self, begin_s: float) -> None:
         """Record that all is ready for the first step; the set-up began at `begin_s`."""
         self.context.events.write(
-            "setup",
-            setup_time_s=time.perf_counter() - begin_s,
-            parameters=self._num_parameters,
-            num_threads=torch.get_num_threads(),
-            train_samples=self.plan.num_samples,
-            test_samples=self._num_test_samples,
-            steps_per_epoch=self.plan.num_steps(),
-            total_steps=self.progress.total_steps,
+            Setup(
+                setup_time_s=time.perf_counter() - begin_s,
+                parameters=self._num_parameters,
+                train_samples=self.plan.num_samples,
+                test_samples=self._num_test_samples,
+                steps_per_epoch=self.plan.num_steps(),
+                total_steps=self.progress.total_steps,
+            )
         )
 
     def start_timer(self) -> None:
@@ -253,7 +254,7 @@ class TrainingRank:
         """Record the last window of steps, and what was held."""
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
-        self.memory.end(step=self.progress.position.step)
+        self.memory.end()
 
     def write_flops(self) -> None:
         """Record what the model takes, if it was counted."""
@@ -266,7 +267,7 @@ class TrainingRank:
         if self.progress.saved != self.progress.position:
             save()
         position = self.progress.position
-        self.context.events.write("stop", step=position.step, epoch=position.epoch)
+        self.context.events.write(Stop(step=position.step, epoch=position.epoch))
         if self.context.rank == 0:
             self.context.say(
                 f"stopped at step {position.step}, as was asked; a checkpoint is saved"
@@ -285,12 +286,12 @@ class TrainingRank:
             return
         checkpoint_files.remove_old(folder, self.job.checkpoint.keep)
         self.context.events.write(
-            "checkpoint",
-            checkpoint=path.name,
-            step=position.step,
-            epoch=position.epoch,
-            bytes=checkpoint_files.num_bytes(path),
-            save_time_s=time.perf_counter() - begin_s,
+            Save(
+                checkpoint=path.name,
+                step=position.step,
+                bytes=checkpoint_files.num_bytes(path),
+                save_time_s=time.perf_counter() - begin_s,
+            )
         )
 
     def describe_state(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from hpcdist.base.files import write_json
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import SubmittedJob, SweepSpec
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
@@ -237,7 +236,7 @@ def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist
     (sweep.path / "code").mkdir(parents=True)
     (sweep.path / "code/train.py").write_text("x")
     (sweep.path / "code/train.py").chmod(0o400)
-    sweep.write(SweepSpec(jobs=[SubmittedJob(name="x", job_id="7", runs=["x"])]))
+    sweep.write()
     reason = items(hpcdist("gc", "--yes", "--json"))["code", sweep.id]
     assert "it was made only" in reason
     two_months_ago_s = time.time() - 60 * DAY_S

@@ -352,7 +352,7 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     done = debug(script, tmp_path / "runs", program=program)
     assert done.stdout.decode().splitlines() == ["held -1", "verdict done None 0"]
     (path,) = (tmp_path / "runs").iterdir()
-    start = read_events(Run(path).event_file(0)).events[0]
+    start = read_events(Run(path).event_file(0))[0]
     assert (start["device"], start["backend"]) == ("cuda:0", "nccl")
 
 
