@@ -29,7 +29,7 @@ Kind = Literal[
     "preempted",
     "no_progress",
 ]
-"""In words: `hpcdist.runs.meanings`."""
+"""In words: docs/terms/exit-codes.md."""
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
