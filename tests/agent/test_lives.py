@@ -483,10 +483,9 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
     assert not begin_in_vain(2)  # somebody has
     assert not begin_in_vain(3)
     verdict = run.read_verdict()
-    assert (verdict.kind, verdict.message) == (
-        "launch",
-        "no agent (no progress in 3 starts before)",
-    )
+    assert verdict.kind == "no_progress"
+    assert "no progress in 3 starts: those of attempts 0, 1 and 2 ended" in verdict.message
+    assert "(the last: no agent)" in verdict.message
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
 
 
