@@ -27,9 +27,9 @@ from hpcdist.base.polling import poll
 from hpcdist.base.text import number_of, show_time
 from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob
 from hpcdist.machine.command import run_command
-from hpcdist.monitor.ends import EndWatch, wait_until_free
-from hpcdist.monitor.nodes import waiting_sentence
-from hpcdist.monitor.requests import find_rank
+from hpcdist.monitor.living import find_rank
+from hpcdist.monitor.progress import waiting_sentence
+from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run, name_to_type
 from hpcdist.runs.verdict import Verdict
@@ -242,7 +242,7 @@ class _DisturbedRun:
         finally:
             if self.verdict is None:
                 self._scheduler.cancel([self.run])
-                wait_until_free(self.run)
+                wait_until_gone(self.run, with_job=True)
 
     def wait(self, is_over: Callable[[], bool], limit_s: float | None) -> bool:
         """Wait until something is over, the run has ended, or the limit is reached; return whether

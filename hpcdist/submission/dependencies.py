@@ -13,8 +13,7 @@ from typing import Literal, get_args
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
-from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.states import OPEN_STATES, run_states
+from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.schedulers.base import Dependency, Scheduler
