@@ -47,16 +47,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self, *, with_pace: bool) -> str:
         """Say where the run is, and how fast: epoch 3, step 120/400, 3,412 samples/s, 1:02 left."""
-        texts = [f"attempt {self.attempt}"] if self.attempt else []
-        texts += [] if self.epoch is None else [f"epoch {self.epoch + 1}"]
         total = "" if self.total_steps is None else f"/{self.total_steps}"
-        texts += [] if self.step is None else [f"step {self.step}{total}"]
-        if with_pace and self.samples_per_s is not None:
-            texts.append(f"{self.samples_per_s:,.0f} samples/s")
-        texts += [f"loss {self.loss:.4g}"] if with_pace and self.loss is not None else []
-        if with_pace and self.remaining_s is not None:
-            texts.append(f"{show_clock(self.remaining_s)} left")
-        return ", ".join(texts)
+        place = [
+            f"attempt {self.attempt}" if self.attempt else "",
+            "" if self.epoch is None else f"epoch {self.epoch + 1}",
+            "" if self.step is None else f"step {self.step}{total}",
+        ]
+        pace = [
+            "" if self.samples_per_s is None else f"{self.samples_per_s:,.0f} samples/s",
+            "" if self.loss is None else f"loss {self.loss:.4g}",
+            "" if self.remaining_s is None else f"{show_clock(self.remaining_s)} left",
+        ]
+        return ", ".join(filter(None, place + pace if with_pace else place))
 
 
 class RunningRun:
@@ -106,7 +108,7 @@ class RunningRun:
         stat = path.stat()
         if stat.st_size == self._size:
             return
-        is_first, self._size, newest_s = self._size < 0, stat.st_size, stat.st_mtime
+        is_first, newest_s = self._size < 0, stat.st_mtime
         self._windows: deque[Mapping[str, Any]] = deque(maxlen=_NUM_WINDOWS)
         self._world_size, self._has_ended = 0, False
         self._place: dict[str, Any] = {}
@@ -135,6 +137,7 @@ class RunningRun:
                         self._windows.append(event)
                 case "end":
                     self._has_ended = True
+        self._size = stat.st_size
         # The clocks of this machine, the rank's and the file server's may differ: at first a rank
         # is quiet by both of the others'.
         self._heard_s = time.monotonic() - (max(0.0, time.time() - newest_s) if is_first else 0.0)

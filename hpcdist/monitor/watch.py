@@ -147,9 +147,11 @@ def watch_live(board: Board, title: Callable[[], str]) -> None:
     )
     try:
         live.start()
-        while not board.is_over:
+        while True:
             begun_s = time.monotonic()
             views = board.look()
+            if board.is_over:
+                return
             time.sleep(max(_REFRESH_S, (time.monotonic() - begun_s) / _MOST_LOAD))
     finally:
         live.stop()
