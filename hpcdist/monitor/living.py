@@ -18,7 +18,6 @@ from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
 
-_POLL_S = 0.2
 _BEYOND_S = 10.0
 """Beyond the request's own limit, for node 0's agent to look at the file and to write another."""
 _LAUNCHER = "/hpcdist/workloads/rank_process.py"
@@ -46,7 +45,7 @@ def ask(
 
     try:
         requests.send(run, request)
-        answer = poll(look, interval_s=_POLL_S, limit_s=request.limit_s + _BEYOND_S)
+        answer = poll(look, interval_s=0.2, limit_s=request.limit_s + _BEYOND_S)
     except OSError as error:
         raise HpcdistError(f"run {run.id} cannot be asked: {files.reason(error)}") from None
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -121,10 +120,15 @@ def find_rank(run: Run, rank: int, attempt: int) -> RankStart:
         raise UserError(f"rank {rank} of run {run.id} has not started yet") from None
 
 
+_Stack = tuple[str | None, tuple[requests.Frame, ...], str | None]
+"""Name of a thread, its frames, and why there are no others."""
+
+
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
     """One rank, with its place, and its newest collective operation."""
 
     node: int
+    host: str
     of: requests.RankStacks
     newest: requests.Operation | None = None
     group: str = "0"
@@ -180,9 +184,7 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
         lines = {rank: where for rank, where in places.items() if where is not None}
         finding = standstills.describe(old, lines, lacks="has not reached")
         blamed = standstills.to_blame(old)
-    stacks: dict[tuple[str | None, tuple[requests.Frame, ...], str | None], set[int]] = defaultdict(
-        set
-    )
+    stacks: defaultdict[_Stack, set[int]] = defaultdict(set)
     for view in views:
         stacks[None, tuple(_main_frames(view)), view.of.note].add(view.of.rank)
         for thread in view.of.threads[1:]:
@@ -207,13 +209,14 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
 
 
 def _views(answer: requests.Answer) -> Iterable[RankView]:
-    for node, report in answer.reports.items():
-        for rank in report.ranks if isinstance(report, requests.NodeStacks) else []:
+    there = {n: r for n, r in answer.reports.items() if isinstance(r, requests.NodeStacks)}
+    for node, report in there.items():
+        for rank in report.ranks:
             recorded = rank.collectives.groups if rank.collectives is not None else []
             begun = [(group.name, one) for group in recorded for one in group.operations]
             begun.sort(key=lambda each: (each[1].begun_s, each[1].number))
             name, newest = begun[-1] if begun else ("0", None)
-            yield RankView(node=node, of=rank, newest=newest, group=name)
+            yield RankView(node=node, host=report.host, of=rank, newest=newest, group=name)
 
 
 def _main_frames(view: RankView) -> list[requests.Frame]:

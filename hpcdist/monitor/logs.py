@@ -24,7 +24,6 @@ from hpcdist.base.text import one_line
 from hpcdist.monitor.progress import Progress, show_clock
 from hpcdist.runs.run import Run
 
-_CHUNK_BYTES = 1 << 18
 _RANK_COLOURS = (36, 32, 35, 33, 34, 96, 95)  # ANSI: cyan, green, magenta, yellow, blue, ...
 _BATCH_LINES = 500  # drawn at once: a chatty script must not cost the ranks their processors
 _REFRESH_S = 0.25  # four times a second: drawing takes time from the ranks
@@ -83,7 +82,7 @@ def whole_bytes(path: Path, offset: int = 0) -> Iterator[bytes]:
         with open_regular(path, most_bytes=math.inf) as file:
             end = os.fstat(file.fileno()).st_size
             file.seek(offset)
-            while offset < end and (chunk := file.read(min(_CHUNK_BYTES, end - offset))):
+            while offset < end and (chunk := file.read(min(1 << 18, end - offset))):
                 offset += len(chunk)
                 yield chunk
     except OSError:

@@ -74,7 +74,7 @@ def run_conditions(runs: Sequence[Run], *, warn: Warn = lambda _: None) -> dict[
 
 def _look_anew(run: Run, condition: Condition, scheduler: str) -> Condition:
     """Return the condition of a run that its scheduler lists no more: a verdict that was written
-    meanwhile has the last word, and a job between two lives is as if gone."""
+    meanwhile has the last word, and between two of its lives a job is not listed either."""
     run.look_anew()
     if (verdict := run.read_verdict()) is not None:
         return Condition(state=verdict.state)

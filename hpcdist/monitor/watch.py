@@ -139,7 +139,6 @@ def watch_live(board: Board, title: Callable[[], str]) -> None:
     fixed = {"COLUMNS", "LINES"}
     console = Console(_environ={key: text for key, text in os.environ.items() if key not in fixed})
     views = board.look()
-
     live = Live(
         console=console,
         screen=True,  # which rich draws again and again
