@@ -50,8 +50,7 @@ def logs(
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
-    from hpcdist.monitor.logs import whole_bytes, whole_log
-    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.logs import Screen, whole_bytes, whole_log
     from hpcdist.monitor.states import bring_home
 
     if follow and raw:
@@ -67,7 +66,7 @@ def logs(
         from hpcdist.monitor.follow import follow as follow_run
 
         followed = range(run.read_outline().num_ranks) if ranks is None else ranks
-        with closing(Screen(prefixed=len(followed) > 1, with_progress=False)) as screen:
+        with closing(Screen(prefixed=len(followed) > 1)) as screen:
             verdict = follow_run(run, screen, followed)
             screen.say(end_sentence(run, verdict))
         return

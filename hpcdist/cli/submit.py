@@ -308,7 +308,7 @@ def _submit(
 
 def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
-    from hpcdist.monitor.ends import EndWatch, exit_code_of_all
+    from hpcdist.monitor.states import EndWatch, exit_code_of_all
 
     if unclear := [run for run in submitted if run.read_submission() is None]:
         raise SchedulerError(

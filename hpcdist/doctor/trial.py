@@ -14,9 +14,8 @@ from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import LoadedJob
-from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
-from hpcdist.monitor.states import OPEN_STATES
+from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
+from hpcdist.monitor.states import OPEN_STATES, EndWatch
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, UsedContainer

@@ -14,8 +14,7 @@ from typing import Literal, get_args
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
-from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.states import OPEN_STATES, run_states
+from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SweepPlace
 from hpcdist.runs.sweep import find_runs

@@ -10,7 +10,7 @@ import msgspec
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.run import Run, delete_folder, make_runs_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler

@@ -16,9 +16,8 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
-from hpcdist.monitor import requests
-from hpcdist.monitor.requests import ask
-from hpcdist.monitor.stacks import view_stacks
+from hpcdist.monitor import living
+from hpcdist.monitor.living import ask, view_stacks
 from hpcdist.runs.requests import (
     Answer,
     Collectives,
@@ -85,7 +84,8 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     launched.wait(lambda: _is_waiting(launched))
     view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
     of = {one.of.rank: one.of for one in view.ranks}
-    group_of = {rank: group for group in view.groups for rank in group.ranks}
+    mains = [group for group in view.groups if group.thread is None]
+    group_of = {rank: group for group in mains for rank in group.ranks}
     assert [frame.function for frame in group_of[0].frames] == ["rest", "<module>"]
     assert [frame.function for frame in group_of[1].frames][-1] == "<module>"
     assert [thread.name for thread in of[1].threads[1:]] == ["prefetch"]
@@ -115,7 +115,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     with pytest.raises(UserError, match="has no rank 7"):
         ask(launched.run, WantStacks(limit_s=30, ranks=[7]))
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
-    monkeypatch.setattr(requests, "_BEYOND_S", 0.5)
+    monkeypatch.setattr(living, "_BEYOND_S", 0.5)
     with pytest.raises(HpcdistError, match="did not answer within") as caught:
         ask(launched.run, WantStacks(limit_s=0.5))
     is_there = launched.run.agent_log_file(0).exists()

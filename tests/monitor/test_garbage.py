@@ -9,13 +9,11 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 
 from hpcdist.base import files, trees
-from hpcdist.monitor.garbage import Rules, find_garbage, remove
+from hpcdist.monitor.garbage import find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
-
-RULES = Rules(older_than_s=0.0)
 
 
 @pytest.fixture
@@ -38,9 +36,9 @@ def ended_run(runs, name="train-1"):
     return run
 
 
-def candidates(runs, rules=RULES):
+def candidates(runs):
     listed = all_runs(runs)
-    return find_garbage(runs, listed, {run.id: "done" for run in listed}, rules)
+    return find_garbage(runs, listed, {run.id: "done" for run in listed}, older_than_s=0.0)
 
 
 def precious(folder):
@@ -230,7 +228,7 @@ def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
         (folder / "hpcdist").mkdir(parents=True)
     os.utime(old, (1e9, 1e9))
     (found,) = candidates(tmp_path / "runs")
-    assert (found.what, found.path) == ("hpcdist for images", old)
+    assert (found.what, found.tree.path) == ("hpcdist for images", old)
     assert remove(found) is None
     assert not old.exists()
     assert new.exists()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError, RunNotFoundError, UserError
-from hpcdist.monitor.ends import exit_code_of_all
+from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
