@@ -164,7 +164,7 @@ def read_course(run: Run, attempt: int) -> Course:
     events: list[dict[str, Any]] = []
     with suppress(OSError):
         files.refresh(run.events_folder)
-        events = read_events(run.event_file(0, attempt)).events
+        events = read_events(run.event_file(0, attempt))
     windows = [event for event in events if event["event"] == "steps"]
     resumed = next((event["step"] for event in events if event["event"] == "resume"), None)
     if not windows:

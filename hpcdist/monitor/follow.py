@@ -45,7 +45,7 @@ def follow(
     `first_attempt` printed is not shown.
     """
     if ranks is None:
-        num_ranks = run.read_outline().resources.num_ranks
+        num_ranks = run.read_outline().num_ranks
         ranks = range(num_ranks if num_ranks <= _ALL_RANKS_UP_TO else 1)
     end, news = EndWatch([run]), News(run)
     logs = LogTail(run, ranks, first_attempt=first_attempt)
@@ -143,14 +143,14 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
     """Show what explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
         # No rank could say why it ended: the agents' last words, and those of the job around them.
-        for logs in (run.agent_logs(), run.job_logs()):
+        for logs in ([path for _, _, path in run.agent_logs()], run.job_logs()):
             for path in logs[:_MOST_LOGS]:
                 _show_tail(run, path, screen)
             if len(logs) > _MOST_LOGS:
                 screen.say(f"all {len(logs):,} logs are in {logs[0].parent}")
     elif verdict.first is not None:
         rank = verdict.first.rank
-        log = run.named_log(verdict.log) or run.log_file(rank)
+        log = run.named_file(verdict.log) or run.log_file(rank)
         if rank not in ranks or verdict.victims:
             _show_tail(run, log, screen, f"rank {rank} failed first; ")
         screen.say(f"log of rank {rank}: {log}")

@@ -1,8 +1,8 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, copies of the code that no other run needs, what submissions that were killed
-left before there was a run, and copies of hpcdist for images that no job has used for long. All
-else of a run stays: its verdict, logs and events are small, and are what there is to know about it.
+Freed are checkpoints, copies of the code that no other run needs, and copies of hpcdist for images
+that no job has used for long. All else of a run stays: its verdict, logs and events are small, and
+are what there is to know about it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hpcdist.base import files
 from hpcdist.base.carried import unused
@@ -21,9 +21,9 @@ from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
-from hpcdist.runs.code import FOLDER, find_code, find_written
-from hpcdist.runs.run import Run, created_ns, is_of_unfinished
-from hpcdist.runs.sweep import all_sweeps, list_unfinished
+from hpcdist.runs.run import Run, created_ns
+from hpcdist.runs.snapshot import FOLDER, find_code, find_written
+from hpcdist.runs.sweep import all_sweeps
 from hpcdist.runs.verdict import State
 
 _SUBMITTING_S = 3600.0
@@ -34,7 +34,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Something that takes disk space, and what is to become of it."""
 
     what: str
-    """checkpoints, code, unfinished run, or hpcdist for images."""
+    """checkpoints, code, or hpcdist for images."""
     name: str
     """Name of the run that has the checkpoints, or of the run or sweep that has the code."""
     tree: Tree
@@ -90,7 +90,6 @@ def find_garbage(
         found.append(_candidate("code", copy.parent.name, copy, why))
     if named is None:
         found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
-    found += map(_unfinished_run, list_unfinished(runs, all_of_them))
     return [each for each in found if each is not None]
 
 
@@ -108,17 +107,6 @@ def _why_kept(
     ended_s = verdict.time_s if (verdict := run.read_verdict()) is not None else None
     age_s = time.time() - (created_ns(run)[0] / 1e9 if ended_s is None else ended_s)
     return None if age_s >= older_than_s else f"ended only {show_age(age_s)} ago"
-
-
-def _unfinished_run(folder: Path) -> Candidate:
-    """Return what a submission left that was killed before it wrote spec.json."""
-    found = _candidate("unfinished run", folder.name, folder)
-    why, age_s = found.kept_because, files.now_by(folder.parent) - folder.lstat().st_mtime
-    if age_s < _SUBMITTING_S:
-        why = f"its submission may still be under way: it began only {show_age(age_s)} ago"
-    elif odd := next((each for each in found.tree.entries if not is_of_unfinished(each)), None):
-        why = f"it holds {odd}, which is of no submission"
-    return structs.replace(found, kept_because=why)
 
 
 def _checkpoints(run: Run, kept: Mapping[Path, str], needed: Mapping[str, str]) -> Candidate | None:

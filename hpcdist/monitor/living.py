@@ -75,7 +75,7 @@ def check_living(run: Run, ranks: Sequence[int]) -> None:
         )
     if not run.has_started():
         raise UserError(_silence(run, "its agents have not started yet").message)
-    num_ranks = run.read_outline().resources.num_ranks
+    num_ranks = run.read_outline().num_ranks
     if too_large := [rank for rank in ranks if rank >= num_ranks]:
         raise UserError(f"run {run.id} has no rank {too_large[0]}: its last is {num_ranks - 1}")
 

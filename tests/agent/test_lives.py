@@ -235,7 +235,7 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
     assert live(run, SCRIPT, 4, verdict=killed)
     attempt = lives.begin_attempt(run, SCRIPT, life=5)
     events = EventWriter(run.event_file(0, attempt))
-    events.write("end", step=9)
+    events.write({"event": "end", "step": 9})
     events.close()
     assert live(run, SCRIPT, 6, verdict=killed)
     assert live(run, SCRIPT, 7, verdict=killed)
@@ -340,7 +340,7 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
     assert not lives.has_saved(run, SCRIPT)
     if records:
         events = EventWriter(run.event_file(0, attempt))
-        events.write("steps", step=9)
+        events.write({"event": "steps", "step": 9})
         events.close()
     if saves:
         (run.path / "own").mkdir()
@@ -483,10 +483,9 @@ def test_a_job_in_which_no_agent_could_be_started_is_started_again_as_often_as_a
     assert not begin_in_vain(2)  # somebody has
     assert not begin_in_vain(3)
     verdict = run.read_verdict()
-    assert (verdict.kind, verdict.message) == (
-        "launch",
-        "no agent (no progress in 3 starts before)",
-    )
+    assert verdict.kind == "no_progress"
+    assert "no progress in 3 starts: those of attempts 0, 1 and 2 ended" in verdict.message
+    assert "(the last: no agent)" in verdict.message
     assert [run.read_attempt_verdict(attempt).message for attempt in (1, 2)] == ["no agent"] * 2
 
 
