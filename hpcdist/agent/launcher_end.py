@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -57,7 +56,7 @@ def main() -> None:
     from hpcdist.schedulers.submitting import load_task
 
     folder, code, begin = sys.argv[1:]
-    task: Any = load_task(Path(folder))
+    task = load_task(Path(folder))
     run = Run(Path(task.run_path))
     job, _, _ = run.read_launch()
     requeuer = load_requeuer(task.scheduler)

@@ -152,10 +152,7 @@ class UsageSampler:
 def write(events: EventWriter, event: NodeBegin | UsageWindow | None) -> None:
     """Write an event, if there is one."""
     if event is not None:
-        fields = msgspec.to_builtins(event)
-        del fields["event"]
-        fields.pop("time_s", None)  # the writer's
-        events.write("node" if isinstance(event, NodeBegin) else "usage", **fields)
+        events.write(event)
 
 
 # Windows.

@@ -83,8 +83,7 @@ def drill(
     import msgspec
 
     from hpcdist.job.spec import OwnCodeJob
-    from hpcdist.runs.folder import make_runs_folder
-    from hpcdist.runs.run import make_unique_folder, slug
+    from hpcdist.runs.run import make_runs_folder, make_unique_folder, slug
     from hpcdist.schedulers import host_of
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest

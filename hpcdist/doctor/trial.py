@@ -110,7 +110,7 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
     spec = run.read_spec() or RunSpec()
     size = spec.outline.resources
     num_nodes = size.nodes or 1
-    events = [event for _, _, path in run.event_files() for event in read_events(path).events]
+    events = [event for _, _, path in run.event_files() for event in read_events(path)]
     return Evidence(
         run_id=run.id,
         num_nodes=num_nodes,

@@ -184,7 +184,7 @@ def read_course(run: Run, attempt: int) -> Course:
     events: list[dict[str, Any]] = []
     with suppress(OSError):
         files.refresh(run.events_folder)
-        events = read_events(run.event_file(0, attempt)).events
+        events = read_events(run.event_file(0, attempt))
     keys = ("step", "steps", "wall_s")
     windows = [
         event

@@ -227,15 +227,10 @@ class Record(Section, frozen=True, kw_only=True):
     usage_s: PositiveOrZero = 5.0
     """Seconds between samples of the use of GPUs and CPUs; 0: never. In the first minute,
     samples are taken more often."""
-    profile_steps: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Steps that torch's profiler looks at, at most 100, after the first three; 0: none. Each rank
-    writes a Chrome trace into the run's folder traces, and what computing hides of communication.
-    No figure of speed has these steps in it."""
     digest: CountOrZero = 0
     """Steps from one digest of the parameters to the next, in each rank; 0: none. By these the
     summary names the step and the rank at which replicas part, and `hpcdist diff` the step at which
-    two runs part. A digest takes about 2 ms per million parameters on one CPU; its time belongs to
-    no step."""
+    two runs part. A digest takes about 5 ms per million parameters; its time belongs to no step."""
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
     share of what the device can do (MFU). A tenth of a second to one second."""

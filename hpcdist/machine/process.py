@@ -21,6 +21,10 @@ import msgspec
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
+WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""Signals that schedulers send before they end a job; LSF begins with SIGINT."""
+RANK_VARIABLE = "HPCDIST_RANK_PID"
+"""Tells the children of a rank, whatever they execute, that they belong to one."""
 _ENDED = ("Z", "X")
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
@@ -86,6 +90,14 @@ def let_trace() -> None:
     """Let all processes of this user trace this one (py-spy, gdb), where the kernel's Yama keeps
     that from all but parents (ptrace_scope 1); elsewhere nothing changes."""
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER_ANY
+
+
+def shield_worker(_worker: int = 0) -> None:
+    """Ignore schedulers' signals in a rank's DataLoader worker, as its `worker_init_fn`: else they
+    end the worker, and torch's handler the rank."""
+    if RANK_VARIABLE in os.environ:
+        for signum in WARNING_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
 
 
 def adopt_orphans() -> None:

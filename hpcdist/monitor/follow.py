@@ -55,7 +55,7 @@ def follow(
     `check` is called between looks, and may raise to end the following. What attempts before
     `first_attempt` printed is not shown.
     """
-    num_ranks = run.read_outline().resources.num_ranks
+    num_ranks = run.read_outline().num_ranks
     if ranks is None:
         ranks = range(num_ranks if num_ranks <= _ALL_RANKS_UP_TO else 1)
     end, news = EndWatch([run]), News(run)
@@ -194,7 +194,7 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
 def _show_lost_agents(run: Run, screen: Screen) -> None:
     """Show the last words of the agents, of many those of the first nodes, and of the job around
     them: no rank could say why it ended."""
-    logs = run.agent_logs()
+    logs = [path for _, _, path in run.agent_logs()]
     for path in [*logs[:_MOST_AGENTS], *run.job_logs()]:
         _show_tail(run, path, screen)
     if len(logs) > _MOST_AGENTS:
@@ -207,7 +207,7 @@ def _show_unseen(run: Run, verdict: Verdict, ranks: Collection[int], screen: Scr
         _show_lost_agents(run, screen)
     elif verdict.first is not None:
         rank, report = verdict.first.rank, verdict.first.report
-        log = run.named_log(verdict.log) or run.log_file(rank)
+        log = run.named_file(verdict.log) or run.log_file(rank)
         is_own = (report.exception or "").startswith(_OWN_ERRORS)
         if rank not in ranks:
             _show_tail(run, log, screen)

@@ -11,7 +11,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,11 +23,11 @@ from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.code import FOLDER, find_code, find_written
-from hpcdist.runs.run import Run, created_ns, is_of_unfinished
-from hpcdist.runs.sweep import all_sweeps, list_unfinished
+from hpcdist.runs.run import Run, created_ns
+from hpcdist.runs.sweep import all_sweeps
 from hpcdist.runs.verdict import State
 
-What = Literal["checkpoints", "code", "unfinished run", "hpcdist for images"]
+What = Literal["checkpoints", "code", "hpcdist for images"]
 
 DAY_S = 86400.0
 _SUBMITTING_S = 3600.0
@@ -101,20 +101,7 @@ def find_garbage(
         found.append(_candidate("code", copy.parent.name, copy, kept_because=why))
     if rules.named is None:
         found += [_candidate("hpcdist for images", path.name, path) for path in unused()]
-    return found + [_unfinished_run(path) for path in list_unfinished(runs, all_of_them)]
-
-
-def _unfinished_run(folder: Path) -> Candidate:
-    """Return what a submission left that was killed before it wrote spec.json."""
-    found = _candidate("unfinished run", folder.name, folder)
-    age_s = files.now_by(folder.parent) - folder.lstat().st_mtime
-    odd = next((place for place in found.tree.entries if not is_of_unfinished(place)), None)
-    why = found.kept_because
-    if age_s < _SUBMITTING_S:
-        why = f"its submission may still be under way: it began only {show_age(age_s)} ago"
-    elif odd is not None:
-        why = f"it holds {odd}, which is of no submission"
-    return replace(found, kept_because=why)
+    return found
 
 
 def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Candidate | None:

@@ -74,7 +74,7 @@ class RunningRun:
         self._run = run
         self._attempt = 0
         self._ranks: dict[int, _Rank] = {}
-        num_ranks = run.read_outline().resources.num_ranks or 1
+        num_ranks = run.read_outline().num_ranks
         self._looked_at = range(0, num_ranks, -(-num_ranks // most_ranks))
 
     def look(self, condition: Condition) -> RanksSeen | None:

@@ -25,7 +25,7 @@ _LOOK_AT_RUN_S = 2.0
 
 def check_ranks(run: Run, ranks: Sequence[int] | None) -> None:
     """Raise UserError where a run has not all of these ranks."""
-    num_ranks = run.read_outline().resources.num_ranks
+    num_ranks = run.read_outline().num_ranks
     if too_large := [rank for rank in ranks or () if rank >= num_ranks]:
         raise UserError(f"run {run.id} has no rank {too_large[0]}: its last is {num_ranks - 1}")
 

@@ -151,8 +151,6 @@ class ProgressSlot:
         self.pipe = pipe
         self.wish_word = words[_WISH:]
         """Other than before where the agent's wish is new: the rank looks at it after each step."""
-        self.granted = 0
-        """Number of the last wish that the rank has reported on."""
         self._words = words
         self._order = order
         self._boundary = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.runs.events import PHASES
+from hpcdist.runs.events import PHASES, Evaluation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,20 +20,24 @@ if TYPE_CHECKING:
     from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
-
-
-_timer: Timer | None = None
-"""The timer of this process's loop; a rank has one loop."""
-_model: nn.Module | None = None
-"""The model that it watches."""
-_profiler: Profiler | None = None
-_digester: Digester | None = None
-_num_steps = 0
-"""Finished steps, those before a checkpoint included."""
-_is_deaf = False
-_flops: tuple[float, str] | None = None
-"""Operations per sample, and the precision."""
 _PRECISIONS = ("fp32", "tf32", "bf16-mixed", "bf16-true", "fp16-mixed")
+
+
+class _Loop:
+    """The loop of this process: a rank has one."""
+
+    timer: Timer | None = None
+    model: nn.Module | None = None
+    """The model that its timer watches."""
+    digester: Digester | None = None
+    num_steps = 0
+    """Finished steps, those before a checkpoint included."""
+    is_deaf = False
+    flops: tuple[float, str] | None = None
+    """Operations per sample, and the precision."""
+
+
+_loop = _Loop()
 
 
 def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
@@ -46,25 +50,22 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _timer, _model, _profiler, _digester, _num_steps  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
-    if _timer is None:
+    if _loop.timer is None:
+        _loop.num_steps = first_step
         if model is None:
-            _timer = context.recorder(first_step=first_step)
+            _loop.timer = context.recorder(first_step=first_step)
         else:
             from hpcdist.rank.communication import make_watching_timer
+            from hpcdist.rank.digest import Digester
 
-            _model = model
-            _timer = make_watching_timer(context, model, first_step=first_step)
-        _profiler = Profiler(context, _timer)
-        if model is not None and context.job.record.digest:
-            from hpcdist.rank.digest import make_digester
-
-            _digester = make_digester(context, _timer, model, first_step=first_step)
-        _num_steps = first_step
-    _timer.begin()
+            _loop.model = model
+            _loop.timer = make_watching_timer(context, model, first_step=first_step)
+            _loop.digester = Digester(context, _loop.timer, model, first_step=first_step)
+        Profiler(context, _loop.timer)
+    _loop.timer.begin()
 
 
 def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
@@ -87,8 +88,8 @@ def mark(phase: str) -> None:
     """
     if phase not in PHASES:
         raise ValueError(f"{phase!r} is not a phase; phases are {', '.join(PHASES)}")
-    if _timer is not None:
-        _timer.mark(phase)
+    if _loop.timer is not None:
+        _loop.timer.mark(phase)
 
 
 def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
@@ -97,18 +98,17 @@ def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
     `loss` and `learning_rate` are anything that float() takes; they are read about once in a
     hundred steps or less.
     """
-    global _num_steps  # noqa: PLW0603 - as above
-    if _timer is None:
+    if _loop.timer is None:
         start()
-    if _timer is not None:
-        _num_steps += 1
+    if _loop.timer is not None:
+        _loop.num_steps += 1
         if hasattr(loss, "detach"):
             # The graph behind a loss must not live on until it is read, nor be warned of then; and
             # a sum of many in 16 bits would stand still.
             loss = loss.detach().float()
-        _timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
-        if _digester is not None:
-            _digester.step(_num_steps, loss=loss)
+        _loop.timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
+        if _loop.digester is not None:
+            _loop.digester.step(_loop.num_steps, loss=loss)
 
 
 def flops(*, per_sample: float, precision: str = "fp32") -> None:
@@ -118,12 +118,11 @@ def flops(*, per_sample: float, precision: str = "fp32") -> None:
     Raises ValueError for no positive number, and for another precision than fp32, tf32, bf16-mixed,
     bf16-true and fp16-mixed.
     """
-    global _flops  # noqa: PLW0603 - as above
     if not 0 < float(per_sample) < math.inf:
         raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
     if precision not in _PRECISIONS:
         raise ValueError(f"{precision!r} is not a precision; known are {', '.join(_PRECISIONS)}")
-    _flops = (float(per_sample), precision)
+    _loop.flops = (float(per_sample), precision)
 
 
 def should_stop() -> bool:
@@ -134,12 +133,11 @@ def should_stop() -> bool:
     Workers of a DataLoader that a site's signals may reach need
     `worker_init_fn=record.shield_worker`.
     """
-    global _is_deaf  # noqa: PLW0603 - as above
     context = rank.current()
     if context is None:
         return False
-    if not _is_deaf and context.has_agent:
-        _is_deaf = True
+    if not _loop.is_deaf and context.has_agent:
+        _loop.is_deaf = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             context.progress.ignore_sigterm()
@@ -155,49 +153,43 @@ def evaluate(
     context = rank.current()
     if context is None:
         return
-    if _timer is not None:
-        _timer.wait()
+    if _loop.timer is not None:
+        _loop.timer.wait()
     if accuracy is not None and not 0 <= float(accuracy) <= 1:
         # A percentage, perhaps: a training must not end for that.
-        line = f"warning: record.evaluate: accuracy is {float(accuracy):g}"
-        files.print_line(line, sys.stderr)
-        context.note(
-            "record.evaluate: accuracy must be a share from 0 to 1; what is not is left out"
-        )
+        context.note("record.evaluate: accuracy must be a share from 0 to 1; others are left out")
         accuracy = None
     context.events.write(
-        "evaluate",
-        step=_num_steps if _timer is not None else None,
-        loss=None if loss is None else float(loss),
-        accuracy=None if accuracy is None else float(accuracy),
-        samples=None if samples is None else int(samples),
+        Evaluation(
+            step=_loop.num_steps if _loop.timer is not None else None,
+            loss=None if loss is None else float(loss),
+            accuracy=None if accuracy is None else float(accuracy),
+            samples=None if samples is None else int(samples),
+        )
     )
-    if _timer is not None:
-        _timer.begin()
+    if _loop.timer is not None:
+        _loop.timer.begin()
 
 
 def forget() -> None:
     """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
-    global _timer, _model, _profiler, _digester, _flops  # noqa: PLW0603 - as above
-    _timer = _model = _profiler = _digester = _flops = None
+    _loop.__dict__.clear()
 
 
 def finish() -> None:
     """Write what has not been written; called when the script has ended, well or not."""
-    if _timer is None:
+    context = rank.current()
+    if _loop.timer is None or context is None:
         return
     try:
-        if _profiler is not None:
-            _profiler.finish()
-        _timer.finish()
-        context = rank.current()
-        if _model is not None and context is not None:
+        _loop.timer.finish()
+        if _loop.model is not None:
             from hpcdist.rank.communication import write_ddp_communication
 
-            write_ddp_communication(_model, context.events)
-        if _flops is not None and context is not None and "torch" in sys.modules:
+            write_ddp_communication(_loop.model, context.events)
+        if _loop.flops is not None and "torch" in sys.modules:
             from hpcdist.rank.flops import write_flops
 
-            write_flops(context, per_sample=_flops[0], precision=_flops[1])
+            write_flops(context, per_sample=_loop.flops[0], precision=_loop.flops[1])
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

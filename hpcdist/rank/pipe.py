@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.rank.collectives import C10D, UNRECORDED, own_collectives
-from hpcdist.rank.libraries import on_import
+from hpcdist.rank.libraries import OnImport
 from hpcdist.runs.requests import Collectives, StepReport
 from hpcdist.runs.verdict import ErrorReport
 
@@ -169,7 +169,7 @@ class RankPipe:
 
             setattr(module, _MAKES_GROUP, make_group)
 
-        on_import(C10D, change)
+        OnImport(C10D, change)
 
     def say(self, message: Account | Profiled | Unwritten) -> bool:
         """Send a message to the agent; return False where it is too long."""

@@ -23,17 +23,18 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded, write_ddp_communication
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.digest import Digester, make_digester
+from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
+from hpcdist.runs.events import Save, Setup, Stop
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
 from hpcdist.training.checks import strategy_of
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import build_noted, pick_num_threads
+from hpcdist.training.model.building import build_seeded, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.optimization import PRECISIONS, learning_rate
 from hpcdist.training.progress import BadFileNotes, Progress
@@ -45,16 +46,22 @@ class TrainingRank:
 
     timer: Timer
 
-    def __init__(self, context: RankContext, job: TrainingJob, *, has_group: bool) -> None:
+    def __init__(self, context: RankContext, job: TrainingJob) -> None:
         """Load the data and build the model; the ranks are in their process group."""
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        mem_gb = job.resources.mem_gb
-        share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
-        model = build_noted(job, data, context.events)
+        share_parts(
+            of_files,
+            job.data,
+            node_rank=context.node_rank,
+            local_rank=context.local_rank,
+            mem_gb=job.resources.mem_gb,
+            note=context.note,
+        )
+        model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)
         self.precision = PRECISIONS[job.train.precision]
@@ -113,8 +120,6 @@ class TrainingRank:
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
-        self._profiler: Profiler | None = None
-        self._digester: Digester | None = None
         self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
@@ -122,21 +127,21 @@ class TrainingRank:
     def write_setup(self, begin_s: float) -> None:
         """Record that all is ready for the first step; the set-up began at `begin_s`."""
         self.context.events.write(
-            "setup",
-            setup_time_s=time.perf_counter() - begin_s,
-            parameters=self._num_parameters,
-            num_threads=torch.get_num_threads(),
-            train_samples=self.plan.num_samples,
-            test_samples=self._num_test_samples,
-            steps_per_epoch=self.plan.num_steps(),
-            total_steps=self.progress.total_steps,
+            Setup(
+                setup_time_s=time.perf_counter() - begin_s,
+                parameters=self._num_parameters,
+                train_samples=self.plan.num_samples,
+                test_samples=self._num_test_samples,
+                steps_per_epoch=self.plan.num_steps(),
+                total_steps=self.progress.total_steps,
+            )
         )
 
     def start_timer(self) -> None:
         first_step = self.progress.position.step
         self.timer = make_timer(self.context, first_step=first_step)
-        self._profiler = Profiler(self.context, self.timer)
-        self._digester = make_digester(self.context, self.timer, self.model, first_step=first_step)
+        Profiler(self.context, self.timer)
+        self._digester = Digester(self.context, self.timer, self.model, first_step=first_step)
 
     def warm_up(self, wrapped: nn.Module) -> nn.Parameter | None:
         """Try the model on a few samples; returns the parameter whose gradient is ready last."""
@@ -219,8 +224,7 @@ class TrainingRank:
         """Record a step of so many own samples, with the loss of its last batch."""
         rate = self._learning_rate
         self.timer.step(samples=samples, loss=loss, learning_rate=rate)
-        if self._digester is not None:
-            self._digester.step(self.progress.position.step, loss=loss)
+        self._digester.step(self.progress.position.step, loss=loss)
 
     # The end of an epoch, and of the training.
 
@@ -248,11 +252,9 @@ class TrainingRank:
 
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
-        if self._profiler is not None:
-            self._profiler.finish()
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
-        self.memory.end(step=self.progress.position.step)
+        self.memory.end()
 
     def write_flops(self) -> None:
         """Record what the model takes, if it was counted."""
@@ -265,7 +267,7 @@ class TrainingRank:
         if self.progress.saved != self.progress.position:
             save()
         position = self.progress.position
-        self.context.events.write("stop", step=position.step, epoch=position.epoch)
+        self.context.events.write(Stop(step=position.step, epoch=position.epoch))
         if self.context.rank == 0:
             self.context.say(
                 f"stopped at step {position.step}, as was asked; a checkpoint is saved"
@@ -284,12 +286,12 @@ class TrainingRank:
             return
         checkpoint_files.remove_old(folder, self.job.checkpoint.keep)
         self.context.events.write(
-            "checkpoint",
-            checkpoint=path.name,
-            step=position.step,
-            epoch=position.epoch,
-            bytes=checkpoint_files.num_bytes(path),
-            save_time_s=time.perf_counter() - begin_s,
+            Save(
+                checkpoint=path.name,
+                step=position.step,
+                bytes=checkpoint_files.num_bytes(path),
+                save_time_s=time.perf_counter() - begin_s,
+            )
         )
 
     def describe_state(self) -> dict[str, Any]:

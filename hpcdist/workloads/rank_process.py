@@ -7,7 +7,6 @@ how it ended. `leave` (rank/exit.py) ends the process.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import faulthandler
 import hashlib
@@ -16,9 +15,9 @@ import os
 import resource
 import signal
 import sys
-import sysconfig
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -30,26 +29,18 @@ from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
-from hpcdist.job.spec import (
-    FunctionJob,
-    JobSpec,
-    ModuleJob,
-    OwnCodeJob,
-    ProgramJob,
-    ScriptJob,
-    job_to_dict,
-)
+from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.memory import kernel_kills
-from hpcdist.machine.process import die_with_parent
+from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
-from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
+from hpcdist.rank.exit import leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
-from hpcdist.rank.libraries import keep_hydra_folders_apart, renew_import_state
-from hpcdist.rank.pipe import RankPipe, Unwritten
+from hpcdist.rank.libraries import renew_import_state
+from hpcdist.rank.pipe import Unwritten
 from hpcdist.rank.script_trackers import find_mlflow_run
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads.main_module import set_main
@@ -62,18 +53,13 @@ _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
 MOST_MESSAGE_LETTERS = 10_000
-_MOST_CODE_BYTES = 16e6
 MOST_TRACEBACK_LETTERS = 100_000
 _TOLD_LETTERS = 5000
+_MOST_CODE_BYTES = 16e6
 
 
 def become_rank(
-    order: RankOrder,
-    slot: ProgressSlot,
-    parent_pid: int,
-    job: JobSpec,
-    *,
-    stacks: int,
+    order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec, *, stacks: int
 ) -> NoReturn:
     """Turn the calling process, just forked, into the rank; `stacks` takes those of its threads."""
     modules = dict(sys.modules)
@@ -116,19 +102,6 @@ def take_place(order: RankOrder) -> None:
         del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    keep_hydra_folders_apart()
-
-
-def _tell(report: ErrorReport, pipe: RankPipe) -> None:
-    """Give the agent a report for which there is no room on the disk, as long as the pipe takes."""
-    short = msgspec.structs.replace(
-        report,
-        exception=report.exception and report.exception[:_TOLD_LETTERS],
-        text=clean(report.text, _TOLD_LETTERS),
-        traceback=report.traceback and clean(report.traceback, _TOLD_LETTERS),
-        message={},
-    )
-    pipe.say(Unwritten(report=short))
 
 
 def make_context(
@@ -151,23 +124,22 @@ def run_workload(context: RankContext, error_file: Path) -> int:
 
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
-    pid = os.getpid()
+    pid, job, progress = os.getpid(), context.job, context.progress
     place = context.place_fields()
     node = place.pop("node_rank")
-    place["code"] = _digests({} if context.rank else _main_files(context.job))
-    context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
-    report = None
-    context.progress.alive()
+    code_digest = None if context.rank else _digest_of_program(job)
+    context.events.write(Start(pid=pid, node=node, code=code_digest, **place))
+    code, report = 0, None
+    progress.alive()
     if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-        context.progress.ignore_sigterm()
+        progress.ignore_sigterm()
     set_current(context)
     kills = kernel_kills()
     try:
         _run_to_end(context)
     except SystemExit as leaving:
         _ignore_sigterm()
-        disk = full_disk(leaving, places_of_writing(context.run.path))
-        code, report = _on_exit(leaving, disk)
+        code, report = _on_exit(leaving, full_disk(leaving, places_of_writing(context.run.path)))
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         _ignore_sigterm()
         if isinstance(error, MemoryError):
@@ -175,25 +147,46 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         worker, out_of_memory = lost_worker(error, kills)
         lack = worker or full_disk(error, places_of_writing(context.run.path))
         report = _describe(error, lack=lack, out_of_memory=out_of_memory)
-        code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
-    else:
-        code = 0
+        code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
-        context.progress.handle_sigterm()
-    report = report and _without_secrets(report, context.job)
+        progress.handle_sigterm()
+    if report is not None:
+        hide = secrets_of(job).again  # programs put their arguments into their messages
+        report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
     if report is not None and is_rank:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
-            said = msgspec.structs.replace(report, lack=report.lack or full_disk(failure, []))
-            _tell(said, context.progress.pipe)
+            told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
+            lack = report.lack or full_disk(failure, [])
+            progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
-    _write_end(context, code, report)
+    torch = sys.modules.get("torch")
+    has_cuda = torch is not None and torch.cuda.is_initialized()
+    context.events.write(
+        End(
+            status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
+            exit_code=code,
+            step=progress.last_step,
+            max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            max_cuda_bytes=int(torch.cuda.max_memory_allocated()) if torch and has_cuda else None,
+            by="rank",
+        )
+    )
     if code == 0 and is_rank:
-        context.progress.finish()
+        progress.finish()
     context.events.close()
     return code
+
+
+def _digest_of_program(job: JobSpec) -> str | None:
+    """Return the digest of the user's file that is run: it may be edited while the job waits."""
+    path = job.source if isinstance(job, FunctionJob) else getattr(job, "script", None)
+    with contextlib.suppress(OSError, ValueError):
+        content = files.read_bytes(path or "", most_bytes=_MOST_CODE_BYTES)
+        return hashlib.blake2b(content, digest_size=8).hexdigest()
+    return None
 
 
 def _ignore_sigterm() -> None:
@@ -221,64 +214,36 @@ def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | 
     goes to stderr, too, or on a full disk. There is none where it has a code only."""
     if leaving.code is None:
         return 0, None
-    is_code = isinstance(leaving.code, int)
-    code = leaving.code & 0xFF if isinstance(leaving.code, int) else 1
-    if is_code and (disk is None or code in {0, EXIT_STOPPED}):
-        return code, None
-    text = ""
-    if not is_code:
+    if isinstance(leaving.code, int):
+        code, text = leaving.code & 0xFF, ""
+        if disk is None or code in {0, EXIT_STOPPED}:
+            return code, None
+    else:
+        code, text = _EXIT_EXCEPTION, str(leaving.code)
         files.print_line(leaving.code, sys.stderr)
-        text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
-    return code, ErrorReport(
-        exception=None,
-        text=text,
-        traceback=None,
-        time_s=time.time(),
-        lack=disk,
-        message={"message": text},
-    )
-
-
-def _exception_name(error: BaseException) -> str:
-    """Return the type, with its module where it is neither a builtin nor the script's own."""
-    kind = type(error)
-    if kind.__module__ in {"builtins", "__main__"}:
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    report = ErrorReport(exception=None, text=text, traceback=None, time_s=time.time(), lack=disk)
+    return code, report
 
 
 def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
-    """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
-    now_s = time.time()
-    name = _exception_name(error)
-    trace = _own_frames(error.__traceback__)
-    stack = clean(
-        "".join(traceback.format_exception(type(error), error, trace)), MOST_TRACEBACK_LETTERS
-    )
+    """Return the report on an exception; its type is named with its module where it is neither a
+    builtin nor the script's own."""
+    kind, now_s = type(error), time.time()
+    is_known = kind.__module__ in {"builtins", "__main__"}
     try:
         text = str(error)
         if isinstance(error, HpcdistError) and error.hint:
             text = f"{error.message}; {error.hint}"
-        first: Any = error
-        group: Any = getattr(builtins, "BaseExceptionGroup", ())  # there is none in Python 3.10
-        while isinstance(first, group):
-            first = first.exceptions[0]
-        if first is not error:
-            text += f"; the first: {_exception_name(first)}: {first}"
-        text = clean(text, MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
+    stack = traceback.format_exception(kind, error, _own_frames(error.__traceback__))
     return ErrorReport(
-        exception=name,
+        exception=kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}",
         text=text,
-        traceback=stack,
+        traceback="".join(stack),
         time_s=now_s,
         lack=lack,
         out_of_memory=out_of_memory,
-        message={
-            "message": f"{name}: {text}",
-            "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
-        },
     )
 
 
@@ -290,14 +255,15 @@ def secrets_of(job: JobSpec) -> Stars:
     return stars
 
 
-def _without_secrets(report: ErrorReport, job: JobSpec) -> ErrorReport:
-    """Return the report as it may be shown: programs put their arguments into their messages."""
-    stars = secrets_of(job)
+def _shortened(
+    report: ErrorReport, letters: int, stack_letters: int, *, hide: Callable[[str], str] = str
+) -> ErrorReport:
+    """Return the report with long texts cut."""
     return msgspec.structs.replace(
         report,
-        text=stars.again(report.text),
-        traceback=report.traceback and stars.again(report.traceback),
-        message=stars.again_in(report.message),
+        exception=report.exception and report.exception[:letters],
+        text=hide(clean(report.text, letters)),
+        traceback=report.traceback and hide(clean(report.traceback, stack_letters)),
     )
 
 
@@ -328,64 +294,6 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     except Exception:  # noqa: BLE001 - the hook is the user's code
         files.print_line(traceback.format_exc(), sys.stderr)
     return _EXIT_EXCEPTION
-
-
-def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> None:
-    torch = sys.modules.get("torch")
-    max_cuda_bytes = None
-    if torch is not None and torch.cuda.is_initialized():
-        max_cuda_bytes = int(torch.cuda.max_memory_allocated())
-    context.events.write(
-        "end",
-        status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
-        exit_code=code,
-        signal=None,
-        exception=report.exception if report else None,
-        message=report.text if report else None,
-        step=context.progress.last_step,
-        max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        max_cuda_bytes=max_cuda_bytes,
-        by="rank",
-        code=_digests({} if context.rank else _own_modules(context.job)),
-    )
-
-
-def _digests(paths: dict[str, str]) -> dict[str, str]:
-    """Return digests of the user's files, as far as they can be read."""
-    digests = {}
-    for name, path in paths.items():
-        with contextlib.suppress(OSError, ValueError):
-            content = files.read_bytes(path, most_bytes=_MOST_CODE_BYTES)
-            digests[name] = hashlib.blake2b(content, digest_size=8).hexdigest()
-    return digests
-
-
-def _main_files(job: JobSpec) -> dict[str, str]:
-    """Return the file that is run, and of a program the one that it runs in turn: a job may be
-    edited as soon as it has begun."""
-    match job:
-        case ProgramJob():
-            script = next((word for word in job.args if os.path.isfile(word)), None)
-            return {"__main__": job.script} | ({"script": script} if script else {})
-        case ScriptJob() | ModuleJob():
-            return {"__main__": job.script}
-        case FunctionJob():
-            return {"__main__": job.source} if job.source else {}
-    return {}
-
-
-def _own_modules(job: JobSpec) -> dict[str, str]:
-    """Return the files of the modules that were imported, but for those of installed packages."""
-    installed = (sysconfig.get_path("stdlib"), str(Path(workloads.__file__).parents[1]))
-    paths = {}
-    for name, module in [*sys.modules.items()]:
-        path = getattr(module, "__dict__", {}).get("__file__")
-        if not isinstance(path, str) or path.startswith(installed) or name == "__mp_main__":
-            continue
-        is_package = {"site-packages", "dist-packages"} & set(Path(path).parts)
-        if not is_package and (name != "__main__" or isinstance(job, OwnCodeJob)):
-            paths[name] = path
-    return paths
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -421,32 +329,24 @@ def _reset_signals(job: JobSpec) -> None:
 
 
 def _redirect_output(log_file: Path) -> None:
-    log = _open_to_append(log_file)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    """Have output go to the log as that of `python -u`, which is how torchrun starts its workers:
+    what was printed last is there whatever ends the rank."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    log, nothing = os.open(log_file, flags, files.PRIVATE_FILE), os.open(os.devnull, os.O_RDONLY)
+    for descriptor, target in enumerate((nothing, log, log)):
+        os.dup2(target, descriptor)
     os.close(log)
     os.close(nothing)
     python: Any = sys  # for whom __stdin__ and its like are final
     stdin: Any = open(0, closefd=False)  # noqa: SIM115
     stdin.buffer.raw.name = "<stdin>"
     python.stdin = python.__stdin__ = stdin
-    python.stdout = python.__stdout__ = _unbuffered(1, "<stdout>")
-    python.stderr = python.__stderr__ = _unbuffered(2, "<stderr>")
-
-
-def _open_to_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
-
-
-def _unbuffered(descriptor: int, name: str) -> Any:
-    """Return an output stream as of `python -u`, which is how torchrun starts its workers: what was
-    printed last is in the log whatever ends the rank."""
-    file: Any = io.FileIO(descriptor, "w", closefd=False)
-    file.name = name
-    stream: Any = io.TextIOWrapper(
-        file, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
-    )
-    stream.mode = "w"
-    return stream
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        file: Any = io.FileIO(descriptor, "w", closefd=False)
+        file.name = f"<{name}>"
+        stream: Any = io.TextIOWrapper(
+            file, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
+        )
+        stream.mode = "w"
+        setattr(python, name, stream)
+        setattr(python, f"__{name}__", stream)

@@ -68,27 +68,23 @@ def test_the_import_leaves_no_thread_and_no_cuda_before_the_fork(
 
 RANKS = """
 import json, logging, os, threading
-import torch._inductor.config
 from pytorch_lightning.utilities import rank_zero_only
 import torchmetrics.utilities.prints as prints
 message = logging.makeLogRecord({})
 print(json.dumps({
     "lightning": rank_zero_only.rank,
     "torchmetrics": prints.rank_zero_only.rank,
-    "compile_threads": torch._inductor.config.compile_threads,
-    "cpus": len(os.sched_getaffinity(0)),
     "main_thread_is_of_the_process": threading.main_thread().native_id == os.getpid(),
 }))
 """
 
 
-def test_libraries_know_the_rank_and_its_cpus_although_imported_before(launch, write_script):
+def test_libraries_know_the_rank_although_imported_before(launch, write_script):
     launched = launch(write_script(RANKS), nodes=2, gpus=2)
     assert launched.verdict().kind == "done", launched.everything_said()
     found = [json.loads(launched.log(rank).splitlines()[-1]) for rank in range(4)]
     assert [one["lightning"] for one in found] == [0, 1, 2, 3]
     assert [one["torchmetrics"] for one in found] == [0, 1, 0, 1]
-    assert all(one["compile_threads"] == one["cpus"] for one in found)
     assert all(one["main_thread_is_of_the_process"] for one in found)
 
 

@@ -235,7 +235,7 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
     assert live(run, SCRIPT, 4, verdict=killed)
     attempt = lives.begin_attempt(run, SCRIPT, life=5)
     events = EventWriter(run.event_file(0, attempt))
-    events.write("end", step=9)
+    events.write({"event": "end", "step": 9})
     events.close()
     assert live(run, SCRIPT, 6, verdict=killed)
     assert live(run, SCRIPT, 7, verdict=killed)
@@ -340,7 +340,7 @@ def test_at_the_limit_a_script_goes_on_where_it_has_recorded_steps_and_saved_in_
     assert not lives.has_saved(run, SCRIPT)
     if records:
         events = EventWriter(run.event_file(0, attempt))
-        events.write("steps", step=9)
+        events.write({"event": "steps", "step": 9})
         events.close()
     if saves:
         (run.path / "own").mkdir()

@@ -200,15 +200,6 @@ def test_the_verdict_has_the_reason_that_the_log_ends_with(launch, write_script,
     assert launched.verdict().message.endswith(reason)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 has groups of exceptions")
-def test_the_verdict_has_the_first_exception_of_a_group(launch, write_script):
-    group = "ExceptionGroup('many', [ExceptionGroup('in', [ValueError('one')]), KeyError('two')])"
-    verdict = launch(write_script(f"raise {group}")).verdict()
-    assert verdict.message.endswith(
-        "ExceptionGroup: many (2 sub-exceptions); the first: ValueError: one"
-    )
-
-
 def test_a_crash_shows_where_the_programs_calls_end(launch, write_script):
     launched = launch(write_script("import os\nos.abort()"))
     launched.verdict()

@@ -287,7 +287,7 @@ _EITHER_PORTRAIT = {
     "sources.mp_spawn_data.sys_argv": _ARGV,
 }
 _PORTRAIT = {
-    "interpreter.meta_path": "Hydra gets its folders, and torch's groups are noted, on import",
+    "interpreter.meta_path": "torch's groups are noted on import",
     "interpreter.recursion_limit": "the agent's frames do not count",
     "collector.is_frozen": _OF_THE_AGENT,
     "depth": _OF_THE_AGENT,

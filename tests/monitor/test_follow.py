@@ -120,13 +120,23 @@ def test_a_whole_log_is_read_as_a_terminal_shows_it(run):
 def write_attempt(run, *, world_size=2, total_steps=100):
     attempt = run.claim_attempt()
     events = EventWriter(run.event_file(0, attempt))
-    events.write("start", world_size=world_size)
-    events.write("setup", total_steps=total_steps)
+    events.write({"event": "start", "world_size": world_size})
+    events.write({"event": "setup", "total_steps": total_steps})
     return events
 
 
 def write_steps(events, *, step):
-    events.write("steps", epoch=1, step=step, steps=10, samples=320, wall_s=2.0, loss=0.5)
+    events.write(
+        {
+            "event": "steps",
+            "epoch": 1,
+            "step": step,
+            "steps": 10,
+            "samples": 320,
+            "wall_s": 2.0,
+            "loss": 0.5,
+        }
+    )
 
 
 def progress_of(running):
@@ -155,7 +165,7 @@ def test_progress_begins_anew_with_the_next_attempt(run):
     write_steps(write_attempt(run), step=50)
     assert progress_of(live).step == 50
     events = write_attempt(run)
-    events.write("resume", step=40, epoch=0)
+    events.write({"event": "resume", "step": 40, "epoch": 0})
     progress = progress_of(live)
     assert (progress.attempt, progress.step, progress.samples_per_s) == (1, 40, None)
 

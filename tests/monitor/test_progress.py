@@ -172,8 +172,8 @@ def test_a_restart_begins_with_the_new_attempt(going):
 def test_windows_of_another_version_do_not_stop_the_view(going, odd):
     made = going(world_size=1)
     made.start(0)
-    made.writers[0].write("setup", total_steps="some")
-    made.writers[0].write("steps", **odd)
+    made.writers[0].write({"event": "setup", "total_steps": "some"})
+    made.writers[0].write({"event": "steps", **odd})
     assert RunningRun(made.run).look(RUNNING).num_alive == 1
 
 

@@ -10,12 +10,10 @@ import pytest
 from torch.autograd import DeviceType
 
 from hpcdist.cli.main import main
-from hpcdist.rank import profiling
 from hpcdist.rank.board import ProgressBoard
-from hpcdist.rank.profiling import Profiler, covered_us, divide
+from hpcdist.rank.profiling import Profiler, measure
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.rank.timing import GpuTimer
-from hpcdist.runs.requests import StepReport
 from hpcdist.summary import summarize
 
 
@@ -33,14 +31,14 @@ def test_communication_is_divided_by_what_is_computed_at_the_same_time():
         event("aten::mul", 18, 30),
         event("c10d::allreduce_", 6, 20),
     ]
-    assert divide(on_cpu, on_gpu=False) == (14.0, pytest.approx(6.0))
+    assert measure(on_cpu, on_gpu=False) == pytest.approx([30.0, 14.0, 6.0])
     kernels = [
         event("ncclDevKernel_AllReduce_Sum_f32_RING", 5, 15, device=DeviceType.CUDA),
         event("ampere_sgemm_128x64_tn", 0, 8, device=DeviceType.CUDA),
         event("aten::addmm", 0, 100),
     ]
-    assert divide(kernels, on_gpu=True) == (10.0, pytest.approx(3.0))
-    assert divide([], on_gpu=True) == (0.0, 0.0)
+    assert measure(kernels, on_gpu=True) == pytest.approx([15.0, 10.0, 3.0])
+    assert measure([], on_gpu=True) == [0.0, 0.0, 0.0]
 
 
 def test_the_time_in_which_any_operation_ran_counts_once():
@@ -51,8 +49,7 @@ def test_the_time_in_which_any_operation_ran_counts_once():
         event("gloo:all_reduce", 25, 90, is_async=True),
         event("aten::mul", 40, 41),
     ]
-    assert covered_us(on_cpu, on_gpu=False) == 21
-    assert covered_us([], on_gpu=False) == 0
+    assert measure(on_cpu, on_gpu=False)[0] == 21
 
 
 def test_all_communication_that_is_hidden_is_not_more_than_there_is_by_rounding():
@@ -62,40 +59,9 @@ def test_all_communication_that_is_hidden_is_not_more_than_there_is_by_rounding(
         event("gloo:all_reduce", 49.189, 56.251),
         event("aten::mm", 20.123, 62.251),
     ]
-    whole_us, hidden_us = divide(hidden, on_gpu=False)
+    _, whole_us, hidden_us = measure(hidden, on_gpu=False)
     assert whole_us - hidden_us >= 0
     assert hidden_us == pytest.approx(whole_us)
-
-
-PROFILED = """
-import torch
-from torch import nn
-from hpcdist import record
-
-torch.distributed.init_process_group("gloo")
-model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-record.start(model=model)
-for step in range(40):
-    optimizer.zero_grad()
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    record.step(samples=4)
-"""
-
-
-def test_a_profiled_run_has_a_trace_of_each_rank_and_a_window_to_itself(launch, write_script):
-    launched = launch(write_script(PROFILED), gpus=2, profile_steps=2)
-    assert launched.verdict().kind == "done", launched.log(0)
-    assert launched.log(0) == ""
-    (summary,) = summarize([launched.run], {}).runs
-    assert summary.communication.by == "profiler"
-    assert summary.communication.whole_s > 0
-    assert summary.traces == [f"traces/rank-0000{rank}.json.gz" for rank in range(2)]
-    trace = json.loads(gzip.decompress((launched.run.path / summary.traces[0]).read_bytes()))
-    assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
-    first, second, *_ = [event for event in launched.events(0) if event["event"] == "steps"]
-    assert (first["steps"], second["steps"], second["profiled"]) == (3, 2, True)
 
 
 LIVING = """
@@ -186,24 +152,32 @@ def test_a_living_run_is_profiled_between_steps_and_one_that_tells_none_says_so(
 
 
 class Loop:
-    """A rank's loop with a recording that is none, and a GPU that lags two steps behind."""
+    """A rank's loop with a profile that is none, and a GPU that lags two steps behind."""
 
-    def __init__(self, monkeypatch, *, lag):
+    def __init__(self, monkeypatch, tmp_path, *, lag):
         self.begun = []
         self.lag, self.passed = lag, 0
-        self.dropped = 0
+        self.stopped = 0
         board = ProgressBoard(1)
         progress = board.slot(0)
         self.wish_for = partial(board.wish_for, 0)
         self.report_on = board.pipe(0).report_on
         self.written = []
         events = SimpleNamespace(
-            write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
+            write=lambda event: self.written.append(
+                (event.__struct_config__.tag, getattr(event, "steps", None))
+            ),
             number_window=lambda: 0,
         )
-        job = SimpleNamespace(record=SimpleNamespace(profile_steps=0))
-        self.context = SimpleNamespace(progress=progress, job=job)
-        monkeypatch.setattr(profiling, "Recording", self.record)
+        self.context = SimpleNamespace(
+            progress=progress,
+            events=events,
+            device="cpu",
+            rank=0,
+            attempt=0,
+            run=SimpleNamespace(traces_folder=tmp_path / "traces"),
+        )
+        monkeypatch.setattr("torch.profiler.profile", self.profile)
         if lag:
             self.timer = GpuTimer(
                 lambda clock: StepRecorder(events, progress, window_s=99, clock=clock), self.mark
@@ -221,18 +195,21 @@ class Loop:
             elapsed_time=lambda _: 1.0,
         )
 
-    def record(self, _context, _name, *, first_step):
+    def profile(self, **_options):
         if self.begun == ["fails"]:
             raise RuntimeError("busy")
-        self.begun.append(first_step)
+        self.begun.append("begun")
 
-        def drop():
-            self.dropped += 1
+        def stop():
+            self.stopped += 1
 
-        def finish(*, last_step):
-            return StepReport(steps=last_step - first_step, last_step=last_step, wall_s=1.0)
-
-        return SimpleNamespace(first_step=first_step, drop=drop, finish=finish)
+        return SimpleNamespace(
+            start=lambda: None,
+            stop=stop,
+            export_chrome_trace=lambda _: None,
+            events=list,
+            key_averages=list,
+        )
 
     def step(self, number=1):
         for _ in range(number):
@@ -240,13 +217,15 @@ class Loop:
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monkeypatch, lag):
-    loop = Loop(monkeypatch, lag=lag)
+def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(
+    monkeypatch, tmp_path, lag
+):
+    loop = Loop(monkeypatch, tmp_path, lag=lag)
     loop.step(10)
     first = loop.wish_for(3)
     loop.step(12)
     report = loop.report_on(first)
-    assert len(loop.begun) == 1
+    assert loop.begun == ["begun"]
     assert 3 <= report.steps <= 3 + lag
     assert report.last_step <= 22
     profiled = [steps for kind, steps in loop.written if kind == "steps"]
@@ -258,12 +237,14 @@ def test_a_wish_is_granted_once_between_steps_also_where_a_gpu_lags_behind(monke
     loop.step(6)
     loop.wish_for(0)  # nobody waits for it any more
     loop.step(6)
-    assert (len(loop.begun), loop.dropped) == (2, 1)
+    assert (len(loop.begun), loop.stopped) == (2, 2)
     assert loop.report_on(second) is None
+    windows = [steps for kind, steps in loop.written if kind == "steps"]
+    assert len(windows) == 4  # what comes after is under no profiler
 
 
-def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch):
-    loop = Loop(monkeypatch, lag=0)
+def test_a_profiler_that_fails_ends_its_profile_and_not_the_training(monkeypatch, tmp_path):
+    loop = Loop(monkeypatch, tmp_path, lag=0)
     loop.begun = ["fails"]
     number = loop.wish_for(2)
     loop.step(3)

@@ -23,8 +23,7 @@ def add(make_run, events):
         files.write_json(run.spec_file, content)
         device = "cuda:0" if gpu else "cpu"
         for rank in range(ranks):
-            own = {"__main__": code} if code else {}
-            start = events.start(rank, world_size=ranks, device=device, code=own)
+            start = events.start(rank, world_size=ranks, device=device, code=code)
             steps = events.steady([rate / ranks * (1 + 0.01 * n) for n in range(5)])
             events.write(run, rank, [start, *steps, events.end()])
         node = {"event": "node", "begin_s": 0.0, "node": 0, "cpu_model": cpu}

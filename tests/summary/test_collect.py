@@ -5,7 +5,6 @@ import os
 import pytest
 
 from hpcdist.base import files
-from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
 from hpcdist.summary import search_runs, summarize
 
@@ -173,20 +172,6 @@ def test_foreign_files_among_the_events_are_told(stepped_run):
     (stepped_run.events_folder / "notes.txt").write_text("mine")
     assert summarize([stepped_run], {}).skipped == [
         f"{stepped_run.events_folder / 'notes.txt'}: skipped, not an event file"
-    ]
-
-
-def test_events_of_another_schema_are_not_read(make_run, events):
-    run = make_run("newer")
-    events.write(
-        run,
-        0,
-        [events.start(0, world_size=1, schema=SCHEMA_VERSION + 1), *events.steady([10.0] * 3)],
-    )
-    summary = summarize([run], {})
-    assert summary.runs[0].samples_per_s is None
-    assert summary.skipped == [
-        f"{run.event_file(0)}: skipped, its schema is 3, and this hpcdist reads 2"
     ]
 
 

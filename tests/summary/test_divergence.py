@@ -103,7 +103,4 @@ def test_other_code_is_a_difference_outside_of_git_too(tmp_path, monkeypatch, ca
         assert main(["submit", "train.py", "--local", "--wait"]) == 0
         names += sorted({path.name for path in (tmp_path / "runs").glob("train-*")} - {*names})
     found = diff(capsys, *names)["differences"]
-    assert [one["key"] for one in found if one["kind"] == "code"] == [
-        "file of __main__",
-        "file of beside",
-    ]
+    assert [one["key"] for one in found if one["kind"] == "code"] == ["file of the program"]

@@ -4,8 +4,7 @@ import torch
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Model
-from hpcdist.runs.events import EventWriter
-from hpcdist.training.model.building import build_noted
+from hpcdist.training.model.building import build_seeded
 from hpcdist.training.model.models import build_model, pick_memory_format
 
 
@@ -65,9 +64,6 @@ def test_all_ranks_draw_the_same_weights_from_any_generator(make_job, tmp_path, 
     data = load_data(job.data)
 
     def draw():
-        events = EventWriter(tmp_path / "events.jsonl")
-        model = build_noted(job, data, events)
-        events.close()
-        return model.drawn.tolist()
+        return build_seeded(job, data).drawn.tolist()
 
     assert draw() == draw()

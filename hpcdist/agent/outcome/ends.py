@@ -18,7 +18,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.rank.context import RankOrder
 from hpcdist.rank.lack import full_disk, places_of_writing
-from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.events import End, EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
 from hpcdist.workloads.rank_process import (
@@ -173,7 +173,7 @@ def close_event_file(
     """Add the last event for a rank that could not write it itself."""
     path = run.event_file(order.rank, order.attempt)
     with contextlib.suppress(OSError):
-        events = read_events(path).events
+        events = read_events(path)
         if events and events[-1]["event"] == "end":
             return
     if end.signal is not None:
@@ -188,16 +188,14 @@ def close_event_file(
         if file.read() not in {b"", b"\n"}:  # the rank was killed within a line
             file.write(b"\n")
     writer.write(
-        "end",
-        status=status,
-        exit_code=end.exit_code,
-        signal=end.signal,
-        exception=end.report.exception,
-        message=end.report.text if end.report.exception else None,
-        step=end.step,
-        max_rss_bytes=max_rss_bytes,
-        max_cuda_bytes=None,
-        by="agent",
+        End(
+            status=status,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            step=end.step,
+            max_rss_bytes=max_rss_bytes,
+            by="agent",
+        )
     )
     writer.close()
 

@@ -15,7 +15,7 @@ import msgspec
 from hpcdist.agent.outcome import words
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from hpcdist.rank.lack import is_about_full_disk, is_about_memory
-from hpcdist.runs.rank_files import log_place
+from hpcdist.runs.paths import log_place
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
 _PEER_IS_GONE = re.compile(

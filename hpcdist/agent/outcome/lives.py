@@ -110,7 +110,7 @@ def progress(run: Run, job: JobSpec) -> int:
         verdict = run.read_attempt_verdict(attempt)
         stops += verdict is not None and verdict.exit_code == EXIT_STOPPED
         with contextlib.suppress(OSError):  # a file that cannot be read counts as empty
-            for event in read_events(run.event_file(0, attempt)).events:
+            for event in read_events(run.event_file(0, attempt)):
                 found = event.get("step")
                 step = max(step, found if isinstance(found, int) else 0)
     return step + stops
@@ -193,7 +193,7 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
         node=where.get("node"),
         host=where.get("host"),
     )
-    run.write_lost_attempt_verdict(lost)
+    run.write_attempt_verdict(lost)
 
 
 def note_restart(run: Run, verdict: Verdict) -> str | None:

@@ -42,7 +42,7 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 _AGENT = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main_of_node
+from hpcdist.entry import main_of_node
 main_of_node()
 """
 _PREPARE = """
@@ -88,7 +88,7 @@ def main() -> None:
 def read_spec(code: Path) -> RunSpec:
     """Return the spec.json that came with the job. Raises ValueError where it cannot be read."""
     path = code / RUN / "spec.json"
-    spec = RunSpec.decode(files.read_json(path))
+    spec = files.read_as(path, RunSpec)
     if spec is None or spec.id is None or "/" in spec.id:
         raise ValueError(
             f"{path} cannot be read: {files.why_unreadable(path, RunSpec) or 'no run id'}"

@@ -119,7 +119,6 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
     """Return what a run recorded of itself, by its kind and name, as far as it is there."""
     spec = run.read_spec() or RunSpec()
     start = next((record.starts[-1] for record in reversed(records) if record.starts), None)
-    code = next((record.code for record in reversed(records) if record.code), {})
     files = run.usage_files()
     newest = max((attempt for _, attempt, _ in files), default=0)
     nodes = [read_node(path, node=node, attempt=n) for node, n, path in files if n == newest]
@@ -137,7 +136,7 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
                 f"file {path}": content if content.startswith("link") else content[:_SHORT]
                 for path, content in files_of_copy.items()
             },
-            **{f"file of {name}": digest for name, digest in code.items()},
+            "file of the program": start and start.code,
         },
         "device": {
             "device": _joined(gpu.name for gpu in gpus) or (start and start.device),

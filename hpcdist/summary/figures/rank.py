@@ -152,7 +152,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
         digests=record.digests,
-        code=digest_of(record.code) if record.code else None,
+        code=record.starts[-1].code if record.starts else None,
         benchmarks={
             benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS
         },

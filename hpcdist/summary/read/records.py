@@ -39,7 +39,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **BENCHMARK_EVENTS
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "stop", "place")
+OTHER_KINDS = ("place",)
 """Events of ours that are no concern of the summary; there may be more."""
 
 
@@ -86,12 +86,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     measurements: dict[str, list[Any]] = {}
     """Events of benchmarks, by kind."""
     faults: list[Fault]
-
-    @property
-    def code(self) -> dict[str, str]:
-        """The digests of all files that ran; of one that was edited meanwhile, the earlier one."""
-        tellers: list[Start | End] = [*self.ends, *self.starts]
-        return {name: digest for one in tellers for name, digest in one.code.items()}
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):

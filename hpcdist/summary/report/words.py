@@ -17,12 +17,12 @@ WORDS = {
     "computing hides.",
     "overlapped communication": (
         "Communication that computing hides. DDP times it in some of its steps. With FSDP, "
-        "only record.profile_steps=5 measures it; otherwise only the time that is waited "
+        "only `hpcdist profile` measures it; otherwise only the time that is waited "
         "for is known."
     ),
     "computing and communication together (comp. + comm.)": (
         "Computing and communication together, where nothing separates the two. That is so if "
-        "the loop only marks its passes, or if FSDP cannot be observed; record.profile_steps=5 "
+        "the loop only marks its passes, or if FSDP cannot be observed; `hpcdist profile` "
         "separates them."
     ),
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",

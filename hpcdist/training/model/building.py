@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,29 +15,15 @@ from torch.utils.checkpoint import checkpoint
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import DataSet
 from hpcdist.job.spec import TrainingJob
-from hpcdist.runs.events import EventWriter
 from hpcdist.training.checkpoint.state import seed_weights
 from hpcdist.training.checks import require_compiler
-from hpcdist.training.model.models import build_model, count_parameters
+from hpcdist.training.model.models import build_model
 
 
-def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Module:
-    """Return the model that the job names, on the CPU, the same weights in all ranks.
-
-    Whoever looks for why memory ran out afterwards, or while the model was made, finds its size.
-    """
+def build_seeded(job: TrainingJob, data: DataSet) -> nn.Module:
+    """Return the model that the job names, on the CPU, the same weights in all ranks."""
     seed_weights(job.train.seed)
-    try:
-        model = build_model(job.model, data.image_shape, data.num_classes)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or "memory" in str(error):
-            # Its size is known where it can be made without memory.
-            with contextlib.suppress(Exception), torch.device("meta"):
-                model = build_model(job.model, data.image_shape, data.num_classes)
-                events.write("model", parameters=count_parameters(model), built=False)
-        raise
-    events.write("model", parameters=count_parameters(model), built=True)
-    return model
+    return build_model(job.model, data.image_shape, data.num_classes)
 
 
 def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
