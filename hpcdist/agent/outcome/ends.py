@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -37,23 +35,17 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
 """The log says nothing about a rank that ends by these."""
 
 
-class _Frames(msgspec.Struct, frozen=True, kw_only=True):
-    py_callstack: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An error as torchelastic records it."""
-
+class _Error(msgspec.Struct, frozen=True, rename="camel"):
     message: str
     """Type and text of the exception."""
-    extra_info: _Frames = _Frames()
+    extra_info: dict[str, str] = {}
 
 
-class _RecordedError(msgspec.Struct, frozen=True, kw_only=True):
+class _Recorded(msgspec.Struct, frozen=True):
     """The file TORCHELASTIC_ERROR_FILE as torchelastic's `@record` writes it, in a script or in a
     program that the rank has become."""
 
-    message: _Message | str
+    message: _Error
 
 
 def rank_end(
@@ -78,9 +70,7 @@ def rank_end(
     whoever killed it for its memory; `teardown` the signal that ended it after its workload;
     `outlasted` where it was killed after the grace; `unwritten` the report that it could not write.
     """
-    report = unwritten or read_error_report(
-        run.error_file(order.rank, order.attempt), ended_s=time_s
-    )
+    report = unwritten or _read_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
     killed = os.WIFSIGNALED(status)
     if killed or (status == 0 and progress.finished):
         report = None  # the exception that it tells of was not what ended the rank
@@ -142,9 +132,8 @@ def _report_by_agent(
     elif code is not None:  # what it recorded may be cut
         lack = full_disk(None, [run.path])
     if code not in {None, EXIT_STOPPED, 0} and not text and lack is None:
-        lines = end_of_log(log, _LAST_LINES)
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        text = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
+        lines = "\n".join(end_of_log(log, _LAST_LINES)).strip().splitlines()
+        text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
     return ErrorReport(
         exception=None,
         text=text,
@@ -200,31 +189,18 @@ def close_event_file(
     writer.close()
 
 
-def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
-    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`.
-
-    `@record` notes whole seconds: too coarse for an order among ranks, and the program may have
-    gone on for some time.
-    """
-    value: Any = files.read_json(path)
-    with contextlib.suppress(msgspec.ValidationError):
-        return files.convert(value, ErrorReport)
-    try:
-        said = files.convert(value, _RecordedError).message
-    except msgspec.ValidationError:
-        return None
-    name = stack = None
-    text = said if isinstance(said, str) else said.message
-    if isinstance(said, _Message):
-        stack = said.extra_info.py_callstack
-        kind, _, words = text.partition(":")
-        if kind.isidentifier():  # `ValueError: text`; the traceback has the type with its module
-            types = re.findall(rf"^((?:\w+\.)*{kind})(?::|$)", stack or "", re.MULTILINE)
-            name = types[-1].removeprefix("__main__.") if types else kind
-            text = words.strip()
+def _read_report(path: Path, *, ended_s: float) -> ErrorReport | None:
+    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`:
+    `@record` notes whole seconds, too coarse for an order among ranks."""
+    report, recorded = files.read_as(path, ErrorReport), files.read_as(path, _Recorded)
+    if report is not None or recorded is None:
+        return report
+    name, _, text = recorded.message.message.partition(": ")
     return ErrorReport(
         exception=name,
         text=clean(text, MOST_MESSAGE_LETTERS),
-        traceback=stack and clean(stack, MOST_TRACEBACK_LETTERS),
+        traceback=clean(
+            recorded.message.extra_info.get("py_callstack", ""), MOST_TRACEBACK_LETTERS
+        ),
         time_s=ended_s,
     )
