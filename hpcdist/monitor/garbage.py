@@ -22,8 +22,8 @@ from hpcdist.base.progress import track
 from hpcdist.base.text import show_age
 from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
-from hpcdist.runs.code import FOLDER, find_code, find_written
 from hpcdist.runs.run import Run, created_ns
+from hpcdist.runs.snapshot import FOLDER, find_code, find_written
 from hpcdist.runs.sweep import all_sweeps
 from hpcdist.runs.verdict import State
 

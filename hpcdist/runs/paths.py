@@ -84,9 +84,8 @@ class RunPaths:
     """The file in which the first node's agent says how to reach it."""
     cancel_file = _Within("launch/cancel")
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
-    requests_file = _Within("launch/requests")
-    """The file with what commands want of the agents, a line each; it is there from the start, as
-    a shared file system may take half a minute to show another host a name that is new."""
+    request_file = _Within("launch/request.json")
+    """The file with what a command wants of the agents, until node 0's has taken it."""
     missed_file = _Within("launch/missed.json")
     """The file that says since when the scheduler has not known the run's job."""
 
@@ -120,12 +119,9 @@ class RunPaths:
     """The file with process, host and address of one node's agent."""
 
     def answer_file(self, request: str) -> Path:
-        """Return the file with the agents' answer to a request, which its reader removes."""
+        """Return the file with the agents' answer to a request; it is there, empty, while a command
+        waits for that, and removed by the command."""
         return self.launch_folder / f"answer-{request}.json"
-
-    def wanted_file(self, request: str) -> Path:
-        """Return the file that is there while a command waits for the answer to a request."""
-        return self.launch_folder / f"wanted-{request}"
 
     def _list_numbered(self, folder: str, stem: str, ending: str) -> list[tuple[int, int, Path]]:
         """Return (number, attempt, path) of the files of one kind, sorted; none where the folder

@@ -152,7 +152,6 @@ class Run(Attempts):
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             self.write_reserve()
-            self.requests_file.touch(files.PRIVATE_FILE)
         except OSError as error:
             delete_folder(self.path)
             raise cannot_write(self.path.parent, error) from None

@@ -85,8 +85,6 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The copy of a git work tree that a run executes."""
 
-    digest: str | None = None
-    """Of all files and links in it: equal copies have one."""
     folder: str | None = None
     """Where it is."""
     source: str | None = None

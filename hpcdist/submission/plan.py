@@ -21,8 +21,8 @@ from hpcdist.cluster.load import CHANNELS_FLAG, NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
-from hpcdist.runs.code import copy_code
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -223,9 +223,9 @@ class PlannedSubmission:
         for run in {id(run): run for run in self.runs}.values():
             run.prepare()
 
-    def placed(self, path: Path, digest: str | None = None) -> PlannedSubmission:
+    def placed(self, path: Path) -> PlannedSubmission:
         """Return the plan with its code copied into the run's or the sweep's folder."""
-        runs = [replace(run, workspace=run.workspace.placed(path, digest)) for run in self.runs]
+        runs = [replace(run, workspace=run.workspace.placed(path)) for run in self.runs]
         return replace(self, runs=runs)
 
     def copied(self, path: Path) -> PlannedSubmission:
@@ -234,7 +234,9 @@ class PlannedSubmission:
         if any(run.loaded.job.container.image for run in self.runs):
             carry()
         snapshots = [run.workspace.snapshot for run in self.runs if run.workspace.snapshot]
-        return self.placed(path, copy_code(snapshots[0], path) if snapshots else None)
+        if snapshots:
+            copy_code(snapshots[0], path)
+        return self.placed(path)
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""

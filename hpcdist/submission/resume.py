@@ -223,7 +223,6 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     try:
         run.launch_folder.mkdir(mode=files.PRIVATE_FOLDER)
         run.write_reserve()
-        run.requests_file.touch(files.PRIVATE_FILE)
         attempt = run.newest_attempt()
         if attempt >= 0:
             ended = run.read_attempt_verdict(attempt) or verdict

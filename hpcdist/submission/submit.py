@@ -327,12 +327,10 @@ def git_state() -> GitState | None:
     """Return commit and changes of the working directory; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:  # git starts one of its own in a submodule, by the settings there
-        done = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
-    except HpcdistError:  # it is not installed, or does not answer
+        said = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
+    except HpcdistError:  # there is no repository, git is not installed or does not answer
         return None
-    if done.returncode != 0:
-        return None
-    lines = done.stdout.decode(errors="replace").splitlines()
+    lines = said.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
     return GitState(commit=headers.get("branch.oid"), dirty=bool(changed))

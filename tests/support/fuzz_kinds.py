@@ -32,12 +32,12 @@ from hpcdist.runs.requests import (
     NodeStacks,
     OperationTime,
     RankStacks,
-    RequestFile,
     StepReport,
     ThreadStack,
     WantProfile,
     WantStacks,
     take_answer,
+    take_request,
 )
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -495,8 +495,6 @@ def message(_folder: Path) -> list[Sample]:
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
-        (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
-        (messages.WELCOME, [messages.Welcome(version="0.2.0", time_s=1.0)]),
         (
             messages.TO_LEADER,
             [
@@ -563,11 +561,11 @@ def request(folder: Path) -> list[Sample]:
         missing=[1],
     )
 
-    def look_at_requests(content: bytes) -> bool:
-        run.requests_file.write_bytes(b"")
-        file = RequestFile(run.requests_file, lambda _: None)
-        run.requests_file.write_bytes(content)
-        return bool(file.new())
+    def look_at_request(content: bytes) -> bool:
+        for request in wanted:
+            run.answer_file(request.id).write_bytes(b"")
+        files.write_whole(run.request_file, content)
+        return take_request(run) is not None
 
     def look_at_answer(content: bytes) -> bool:
         run.answer_file(wanted[0].id).write_bytes(content)
@@ -576,9 +574,8 @@ def request(folder: Path) -> list[Sample]:
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return False
 
-    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in wanted)
     return [
-        Sample(lines, look_at_requests),
+        *(Sample(msgspec.json.encode(one), look_at_request) for one in wanted),
         Sample(msgspec.json.encode(answer), look_at_answer),
     ]
 

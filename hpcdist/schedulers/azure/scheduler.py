@@ -16,7 +16,7 @@ from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
-from hpcdist.runs.fetching import fetch
+from hpcdist.runs.publishing import fetch
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.schedulers.azure import jobs
