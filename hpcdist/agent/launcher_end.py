@@ -18,7 +18,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.base.errors import SchedulerError
 from hpcdist.base.polling import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
@@ -93,13 +92,7 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
         attempts.begin(attempt)
         sentence = f"srun, which had started the agents, {ended}"
         verdict = failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
-    patience = lives.Patience(verdict, _sleep)
-    try:
-        if patience.retry(lambda: requeuer.decide(verdict)).sequel == "final":
-            return  # whoever ends the job, its scheduler says why
-    except (SchedulerError, OSError):
-        pass  # which is told below
-    lives.conclude(attempts, verdict, patience)
+    lives.conclude(attempts, verdict, _sleep, leaves_final=True)
 
 
 def _sleep(seconds: float) -> bool:

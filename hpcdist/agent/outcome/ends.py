@@ -31,8 +31,6 @@ _LAST_LINES = 60
 """NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
 _CRASH_LINES = 500
 """With what faulthandler writes of all threads."""
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
-"""The log says nothing about a rank that ends by these."""
 
 
 class _Error(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,18 +73,17 @@ def rank_end(
     if killed or (status == 0 and progress.finished):
         report = None  # the exception that it tells of was not what ended the rank
     left_early = status == 0 and not progress.finished and report is None
-    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
-    if report is None:
-        report = _report_by_agent(
-            run, order, status=status, signal_name=signal_name, out_of_memory=out_of_memory
-        )
-        end_s = time_s
-    else:
-        end_s = report.time_s
+    signal_name, number = None, os.WTERMSIG(status)
+    if killed:  # a real-time signal has no name
+        names = {int(each): each.name for each in signal.Signals}
+        signal_name = names.get(number, f"signal {number}")
+    end_s = time_s if report is None else report.time_s
+    code = None if killed else os.WEXITSTATUS(status)
+    report = report or _report_by_agent(run, order, code, signal_name, out_of_memory)
     hide_secrets = secrets_of(job).again if report.text or report.traceback else str
     return msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
-        exit_code=None if killed else os.WEXITSTATUS(status),
+        exit_code=code,
         signal=signal_name,
         report=msgspec.structs.replace(
             report,
@@ -107,30 +104,23 @@ def rank_end(
     )
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
-
-
 def _report_by_agent(
-    run: Run, order: RankOrder, *, status: int, signal_name: str | None, out_of_memory: str | None
+    run: Run, order: RankOrder, code: int | None, signal_name: str | None, killer: str | None
 ) -> ErrorReport:
-    """Return a report on a rank that left none, by its log and by disks that are full."""
+    """Return a report on a rank that left none, by its log and by disks that are full; `killer` is
+    the sentence of whoever killed it for its memory."""
     log = run.log_file(order.rank, order.attempt)
-    code = None if signal_name else os.WEXITSTATUS(status)
-    text, trace, lack = out_of_memory or "", None, None
-    if signal_name is not None and signal_name not in _FROM_OUTSIDE:
+    text, trace, lack = killer or "", None, None
+    if signal_name not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
         said, mark, crash = "\n".join(end_of_log(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
         trace = mark + crash if mark else None
         if signal_name == "SIGABRT" and not text:
             lines = (said if mark else crash).strip().splitlines()
             text = "\n".join(lines[-_LAST_LINES:])
-    if signal_name == "SIGBUS" or code not in {None, EXIT_STOPPED, 0}:
-        lack = full_disk(None, places_of_writing(run.path))
-    elif code is not None:  # what it recorded may be cut
-        lack = full_disk(None, [run.path])
+    if code is not None or signal_name == "SIGBUS":
+        # What a rank recorded that ended well may be cut.
+        is_well = code in {EXIT_STOPPED, 0}
+        lack = full_disk(None, [run.path] if is_well else places_of_writing(run.path))
     if code not in {None, EXIT_STOPPED, 0} and not text and lack is None:
         lines = "\n".join(end_of_log(log, _LAST_LINES)).strip().splitlines()
         text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
@@ -140,7 +130,7 @@ def _report_by_agent(
         traceback=trace,
         time_s=0.0,
         lack=lack,
-        out_of_memory=out_of_memory is not None,
+        out_of_memory=killer is not None,
     )
 
 
