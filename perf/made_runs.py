@@ -195,7 +195,6 @@ def _write_steps(events: EventWriter, seed: int, *, num_windows: int) -> None:
             "loss": 0.1,
             "accuracy": 0.98,
             "samples": 360,
-            "evaluate_time_s": _STEP_TIME_S,
         }
     )
     events.write(

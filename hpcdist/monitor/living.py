@@ -13,7 +13,7 @@ from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.polling import poll
 from hpcdist.monitor.states import run_conditions
 from hpcdist.runs import requests, standstills
-from hpcdist.runs.events import decode_event, read_lines
+from hpcdist.runs.events import read_events
 from hpcdist.runs.remote import is_remote
 from hpcdist.runs.run import Run, check_own
 from hpcdist.schedulers import load_scheduler
@@ -114,9 +114,8 @@ class RankStart(msgspec.Struct, frozen=True, kw_only=True):
 def find_rank(run: Run, rank: int, attempt: int) -> RankStart:
     """Return where a rank of a run is. Raises UserError where it has not started."""
     try:
-        lines = next(read_lines(run.event_file(rank, attempt)), b"")
-        return msgspec.convert(decode_event(lines.split(b"\n", 1)[0]), RankStart)
-    except (OSError, msgspec.ValidationError):
+        return msgspec.convert(read_events(run.event_file(rank, attempt))[0], RankStart)
+    except (OSError, IndexError, msgspec.ValidationError):
         raise UserError(f"rank {rank} of run {run.id} has not started yet") from None
 
 

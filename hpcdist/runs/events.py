@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,14 +21,10 @@ from msgspec import Meta, Struct, field
 
 from hpcdist.base import files
 
-LONGEST_LINE_BYTES = 1 << 20
-"""Longer lines are torn, for whoever reads them: no event has a tenth of it."""
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised by decoders at lines that are no events; the last at those that are nested too deep."""
 MOST_FILE_BYTES = 250_000_000
 """Size of a file that is read; a rank that steps for a year writes less."""
-_STRETCH_BYTES = 1 << 20
-_TORN = b"{"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -125,13 +121,6 @@ class Resume(Event, frozen=True, kw_only=True, tag="resume"):
     world_size_before: Count | None = None
 
 
-class Stop(Event, frozen=True, kw_only=True, tag="stop"):
-    """Training stops between two steps, as its agent asked for it; a checkpoint is saved."""
-
-    step: Count
-    epoch: Count | None = None
-
-
 class Totals(Struct, frozen=True, kw_only=True, gc=False):
     """Times of a window's steps, summed up."""
 
@@ -179,7 +168,6 @@ class Evaluation(Event, frozen=True, kw_only=True, tag="evaluate"):
     loss: float | None = None
     accuracy: Accuracy | None = None
     samples: Count | None = None
-    evaluate_time_s: Seconds | None = None
 
 
 class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
@@ -197,9 +185,7 @@ class Save(Event, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint is saved."""
 
     save_time_s: Seconds = 0.0
-    checkpoint: str | None = None
     step: Count | None = None
-    bytes: Count | None = None
 
 
 class Note(Event, frozen=True, kw_only=True, tag="note"):
@@ -392,24 +378,8 @@ class EventWriter:
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a file, by their fields; lines that are torn or no events are left
     out."""
-    lines = (line for lines in read_lines(path) for line in lines.split(b"\n"))
+    lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES).split(b"\n")
     return [event for line in lines if (event := decode_event(line)) is not None]
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of an event file, many at a time, of which the last has no newline. Too long
-    a line becomes one that is torn. Raises OSError, also where it is no regular file."""
-    rest = b""
-    with files.open_regular(path, most_bytes=MOST_FILE_BYTES) as file:
-        while piece := file.read(_STRETCH_BYTES):
-            lines, newline, after = piece.rpartition(b"\n")
-            if newline:
-                yield rest + lines
-                rest = after
-            else:
-                rest = rest + after if len(rest) < LONGEST_LINE_BYTES else _TORN
-    if rest:
-        yield rest
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:

@@ -174,15 +174,9 @@ class Progress:
         if differing:
             context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")
 
-    def write_evaluation(self, score: Score, begin_s: float) -> None:
-        """Record an evaluation that began at `begin_s` of time.perf_counter."""
+    def write_evaluation(self, score: Score) -> None:
         self.context.events.write(
-            Evaluation(
-                epoch=self.epochs_done,
-                step=self.position.step,
-                evaluate_time_s=time.perf_counter() - begin_s,
-                **asdict(score),
-            )
+            Evaluation(epoch=self.epochs_done, step=self.position.step, **asdict(score))
         )
 
 

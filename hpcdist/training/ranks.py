@@ -27,7 +27,7 @@ from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
-from hpcdist.runs.events import Save, Setup, Stop
+from hpcdist.runs.events import Save, Setup
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -235,7 +235,6 @@ class TrainingRank:
         if not self.progress.is_evaluation_due:
             self.progress.end_epoch(None)
             return
-        begin_s = time.perf_counter()
         self.strategy.align_buffers(self.model)
         self.model.eval()
         with torch.inference_mode(), self.autocast:
@@ -247,7 +246,7 @@ class TrainingRank:
                 after_batch=self.progress.tell_alive,
             )
         self.model.train()
-        self.progress.write_evaluation(score, begin_s)
+        self.progress.write_evaluation(score)
         self.progress.end_epoch(score)
 
     def finish(self) -> None:
@@ -266,12 +265,9 @@ class TrainingRank:
         self.finish()
         if self.progress.saved != self.progress.position:
             save()
-        position = self.progress.position
-        self.context.events.write(Stop(step=position.step, epoch=position.epoch))
         if self.context.rank == 0:
-            self.context.say(
-                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
-            )
+            step = self.progress.position.step
+            self.context.say(f"stopped at step {step}, as was asked; a checkpoint is saved")
 
     # Checkpoints.
 
@@ -287,9 +283,7 @@ class TrainingRank:
         checkpoint_files.remove_old(folder, self.job.checkpoint.keep)
         self.context.events.write(
             Save(
-                checkpoint=path.name,
                 step=position.step,
-                bytes=checkpoint_files.num_bytes(path),
                 save_time_s=time.perf_counter() - begin_s,
             )
         )

@@ -25,12 +25,11 @@ def test_a_torn_last_line_is_counted_and_the_rest_is_used(stepped_run):
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
-def test_a_line_of_megabytes_and_one_that_is_nested_deep_are_torn_lines(stepped_run):
+def test_a_line_that_is_nested_deep_is_a_torn_line(stepped_run):
     with stepped_run.event_file(0).open("ab") as file:
-        file.write(b'{"event":"' + b"x" * 5_000_000 + b'"}\n')
         file.write(b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n")
     summary = summarize([stepped_run], {})
-    assert summary.skipped == [f"{stepped_run.event_file(0)}: 2 torn lines skipped"]
+    assert summary.skipped == [f"{stepped_run.event_file(0)}: 1 torn line skipped"]
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
