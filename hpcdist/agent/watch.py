@@ -25,7 +25,7 @@ from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.stacks import StackMemory, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
-from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
+from hpcdist.machine.process import descendants, process_use, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.requests import Collectives, ThreadStack
@@ -235,7 +235,7 @@ class RankWatch:
             where=where,
             calls=calls,
             is_waiting=is_waiting,
-            state=state_letter(rank.pid),
+            state=use.state if (use := process_use(rank.pid)) else "?",
             collectives=collectives,
             stack=digest(frames),
             spins=signs is None
