@@ -9,7 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdist.machine.cgroups import CGROUPS, bounding_groups
+from hpcdist.machine.memory import CGROUPS, cgroup_folders
+from hpcdist.machine.process import kernel_text
 
 
 def usable_cpus() -> list[int]:
@@ -28,10 +29,9 @@ def usable_cpus() -> list[int]:
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return the name of this machine's CPUs; None where the kernel tells none, as on ARM."""
-    with contextlib.suppress(OSError):
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip() or None
+    for line in kernel_text(cpuinfo).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip() or None
     return None
 
 
@@ -60,12 +60,10 @@ def threads_per_rank(num_cpus: int, num_ranks: int, *, cpus_per_rank: int | None
 
 
 def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
-    """Return the smallest quota of this process's `bounding_groups`, in CPUs; None: no quota."""
+    """Return the smallest quota of this process's `cgroup_folders`, in CPUs; None: no quota."""
     quotas: list[float] = []
-    for folder, is_v2 in bounding_groups("cpu", membership, root):
-        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        with contextlib.suppress(OSError, ValueError):  # none here, or `max`
-            quota, period = " ".join((folder / name).read_text() for name in names).split()
-            if float(quota) > 0:
-                quotas.append(float(quota) / float(period))
+    for folder in cgroup_folders(membership, root):
+        with contextlib.suppress(ValueError):  # none here, or `max`
+            quota, period = kernel_text(folder / "cpu.max").split()
+            quotas.append(float(quota) / float(period))
     return min(quotas, default=None)
