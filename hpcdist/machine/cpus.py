@@ -17,12 +17,9 @@ def usable_cpus() -> list[int]:
     """Return the CPUs that this process may use, hyperthreads of one core beside each other."""
 
     def place(cpu: int) -> tuple[int, int, int]:  # neighbours share caches
-        folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        try:
-            socket = int((folder / "physical_package_id").read_text())
-            return socket, int((folder / "core_id").read_text()), cpu
-        except (OSError, ValueError):
-            return 0, cpu, cpu
+        folder = f"/sys/devices/system/cpu/cpu{cpu}/topology"
+        socket, core = (kernel_text(f"{folder}/{of}_id") for of in ("physical_package", "core"))
+        return int(socket or 0), int(core or 0), cpu
 
     return sorted(os.sched_getaffinity(0), key=place)
 

@@ -44,9 +44,8 @@ def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | No
     left: list[int] = []
     for folder in cgroup_folders(membership, root):
         with contextlib.suppress(ValueError):  # none here, or `max`
-            limit, used = (
-                int(kernel_text(folder / f"memory.{name}")) for name in ("max", "current")
-            )
+            limit = int(kernel_text(folder / "memory.max"))
+            used = int(kernel_text(folder / "memory.current"))
             # Pages of files that the kernel drops before anything else.
             reclaimable = _number_in(folder / "memory.stat", "inactive_file") or 0
             left.append(max(0, limit - used + reclaimable))
