@@ -99,8 +99,7 @@ class Agent:
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
             self.verdict = after_srun(self.verdict, self._said_by_srun(), self._hosts())
-        patience = lives.Patience(self.verdict, self._pause, self._requeuer)
-        self.verdict = lives.conclude(self._attempts, self.verdict, patience)
+        self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
 
     def _said_by_srun(self) -> list[str]:
         """Return the errors that srun wrote into the job's logs since this agent began."""

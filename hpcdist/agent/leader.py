@@ -132,7 +132,7 @@ class Connections:
         self._close(node)  # an agent that connects again has given up its former connection
         self._channels[node] = channel
         if node:
-            self._liveness.hear(node, Beat())
+            self._liveness.hear(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
 
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
@@ -160,11 +160,11 @@ class Connections:
                 except ChannelClosedError as error:
                     self._lose(node, str(error))
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self) -> None:
         """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
         for channel in list(self._channels.values()):
             with contextlib.suppress(ChannelClosedError):
-                channel.send(beat)
+                channel.send(Beat())
 
     def close_entrance(self) -> None:
         """Let in nobody any more."""
@@ -182,7 +182,7 @@ class Connections:
         try:
             for message in channel.receive():
                 if isinstance(message, Beat):
-                    self._liveness.hear(node, message)
+                    self._liveness.hear(node)
                     continue
                 self._events.append(Heard(node, message))
                 if isinstance(message, Join):

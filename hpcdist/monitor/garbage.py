@@ -1,8 +1,8 @@
 """Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
-Freed are checkpoints, copies of the code that no other run needs, what submissions that were killed
-left before there was a run, and copies of hpcdist for images that no job has used for long. All
-else of a run stays: its verdict, logs and events are small, and are what there is to know about it.
+Freed are checkpoints, copies of the code that no other run needs, and copies of hpcdist for images
+that no job has used for long. All else of a run stays: its verdict, logs and events are small, and
+are what there is to know about it.
 """
 
 from __future__ import annotations

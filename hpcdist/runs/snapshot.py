@@ -16,13 +16,12 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
@@ -47,8 +46,6 @@ _TICK_NS = 2_000_000_000
 """Two changes of a file within this time may have the same time of change."""
 _NUM_THREADS = 8  # on a shared file system each file is a wait, not work
 
-_Result = TypeVar("_Result")
-
 
 class NoWorkTreeError(UserError):
     """The working directory lies in no git work tree, or git cannot tell."""
@@ -68,7 +65,7 @@ class SnapshotPlan:
     """Files and symbolic links by their paths, relative to the root, and where links point to;
     empty for a file."""
     num_bytes: int = 0
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
     """Notes for the user."""
 
     def path_in(self, copy: Path, path: str) -> Path | None:
@@ -127,8 +124,10 @@ def plan_snapshot(
             elif stat.S_ISREG(status.st_mode):
                 sizes[path] = status.st_size
     _check_size(root, sizes, limit_bytes)
-    are_keys = _in_threads(lambda path: _is_key(root, path), list(sizes), what="reading files")
-    secret.update(path for path, is_key in zip(sizes, are_keys, strict=True) if is_key)
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        are_keys = pool.map(lambda path: _is_key(root, path), sizes)
+        found = zip(sizes, track(are_keys, "reading files", total=len(sizes)), strict=True)
+        secret.update(path for path, is_key in found if is_key)
     left_out |= secret
     targets = dict.fromkeys(sizes.keys() - secret, "")
     targets |= {path: _target(root, path, left_out) for path in links}
@@ -176,9 +175,8 @@ def find_received(cwd: Path) -> SnapshotPlan | None:
     for root in (here, *here.parents):
         if RECEIVED.fullmatch(root.name) and is_own(root):
             targets = {path: target for path, _, target in _walk(root)}
-            source = str(root.parent)
             return SnapshotPlan(
-                root=str(root), source=source, cwd=str(here), targets=targets, notes=[]
+                root=str(root), source=str(root.parent), cwd=str(here), targets=targets
             )
     return None
 
@@ -222,13 +220,6 @@ def parents_of(path: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def _in_threads(
-    function: Callable[[str], _Result], paths: Sequence[str], *, what: str
-) -> list[_Result]:
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return list(track(pool.map(function, paths), what, total=len(paths)))
-
-
 # The copy.
 
 
@@ -244,11 +235,10 @@ def copy_code(plan: SnapshotPlan, owner: Path) -> None:
         copy.mkdir(mode=files.PRIVATE_FOLDER)
         for path in sorted({os.path.dirname(path) for path in plan.targets} - {""}):
             os.makedirs(copy / path, mode=files.PRIVATE_FOLDER, exist_ok=True)
-        _in_threads(
-            lambda path: _put(plan, path, copy, former),
-            list(plan.targets),
-            what="copying the work tree",
-        )
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            done = pool.map(lambda path: _put(plan, path, copy, former), plan.targets)
+            for _ in track(done, "copying the work tree", total=len(plan.targets)):
+                pass
     except OSError as error:
         raise cannot_write(owner.parent, error) from None
 
@@ -312,8 +302,8 @@ def find_written(copy: Path) -> Path | None:
     """Return a file that a job wrote into a copy: it can be written to, as those that were copied
     cannot. Bytecode does not count."""
     for path, status, target in _walk(copy):
-        is_bytecode = "__pycache__" in path.split("/")
-        if not target and not is_bytecode and status.st_mode & stat.S_IWUSR:
+        is_of_job = not target and status.st_mode & stat.S_IWUSR
+        if is_of_job and "__pycache__" not in path.split("/"):
             return copy / path
     return None
 

@@ -14,6 +14,7 @@ import msgspec
 
 from hpcdist.agent.outcome import words
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from hpcdist.base.text import listed
 from hpcdist.rank.lack import is_about_full_disk, is_about_memory
 from hpcdist.runs.paths import log_place
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
@@ -164,31 +165,15 @@ def decide(
     kind: Kind = "exit" if first.report.exception is None else "exception"
     if _is_out_of_memory(first) or first.signal is not None:
         kind = "out_of_memory" if _is_out_of_memory(first) else "signal"
-    return verdict_on(
-        first,
-        kind=kind,
-        sentence=words.failed_first(first, kind, early),
-        victims=[end.rank for end in failures if end is not first and end not in causes[1:]],
-        also_failed=[end.rank for end in causes[1:]],
-    )
+    victims = [end.rank for end in failures if end is not first and end not in causes[1:]]
+    sentence = words.failed_first(first, kind, early, [end.rank for end in causes[1:]])
+    return of_rank(first, kind, sentence, victims)
 
 
-def verdict_on(
-    first: RankEnd,
-    *,
-    kind: Kind,
-    sentence: str,
-    victims: Sequence[int],
-    also_failed: Sequence[int] = (),
-) -> Verdict:
+def of_rank(first: RankEnd, kind: Kind, sentence: str, victims: Sequence[int]) -> Verdict:
     """Return the verdict on a failed run that names one rank."""
-    return without_rank(
-        kind,
-        sentence + words.and_then(also_failed, victims),
-        first=first,
-        victims=sorted(victims),
-        time_s=first.time_s,
-    )
+    sentence += f"; {listed(sorted(victims))} ended because of it" if victims else ""
+    return without_rank(kind, sentence, first=first, victims=sorted(victims), time_s=first.time_s)
 
 
 def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:

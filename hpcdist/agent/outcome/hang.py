@@ -185,7 +185,7 @@ def hang_verdict(
     """Return the verdict on a run whose living ranks gave these reports; `ends` are those of ranks
     that have ended well, by rank."""
     first, sentence, others = _find_rank(reports, world_size, ends)
-    return failure.verdict_on(first, kind="hang", sentence=sentence, victims=others)
+    return failure.of_rank(first, "hang", sentence, others)
 
 
 def _find_rank(

@@ -78,8 +78,7 @@ class Attempts:
 
     def begin(self, number: int) -> None:
         """Take part in an attempt that node 0's agent has claimed."""
-        self.number = self.newest = number
-        self.has_begun = True
+        self.number, self.newest, self.has_begun = number, number, True
 
     def is_overtaken(self) -> bool:
         """Return True where a newer attempt has begun elsewhere: this agent must decide nothing."""
@@ -117,11 +116,8 @@ def progress(run: Run, job: JobSpec) -> int:
 
 
 def has_saved(run: Run, job: JobSpec) -> bool:
-    """Return True where a checkpoint is newer than the begin of this life.
-
-    A script must have recorded steps, too: without them nothing says that it goes on from what it
-    saved.
-    """
+    """Return True where a checkpoint is newer than the begin of this life; a script must have
+    recorded steps, too, by which it goes on from what it saved."""
     begun = beginnings(run)
     if not begun:
         return False
@@ -206,26 +202,16 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
     return None
 
 
-class Patience:
+class _Patience:
     """The time limit for all questions to a scheduler at the end of a life, with retries.
 
     A controller that is restarted or busy is silent for a while, and a job that gives up then has
     lost its place. How long it may try depends on how long it will be left alive.
     """
 
-    def __init__(
-        self,
-        verdict: Verdict,
-        pause: Callable[[float], bool],
-        requeuer: Scheduler | None = None,
-        *,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`pause` waits so many seconds, or until SIGTERM comes, and then returns True."""
+    def __init__(self, limit_s: float, pause: Callable[[float], bool]) -> None:
         self._pause = pause
-        self._now = now
-        warned_s = (requeuer or Scheduler).patience_s
-        self._deadline = now() + (_TERMINATED_S if verdict.signal == "SIGTERM" else warned_s)
+        self._deadline = time.monotonic() + limit_s
 
     def retry(self, ask: Callable[[], _T]) -> _T:
         """Return the answer, once there is one; raise the last SchedulerError or OSError once the
@@ -234,19 +220,27 @@ class Patience:
             try:
                 return ask()
             except (SchedulerError, OSError):
-                left_s = self._deadline - self._now()
+                left_s = self._deadline - time.monotonic()
                 if left_s <= 0:
                     raise
                 if self._pause(min(_PAUSE_S, left_s)):
-                    self._deadline = min(self._deadline, self._now() + _TERMINATED_S)
+                    self._deadline = min(self._deadline, time.monotonic() + _TERMINATED_S)
 
 
-def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdict:
+def conclude(
+    attempts: Attempts,
+    verdict: Verdict,
+    pause: Callable[[float], bool],
+    *,
+    leaves_final: bool = False,
+) -> Verdict:
     """Write the verdict on the run; or that on its last attempt, and have the job started again.
 
-    Returns the verdict with what the scheduler knows of it. Where a newer attempt has begun
-    elsewhere, as it may while the scheduler is asked, nothing is written. Of several agents that
-    call this at the end of one life, one acts.
+    `pause` waits so many seconds, or until SIGTERM comes, and then returns True. Returns the
+    verdict with what the scheduler knows of it. Where a newer attempt has begun elsewhere, as it
+    may while the scheduler is asked, nothing is written; nor, with `leaves_final`, where the
+    scheduler ends the job and says why. Of several agents that call this at the end of one life,
+    one acts.
     """
     run, job, requeuer = attempts.run, attempts.job, attempts.requeuer
     may_go_on = (
@@ -258,6 +252,8 @@ def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdic
     if requeuer is None or not may_go_on:
         run.write_verdict(verdict)
         return verdict
+    is_terminated = verdict.signal == "SIGTERM"
+    patience = _Patience(_TERMINATED_S if is_terminated else requeuer.patience_s, pause)
     try:
         decision = patience.retry(lambda: requeuer.decide(verdict))
     except (SchedulerError, OSError) as error:
@@ -270,7 +266,7 @@ def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdic
             write(words.not_requeued(verdict, error) if job.launch.requeue else verdict)
         return verdict
     verdict = with_cause(verdict, decision)
-    if attempts.is_overtaken():
+    if attempts.is_overtaken() or (leaves_final and decision.sequel == "final"):
         return verdict
     if (final := _final_verdict(run, job, verdict, decision.sequel)) is not None:
         run.write_verdict(final)
@@ -295,7 +291,9 @@ def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> 
     return verdict_if_stalled(run, job, verdict)
 
 
-def _requeue(attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: Patience) -> None:
+def _requeue(
+    attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: _Patience
+) -> None:
     run, was_asked = attempts.run, False
 
     def requeue_unless_heard() -> str | None:

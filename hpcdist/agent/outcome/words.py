@@ -30,9 +30,9 @@ _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-def failed_first(end: RankEnd, kind: Kind, early: Sequence[int]) -> str:
+def failed_first(end: RankEnd, kind: Kind, early: Sequence[int], later: Sequence[int]) -> str:
     """Return which rank failed first, and why; `early` are ranks that had ended well, where all
-    that failed are victims."""
+    that failed are victims; `later` failed too."""
     sentence = f"{_place(end)} failed first{_at_step(end)}: {_why(end, kind)}"
     if SIZES_DIFFER.search(end.report.text):
         sentence += (
@@ -48,32 +48,21 @@ def failed_first(end: RankEnd, kind: Kind, early: Sequence[int]) -> str:
             f"; {listed(early)} had already ended well, so the ranks do not take part in the same "
             "collectives"
         )
-    return sentence
-
-
-def and_then(also_failed: Sequence[int], victims: Sequence[int]) -> str:
-    """Return what became of the other ranks, as the end of a sentence on the first."""
-    said = f"; {listed(sorted(also_failed))} failed too, later" if also_failed else ""
-    return said + (f"; {listed(sorted(victims))} ended because of it" if victims else "")
+    return sentence + (f"; {listed(sorted(later))} failed too, later" if later else "")
 
 
 def remark_on(ends: Sequence[RankEnd]) -> str | None:
     """Return which of the ranks that ended well hung or crashed after their workload, or may have
     recorded less than they did."""
-    hung = [end.rank for end in ends if end.teardown == "SIGKILL"]
-    crashed = {end.rank: end.teardown for end in ends if end.teardown not in {None, "SIGKILL"}}
-    cut = {end.rank: end.report.lack for end in ends if end.report.lack}
+    by_signal = {end.rank: end.teardown for end in ends if end.teardown is not None}
+    lacks = {end.rank: end.report.lack for end in ends if end.report.lack}
     remarks = []
-    if hung:
-        remarks.append(f"{listed(hung)} hung at the end, after the work was done")
-    if crashed:
-        remarks.append(
-            f"hpcdist's end of {listed([*crashed])} crashed ({next(iter(crashed.values()))}), "
-            "after the program was done and its files were written"
-        )
-    if cut:
-        lack = next(iter(cut.values()))
-        remarks.append(f"what {listed([*cut])} recorded may be cut: {lack}")
+    for name in sorted(set(by_signal.values())):
+        who = listed([rank for rank, one in by_signal.items() if one == name])
+        how = "hung" if name == "SIGKILL" else f"crashed ({name})"
+        remarks.append(f"hpcdist's end of {who} {how}, after the work was done")
+    if lacks:
+        remarks.append(f"what {listed([*lacks])} recorded may be cut: {next(iter(lacks.values()))}")
     return ", and ".join(remarks) or None
 
 
@@ -121,20 +110,14 @@ def hangs(
 
 def no_progress(attempts: Sequence[int], last: str | None, step: int | None) -> str:
     """Return why a job is not started again; `attempts` began its lives in vain, `step` is that of
-    its newest checkpoint, None for a script."""
-    if step is None:
-        missing = "a newly recorded step or a stop with exit code 75"
-        advice = (
-            "Give it more time; have it record its steps, counted on from its own checkpoint "
-            "(record.start(first_step=...)), or leave with 75 when record.should_stop() says so"
-        )
-    else:
+    its newest checkpoint, None for a script. docs/terms/exit-codes.md says what helps."""
+    missing = "a newly recorded step or a stop with exit code 75"
+    if step is not None:
         missing = f"a checkpoint newer than step {step}"
-        advice = "Give it more time, or save more often (checkpoint.every_steps)"
+    because = f" (the last: {last})" if last else ""
     return (
         f"no progress in {len(attempts)} starts: those of {listed(attempts, 'attempt')} ended "
-        f"without {missing}{f' (the last: {last})' if last else ''}; it is not started again. "
-        f"{advice}"
+        f"without {missing}{because}; it is not started again"
     )
 
 
