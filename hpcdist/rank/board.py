@@ -3,13 +3,11 @@
 Every rank stores its last finished step there; the agent reads it to see a hang, and to know the
 last step of a rank that was killed. A store costs less than a microsecond and no system call.
 
-The board is also where all ranks of a run agree on the step at which they stop. Each counts the
-boundaries between its steps, and stores the number before it looks at the board's order. To stop
-the run, every agent gives the order to pause: from then on each rank waits at its next boundary,
-which is at most one after the last that its agent sees. The ranks stop at the boundary after the
-last one that any rank of any node has reached: none can have gone further, so all run exactly up to
-it. That holds whatever the ranks exchange and when; on a GPU, the host may be many steps ahead of
-what other ranks have computed.
+Here all ranks of a run agree, too, on the step at which they stop. Each counts the boundaries
+between its steps, and stores the number before it looks at the board's order. To stop the run,
+every agent gives the order to pause: from then on each rank waits at its next boundary, at most one
+after the last that its agent sees. The ranks stop at the boundary after the last one that any rank
+of any node has reached: none can have gone further, whatever the ranks exchange and when.
 """
 
 from __future__ import annotations
@@ -27,13 +25,9 @@ from hpcdist.rank.pipe import RankPipe
 _SLOT_WORDS = 8
 """Words of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on
 different cores do not slow each other."""
-_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY, _LEAVES, _WISH = range(6)
-"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries, the exit
-code that the rank leaves with + 1, and the agent's wish for a profile."""
-_FINISHED = 1
-_IGNORES_SIGTERM = 2
-_HANDLES_SIGTERM = 4
-
+_ALIVE_NS, _STEP, _BOUNDARY, _LEAVES, _WISH, _FINISHED, _IGNORES, _HANDLES = range(8)
+"""Words of a slot: monotonic time of the last sign of life, step + 1, boundaries, the exit code
+that the rank leaves with + 1, the agent's wish for a profile, and three that are 0 or 1."""
 _GO_ON = 0  # the order on the board; a positive one is the boundary to stop at
 _PAUSE = -1
 _PAUSE_POLL_S = 0.0005
@@ -80,8 +74,7 @@ class ProgressBoard:
         starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
         self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
         self._order = self._words[-_SLOT_WORDS:]
-        ends = [shared[2 * rank : 2 * rank + 2] for rank in range(num_ranks)]
-        self._pipes = [RankPipe(pair) for pair in ends]
+        self._pipes = [RankPipe(shared[2 * rank : 2 * rank + 2]) for rank in range(num_ranks)]
 
     @property
     def descriptors(self) -> list[int]:
@@ -90,8 +83,7 @@ class ProgressBoard:
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""
-        for index in range(len(self._words)):
-            self._words[index] = 0
+        self._words[:] = memoryview(bytes(self._words.nbytes)).cast("q")
         for pipe in self._pipes:
             pipe.clear()
 
@@ -136,9 +128,9 @@ class ProgressBoard:
         return RankProgress(
             alive_s=slot[_ALIVE_NS] / 1e9,
             step=slot[_STEP] - 1 if slot[_STEP] else None,
-            finished=bool(slot[_FLAGS] & _FINISHED),
-            ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
-            handles_sigterm=bool(slot[_FLAGS] & _HANDLES_SIGTERM),
+            finished=bool(slot[_FINISHED]),
+            ignores_sigterm=bool(slot[_IGNORES]),
+            handles_sigterm=bool(slot[_HANDLES]),
             boundary=slot[_BOUNDARY],
             leaves_with=slot[_LEAVES] - 1 if slot[_LEAVES] else None,
         )
@@ -166,8 +158,7 @@ class ProgressSlot:
         return divmod(self._words[_WISH], _STEPS)
 
     def alive(self) -> None:
-        """Store that the rank is alive, at its start and outside of steps, such as in an
-        evaluation."""
+        """Store that the rank is alive, at its start and outside of steps."""
         self._words[_ALIVE_NS] = time.monotonic_ns()
 
     def step(self, step: int) -> None:
@@ -177,7 +168,7 @@ class ProgressSlot:
 
     def finish(self) -> None:
         """Store that the workload returned by itself."""
-        self._words[_FLAGS] |= _FINISHED
+        self._words[_FINISHED] = 1
         self.alive()
 
     def leave(self, code: int) -> None:
@@ -186,12 +177,11 @@ class ProgressSlot:
 
     def ignore_sigterm(self) -> None:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
-        self._words[_FLAGS] |= _IGNORES_SIGTERM
-        self.alive()
+        self._words[_IGNORES] = 1
 
     def handle_sigterm(self) -> None:
         """Store that the program has a handler for SIGTERM: it may have ended by that."""
-        self._words[_FLAGS] |= _HANDLES_SIGTERM
+        self._words[_HANDLES] = 1
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.

@@ -19,7 +19,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -58,6 +58,7 @@ class Unwritten(msgspec.Struct, frozen=True, kw_only=True, tag="unwritten"):
     report: ErrorReport
 
 
+_MessageT = TypeVar("_MessageT", Account, Profiled, Unwritten)
 _DECODER: msgspec.json.Decoder[Account | Profiled | Unwritten] = msgspec.json.Decoder(
     Account | Profiled | Unwritten
 )
@@ -75,9 +76,8 @@ class RankPipe:
             self._agent, self._rank = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._number = 0
         self._reading = threading.Lock()  # the agent's threads wait for answers, too
-        self._account: Account | None = None
-        self._profiled: dict[int, StepReport] = {}
-        self._unwritten: ErrorReport | None = None
+        self._messages: dict[type, Any] = {}
+        """The newest message of each kind."""
         self._has_thread = False
         self._inode = os.fstat(self._rank.fileno()).st_ino
         self._stacks = -1
@@ -97,9 +97,8 @@ class RankPipe:
 
     def clear(self) -> None:
         """Forget a rank that is gone, before another is forked."""
-        self._receive()
-        self._account = self._unwritten = None
-        self._profiled.clear()
+        self._newest(Account)
+        self._messages.clear()
         with contextlib.suppress(BlockingIOError):
             while self._rank.recv(_QUESTION_BYTES, socket.MSG_DONTWAIT):
                 pass
@@ -107,8 +106,7 @@ class RankPipe:
     @property
     def is_attended(self) -> bool:
         """The rank has a thread that answers."""
-        self._receive()
-        return self._account is not None
+        return self._newest(Account) is not None
 
     def ask(self) -> None:
         """Ask where the rank is: it dumps its stacks, and `account` is the answer."""
@@ -118,31 +116,26 @@ class RankPipe:
 
     def account(self) -> Account | None:
         """Return the answer to the last question; None until it is there."""
-        self._receive()
-        account = self._account
+        account = self._newest(Account)
         return account if account is not None and account.number >= self._number else None
 
     def report_on(self, wish: int) -> StepReport | None:
         """Return the profile that the agent has wished for; None until it is there."""
-        self._receive()
-        return self._profiled.get(wish)
+        profiled = self._newest(Profiled)
+        return profiled.report if profiled is not None and profiled.wish == wish else None
 
     def unwritten(self) -> ErrorReport | None:
         """Return the report that the rank had no room for on its disk."""
-        self._receive()
-        return self._unwritten
+        unwritten = self._newest(Unwritten)
+        return None if unwritten is None else unwritten.report
 
-    def _receive(self) -> None:
+    def _newest(self, kind: type[_MessageT]) -> _MessageT | None:
         with self._reading, contextlib.suppress(BlockingIOError):
             while packet := self._agent.recv(_MOST_BYTES, socket.MSG_DONTWAIT):
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
-                    match _DECODER.decode(packet):  # the program can write there, too
-                        case Account() as account:
-                            self._account = account
-                        case Profiled() as profiled:
-                            self._profiled[profiled.wish] = profiled.report
-                        case Unwritten() as unwritten:
-                            self._unwritten = unwritten.report
+                    message = _DECODER.decode(packet)  # the program can write there, too
+                    self._messages[type(message)] = message
+        return self._messages.get(kind)
 
     # The rank's end.
 
@@ -201,11 +194,7 @@ class RankPipe:
         # Without the lock of `threading`, which a thread that hangs may hold.
         threads = list(threading._active.items())  # type: ignore[attr-defined] # noqa: SLF001
         names = {str(ident): str(thread.name) for ident, thread in threads}
-        for newest in (16, 4, 1):  # of so many operations there is room for what is told
-            try:
-                collectives = own_collectives(newest)
-            except Exception:  # noqa: BLE001 - another version of torch: the stacks tell, too
-                collectives = UNRECORDED
+        for newest in (16, 4, 1, 0):  # of so many operations there is room for what is told
+            collectives = own_collectives(newest) if newest else UNRECORDED
             if self.say(Account(number=number, collectives=collectives, names=names)):
                 return
-        self.say(Account(number=number, collectives=UNRECORDED))
