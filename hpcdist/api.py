@@ -30,8 +30,7 @@ from hpcdist.base.errors import (
     RunFailedError,
     UserError,
 )
-from hpcdist.monitor.ends import EndWatch, wait_until_gone
-from hpcdist.monitor.states import run_states
+from hpcdist.monitor.states import EndWatch, run_states, wait_until_gone
 from hpcdist.runs.run import Run, check_own, find_run, runs_folder
 from hpcdist.runs.verdict import State, Verdict
 

@@ -22,7 +22,7 @@ Where the script was not started by hpcdist, the calls do nothing.
 """
 
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.rank.exit import shield_worker
+from hpcdist.machine.process import shield_worker
 from hpcdist.rank.own_loop import (
     batches,
     evaluate,

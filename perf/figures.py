@@ -54,7 +54,7 @@ def time_both(epochs: int) -> tuple[float, float, int]:
     assert isinstance(job, TrainJob)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         context = only_rank(job, Path(name))
-        trainer = Watched(context, job, has_group=True)
+        trainer = Watched(context, job)
         trainer.seed([])
         trainer.train()
         context.events.close()

@@ -24,4 +24,4 @@ def run_job(job: str, ranks: int, settings: Mapping[str, Any]) -> list[list[dict
         with started([command], folder) as running:
             running.wait()
         (run,) = all_runs(runs)
-        return [read_events(path).events for _, _, path in run.event_files()]
+        return [read_events(path) for _, _, path in run.event_files()]

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,9 +18,8 @@ from hpcdist.base.version import versions
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter, NodeBegin
+from hpcdist.runs.events import EventWriter, NodeBegin
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import SPEC_VERSION
 from hpcdist.runs.verdict import Verdict
 
 _STEPS_PER_WINDOW = 80
@@ -114,7 +112,7 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         cpus=list(range(num_cpus)),
         num_cpus=num_cpus,
     )
-    events.write("node", **_fields(begin))
+    events.write(begin)
     windows = Windows(_SAMPLED_EVERY_S)
     for _ in range(_SAMPLES):
         busy = num_cpus * drawing.uniform(0.8, 1)
@@ -124,14 +122,8 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
         window = windows.add(sample, time_s=0.0)
         if window is not None:
-            events.write("usage", **_fields(window))
+            events.write(window)
     events.close()
-
-
-def _fields(event: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of an event but for those that its writer adds."""
-    fields = msgspec.to_builtins(event)
-    return {name: value for name, value in fields.items() if name not in {"event", "time_s"}}
 
 
 def _done() -> Verdict:
@@ -144,7 +136,6 @@ def _spec(num_ranks: int, *, num_nodes: int = 1) -> dict[str, object]:
     job = load_job("ddp").job
     resources = msgspec.structs.replace(job.resources, nodes=num_nodes, gpus=num_ranks)
     return {
-        "version": SPEC_VERSION,
         "job": job_to_dict(msgspec.structs.replace(job, resources=resources)),
         "versions": versions(),
     }
@@ -162,22 +153,23 @@ def _write_start(
     """Write what a rank says of itself before its first step."""
     node, local_rank = divmod(rank, ranks_per_node)
     events.write(
-        "start",
-        schema=SCHEMA_VERSION,
-        rank=rank,
-        local_rank=local_rank,
-        node=node,
-        world_size=num_nodes * ranks_per_node,
-        local_world_size=ranks_per_node,
-        num_nodes=num_nodes,
-        attempt=0,
-        restart_count=0,
-        host=f"host{node or ''}",
-        pid=1,
-        device="cpu",
-        backend="gloo",
-        num_threads=1,
-        num_cpus=ranks_per_node,  # bound to none: all runs would be on the same at one time
+        {
+            "event": "start",
+            "rank": rank,
+            "local_rank": local_rank,
+            "node": node,
+            "world_size": num_nodes * ranks_per_node,
+            "local_world_size": ranks_per_node,
+            "num_nodes": num_nodes,
+            "attempt": 0,
+            "restart_count": 0,
+            "host": f"host{node or ''}",
+            "pid": 1,
+            "device": "cpu",
+            "backend": "gloo",
+            "num_threads": 1,
+            "num_cpus": ranks_per_node,
+        }
     )
 
 
@@ -195,9 +187,23 @@ def _write_steps(events: EventWriter, seed: int, *, num_windows: int) -> None:
             recorder.step(samples=_SAMPLES_PER_STEP, loss=1.0 / (1 + epoch))
         recorder.flush()
     done = {"epoch": num_windows, "step": recorder.step_count}
-    events.write("epoch", **done, loss=0.1, epoch_time_s=now_s)
+    events.write({"event": "epoch", **done, "loss": 0.1, "epoch_time_s": now_s})
     events.write(
-        "evaluate", **done, loss=0.1, accuracy=0.98, samples=360, evaluate_time_s=_STEP_TIME_S
+        {
+            "event": "evaluate",
+            **done,
+            "loss": 0.1,
+            "accuracy": 0.98,
+            "samples": 360,
+        }
     )
-    events.write("end", status="done", exit_code=0, max_rss_bytes=300_000_000, by="rank")
+    events.write(
+        {
+            "event": "end",
+            "status": "done",
+            "exit_code": 0,
+            "max_rss_bytes": 300_000_000,
+            "by": "rank",
+        }
+    )
     events.close()

@@ -90,12 +90,12 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
     assert isinstance(job, TrainJob)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         context = only_rank(job, Path(name))
-        trainer = Trainer(context, job, has_group=True)
+        trainer = Trainer(context, job)
         trainer.seed([])
         trainer.train()
         context.events.close()
         assert context.events.path is not None
-        events = read_events(context.events.path).events
+        events = read_events(context.events.path)
     times_s = [event["epoch_time_s"] for event in events if event["event"] == "epoch"]
     return {"step time": min(times_s) / trainer.plan.num_steps() * 1e6}
 

@@ -39,7 +39,7 @@ def by_hpcdist(ranks: int, epochs: int, *, threads: int, job: str = "ddp") -> Fi
             command += ["--set", setting]
         command_time_s = _run_to_end(command, folder)
         (run,) = all_runs(runs)
-        events = [read_events(path).events for _, _, path in run.event_files()]
+        events = [read_events(path) for _, _, path in run.event_files()]
     (setup,) = (event for event in events[0] if event["event"] == "setup")
     times_s = [
         [event["epoch_time_s"] for event in rank if event["event"] == "epoch"] for rank in events

@@ -86,6 +86,16 @@ def test_imports_point_downwards_in_the_order_of_the_page(graph):
     assert not upwards
 
 
+def test_the_longest_way_down_passes_at_most_eleven_rooms(graph):
+    below = {name: set() for name in ROOMS}
+    for name, others in graph.items():
+        below.get(room(name), set()).update(set(map(room, others)) & below.keys() - {room(name)})
+    floors = {}
+    for name in reversed(ROOMS):
+        floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
+    assert max(floors.values()) <= 11, sorted(floors.items(), key=lambda item: item[1])
+
+
 def test_no_module_imports_itself_by_way_of_others(graph):
     waiting = {name: set(others) for name, others in graph.items()}
     while leaves := {name for name, others in waiting.items() if not others}:

@@ -55,7 +55,6 @@ class Agent:
         self._requeuer = requeuer
         self._attempts = lives.Attempts(run, job, requeuer)
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
-        self._begin_s = time.monotonic() - place.age_s
         self._member: Member | None = None
         self._was_over = run.verdict_file.exists()
         self._job_logs: dict[Path, int] = {}
@@ -69,13 +68,7 @@ class Agent:
                 adopt_orphans()
                 if self._node.plan.container is None:  # else they are the image's
                     os.environ.update(self._node.environment(os.environ))
-                self._member = Member(
-                    self._run,
-                    self._node,
-                    self._attempts,
-                    begin_s=self._begin_s,
-                    log=self._log,
-                )
+                self._member = Member(self._node, self._attempts, log=self._log)
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
@@ -106,8 +99,7 @@ class Agent:
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
             self.verdict = after_srun(self.verdict, self._said_by_srun(), self._hosts())
-        patience = lives.Patience(self.verdict, self._pause, self._requeuer)
-        self.verdict = lives.conclude(self._attempts, self.verdict, patience)
+        self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
 
     def _said_by_srun(self) -> list[str]:
         """Return the errors that srun wrote into the job's logs since this agent began."""

@@ -342,7 +342,6 @@ class Coordinator:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
                 self.attempt.hang_watch.forgive(now.now)
-                self._broadcast(messages.Forgive())
             case Concluded():
                 self._finish(None)
             case Tick():

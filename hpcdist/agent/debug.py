@@ -6,6 +6,8 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 import msgspec
@@ -47,8 +49,8 @@ class DebugRank(NamedTuple):
     """Open while this lives: `hpcdist cancel` knows the run's processes by what they hold open."""
 
 
-def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
-    """Make this process rank 0 of 1 as the local scheduler planned it.
+def begin(run: Run, job: JobSpec, plan: Plan) -> Callable[[], Verdict]:
+    """Make this process rank 0 of 1 as the local scheduler planned it; return what runs it.
 
     Raises OSError where the run directory cannot be written, and JobError where another run took
     the GPU or the ports in the meantime.
@@ -75,10 +77,11 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     # The store that torch opens by itself listens on all addresses, and asks nobody for a password.
     fork_store(listener, _ADDRESS)
     take_place(order)
-    return DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
+    rank = DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
+    return partial(_run, run, job, rank)
 
 
-def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
+def _run(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     """Run the rank to its end, write the verdict, and return it."""
     order, board = rank.order, ProgressBoard(1)
     try:

@@ -37,6 +37,7 @@ from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
+    WARNING_SIGNALS,
     adopt_orphans,
     catches,
     children,
@@ -47,7 +48,6 @@ from hpcdist.machine.process import (
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
-from hpcdist.rank.exit import WARNING_SIGNALS
 from hpcdist.workloads.rank_process import become_rank
 
 _LEAVING_GRACE_S = 3.0

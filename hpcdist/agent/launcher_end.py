@@ -14,12 +14,10 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.base.errors import SchedulerError
 from hpcdist.base.polling import poll
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import JobSpec
@@ -42,8 +40,8 @@ _NO_STEP = re.compile(
 )
 """Messages of srun where it could start nothing, through no fault of what it was to start."""
 _MISSING_STEP = re.compile(
-    r"(?:missing step|step missing and io error|io error with slurmstepd) on node (\d+)"
-    r"|(?:test connection to|communicate with) node (\d+)",
+    r"(?:(?:missing step|step missing and io error|io error with slurmstepd) on"
+    r"|test connection to|communicate with) node (\d+)",
     re.IGNORECASE,
 )
 """Messages of srun that name a node whose slurmstepd it has lost: which one it prints depends on
@@ -57,7 +55,7 @@ def main() -> None:
     from hpcdist.schedulers.submitting import load_task
 
     folder, code, begin = sys.argv[1:]
-    task: Any = load_task(Path(folder))
+    task = load_task(Path(folder))
     run = Run(Path(task.run_path))
     job, _, _ = run.read_launch()
     requeuer = load_requeuer(task.scheduler)
@@ -72,16 +70,17 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
     life = requeuer.life()
     begun = lives.beginnings(run)
     attempt = max((number for number, one in begun.items() if one.life == life), default=None)
-
-    def is_concluded() -> bool | None:
-        return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
-
     wait_s = 0.0 if attempt is None else _ON_ITS_WAY_S
-    if run.cancel_file.exists() or poll(is_concluded, interval_s=_POLL_S, limit_s=wait_s):
+    is_concluded = poll(
+        lambda: run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None,
+        interval_s=_POLL_S,
+        limit_s=wait_s,
+    )
+    if run.cancel_file.exists() or is_concluded:
         return
-    names = {128 + number: number.name for number in signal.Signals}
-    killed = f"or its tasks were killed by {names.get(code)}"
-    ended = killed if code in names else f"ended with exit code {code}"
+    ended = f"ended with exit code {code}"
+    if code - 128 in {*signal.Signals}:
+        ended = f"or its tasks were killed by {signal.Signals(code - 128).name}"
     ended += f", and said: {_quote(said)}" if said else ""
     attempts = lives.Attempts(run, job, requeuer)
     if attempt is None:
@@ -93,13 +92,7 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
         attempts.begin(attempt)
         sentence = f"srun, which had started the agents, {ended}"
         verdict = failure.without_rank("agent_lost", sentence, time_s=time.time(), attempt=attempt)
-    patience = lives.Patience(verdict, _sleep)
-    try:
-        if patience.retry(lambda: requeuer.decide(verdict)).sequel == "final":
-            return  # whoever ends the job, its scheduler says why
-    except (SchedulerError, OSError):
-        pass  # which is told below
-    lives.conclude(attempts, verdict, patience)
+    lives.conclude(attempts, verdict, _sleep, leaves_final=True)
 
 
 def _sleep(seconds: float) -> bool:
@@ -122,7 +115,7 @@ def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> V
     missed = next(filter(None, map(_MISSING_STEP.search, said)), None)
     if verdict.kind != "agent_lost" or missed is None:
         return verdict
-    node = int(missed[1] or missed[2])
+    node = int(missed[1])
     host = hosts.get(node)
     name = f"node {node} (host {host})" if host else f"node {node}"
     sentence = f"Slurm's part of the job on {name} was lost; srun said: {_quote(said)}"

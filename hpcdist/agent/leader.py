@@ -49,31 +49,29 @@ from hpcdist.agent.messages import (
     Join,
     ToAgent,
     ToLeader,
-    Welcome,
 )
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
-from hpcdist.base.version import __version__
 from hpcdist.job.spec import warning_before_s
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
-from hpcdist.runs.requests import Answer, AnyRequest, RequestFile, is_wanted, leave_answer
+from hpcdist.runs.requests import Answer, AnyRequest, leave_answer, take_request
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
 from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
-_LOOK_AT_REQUESTS_S = 0.9
-_LOOK_S = 1.0
-"""Time between two looks at what others may have written into the run's directory."""
-_LOOK_AT_WORK_S = 5.0
-"""The same once an attempt has begun: then only cancellations matter that a scheduler does not pass
-on."""
+_TICKS_PER_LOOK = 2
+"""Ticks between two looks at what others may have written into the run's directory."""
+_TICKS_PER_LOOK_AT_WORK = 10
+"""The same for a verdict or a cancellation once an attempt has begun: then only cancellations
+matter that a scheduler does not pass on."""
+_TICKS_PER_SIGN = round(SIGN_EVERY_S / _TICK_S)
 _MOST_REQUESTS = 16
 """Requests that are answered at a time; each takes a thread on every node."""
 _WHY_NO_ANSWER = {
@@ -105,7 +103,7 @@ class Connections:
         addresses: Sequence[str],
         port_range: tuple[int, int] | None,
         rendezvous: Rendezvous | None = None,
-        life: int | None = None,
+        life: int = 0,
     ) -> None:
         """Listen on a free port until all have joined, and write the place into the meeting's file.
 
@@ -134,16 +132,20 @@ class Connections:
         self._close(node)  # an agent that connects again has given up its former connection
         self._channels[node] = channel
         if node:
-            self._liveness.begin(node)
+            self._liveness.hear(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
 
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
         """Return the events that have come, after so long at most."""
         for key, _ in self._selector.select(0.0 if self._events else timeout_s):
-            if key.data is None:
-                self._let_in()
-            elif self._channels.get(key.data) is key.fileobj:  # else lost or replaced
+            if self._channels.get(key.data) is key.fileobj:  # else the entrance, lost or replaced
                 self._receive(key.data, self._channels[key.data])
+        for newcomer in self._entrance.look() if self._entrance is not None else ():
+            if isinstance(newcomer, Failed):  # node 0 itself can take no more connections
+                self._events.append(Heard(0, newcomer))
+            else:
+                node, connection = newcomer
+                self.take(node, Channel(connection, TO_LEADER))
         for node, reason in self._liveness.look(time.monotonic()).items():
             self._lose(node, reason)
         events, self._events = self._events, []
@@ -158,11 +160,11 @@ class Connections:
                 except ChannelClosedError as error:
                     self._lose(node, str(error))
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self) -> None:
         """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
         for channel in list(self._channels.values()):
             with contextlib.suppress(ChannelClosedError):
-                channel.send(beat)
+                channel.send(Beat())
 
     def close_entrance(self) -> None:
         """Let in nobody any more."""
@@ -176,29 +178,11 @@ class Connections:
         for node in list(self._channels):
             self._close(node)
 
-    def _let_in(self) -> None:
-        """Greet those that have proved that they know the secret."""
-        for newcomer in self._entrance.take() if self._entrance is not None else ():
-            if isinstance(newcomer, Failed):  # node 0 itself can take no more connections
-                self._events.append(Heard(0, newcomer))
-                continue
-            hello, channel = newcomer
-            is_welcome = hello.version == __version__
-            try:
-                channel.send(Welcome(version=__version__, time_s=time.time()))
-            except ChannelClosedError as error:
-                self._log(f"node {hello.node} left before it had joined: {error}")
-                is_welcome = False
-            if is_welcome:
-                self.take(hello.node, channel.expect(TO_LEADER))
-            else:
-                channel.close()
-
     def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         try:
             for message in channel.receive():
                 if isinstance(message, Beat):
-                    self._liveness.hear(node, message)
+                    self._liveness.hear(node)
                     continue
                 self._events.append(Heard(node, message))
                 if isinstance(message, Join):
@@ -215,11 +199,10 @@ class Connections:
     def _close(self, node: int) -> bool:
         self._liveness.end(node)
         channel = self._channels.pop(node, None)
-        if channel is None:
-            return False
-        self._selector.unregister(channel)
-        channel.close()
-        return True
+        if channel is not None:
+            self._selector.unregister(channel)
+            channel.close()
+        return channel is not None
 
 
 class Answers:
@@ -277,19 +260,16 @@ class Leader:
 
     def __init__(
         self,
-        run: Run,
         node: OwnNode,
         attempts: Attempts,
         *,
-        begin_s: float,
         notes: Notes,
         heart: Heart,
         log: Callable[[str], None],
     ) -> None:
-        """The job's time limit counts from `begin_s`, by the monotonic clock."""
         self.verdict: Verdict | None = None
         """The verdict on the run, once it is over; None where another agent has written one."""
-        self._run = run
+        self._run = attempts.run
         self._node = node
         self._attempts = attempts
         self._heart = heart
@@ -297,7 +277,7 @@ class Leader:
         launch, plan = node.job.launch, node.plan
         enforced_min = node.job.resources.time_limit_min if plan.enforces_limits else None
         limit_min = enforced_min or plan.limit_min
-        limit_at = math.inf if limit_min is None else begin_s + limit_min * 60
+        limit_at = math.inf if limit_min is None else node.begin_s + limit_min * 60
         self._connections = Connections(launch.agent_timeout_s if node.num_nodes > 1 else 0.0, log)
         terms = Terms(
             num_nodes=node.num_nodes,
@@ -316,12 +296,10 @@ class Leader:
         )
         self._coordinator = Coordinator(terms, _now())
         self._answers = Answers()
-        self._requests = RequestFile(run.requests_file, log)
         self._notes = notes
         self._error: Exception | None = None
         self._turned_s = self._tick_s = time.monotonic()
-        self._looked_s = self._turned_s
-        self._requests_s = self._sign_s = 0.0
+        self._num_ticks = 0
         self._thread = threading.Thread(target=self._lead, daemon=True)
 
     def begin(self, addresses: Sequence[str]) -> socket.socket:
@@ -388,28 +366,23 @@ class Leader:
     def _look(self, now: Now) -> None:
         """Look into the run's directory for a verdict (of an agent that could not join), for a
         cancellation, and for commands' requests; show there that this agent lives."""
-        look_s = _LOOK_AT_WORK_S if self._attempts.has_begun else _LOOK_S
-        if now.now - self._looked_s >= look_s:
-            self._looked_s = now.now
+        self._num_ticks += 1
+        at_work = self._attempts.has_begun
+        if self._num_ticks % (_TICKS_PER_LOOK_AT_WORK if at_work else _TICKS_PER_LOOK) == 0:
             if self._run.verdict_file.exists():
                 self._decide(Concluded())
                 return
             if self._run.cancel_file.exists():
                 self._decide(Heard(0, Cancelled(signal="SIGTERM")))
-        if now.now >= self._sign_s:
-            self._sign_s = now.now + SIGN_EVERY_S
+        if self._num_ticks % _TICKS_PER_SIGN == 0:
             self._run.show_life()
-        if now.now < self._requests_s:
-            return
-        self._requests_s = now.now + _LOOK_AT_REQUESTS_S
-        for request in self._requests.new():
-            if is_wanted(self._run, request.id):
-                refusal = self._answers.begin(request, self._coordinator, now)
-                if refusal is not None:
-                    self._leave_answer(request.id, refusal)
-                else:
-                    members = self._coordinator.members.nodes()
-                    self._connections.send(sorted(members), messages.Ask(request=request))
+        if self._num_ticks % _TICKS_PER_LOOK == 0 and (request := take_request(self._run)):
+            refusal = self._answers.begin(request, self._coordinator, now)
+            if refusal is not None:
+                self._leave_answer(request.id, refusal)
+            else:
+                members = self._coordinator.members.nodes()
+                self._connections.send(sorted(members), messages.Ask(request=request))
 
     def _decide(self, event: Event) -> None:
         """Give an event to the coordinator, and carry out the actions that it returns."""

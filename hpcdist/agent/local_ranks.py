@@ -134,8 +134,6 @@ class LocalRanks:
                 self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
             case messages.StopAt():
                 self._board.stop_at(order.boundary)
-            case messages.Forgive():
-                self._watch.forgive()
 
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are still there, where the leader was lost and so gives no orders."""

@@ -2,23 +2,23 @@
 sides of the way in.
 
 The meeting's file tells the others the place, and a secret that only the run's owner can read (the
-scheduler tells them beforehand where the nodes have no run directory in common). It also tells the
-life of the job, that is, which of its starts by the scheduler this is: where a scheduler starts a
-job elsewhere while the former agents still live, the new agents find the old file, and must not
-join the old leader.
+scheduler tells them beforehand where the nodes have no run directory in common). It also tells node
+0's version of hpcdist, which all must have, and the life of the job, that is, which of its starts
+by the scheduler this is: where a scheduler starts a job elsewhere while the former agents still
+live, the new agents find the old file, and must not join the old leader.
 
 Any user of a host can connect to its ports, and any user can listen on a port that an agent has
 left. So both ends of a connection prove that they know the secret, which itself never crosses the
 network, before a word of the other is read:
 
     leader -> follower    a challenge: random bytes, made for this connection
-    follower -> leader    a challenge of its own, and its proof
-    leader -> follower    its proof; Hello and Welcome (agent/messages.py) follow
+    follower -> leader    a challenge of its own, its node, and its proof
+    leader -> follower    its proof and its clock; messages (agent/messages.py) follow
 
 A proof is an HMAC with the secret over all that could be used again elsewhere: the side that gives
-it, so that none can be sent back to its maker; both challenges, so that none can be replayed; and
-the leader's end of the connection, so that nobody who listens on another address can pass the
-proofs of the two on between them.
+it, so that none can be sent back to its maker; all that was said before, so that none can be
+replayed; and the leader's end of the connection, so that nobody who listens on another address can
+pass the proofs of the two on between them.
 """
 
 from __future__ import annotations
@@ -29,26 +29,17 @@ import hmac
 import ipaddress
 import resource
 import secrets
+import selectors
 import socket
-import threading
+import struct
 import time
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
-from hpcdist.agent.messages import (
-    HELLO,
-    TO_AGENT,
-    WELCOME,
-    Beat,
-    Channel,
-    ChannelClosedError,
-    Failed,
-    Hello,
-    ToAgent,
-)
+from hpcdist.agent.messages import TO_AGENT, Beat, Channel, Failed, ToAgent
 from hpcdist.agent.node import DisagreementError
 from hpcdist.base import files
 from hpcdist.base.version import __version__
@@ -60,6 +51,9 @@ from hpcdist.schedulers.base import Rendezvous
 SECRET_BYTES = 32
 CHALLENGE_BYTES = 32
 PROOF_BYTES = 32
+_NODE, _CLOCK = struct.Struct("!I"), struct.Struct("!d")
+GREETING_BYTES = CHALLENGE_BYTES + _NODE.size + PROOF_BYTES
+"""Length of what a follower sends; no more is read of a stranger."""
 
 _PROOF_LIMIT_S = 5.0
 """Time that either side has to prove that it knows the secret."""
@@ -68,9 +62,6 @@ _MOST_STRANGERS = 128
 run needs a millisecond, so it is crowded out only where so many come within that time."""
 _RESERVED_DESCRIPTORS = 32
 """Kept free for the files of the agent itself, above all the verdict."""
-_REST_S = 0.5
-"""Pause in accepting connections where the system has nothing left for them."""
-_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MOST_LOGGED = 20
 _SHORTEST_POLL_S = 0.02
 _LONGEST_POLL_S = 1.0
@@ -91,50 +82,42 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     secret: str
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
-    life: int | None = None
-    """The start of the job that node 0's agent belongs to (agent/outcome/lives.py), counted from 0;
-    None: any."""
+    life: int = 0
+    """The start of the job that node 0's agent belongs to (agent/outcome/lives.py)."""
+    version: str = __version__
+    """Version of node 0's hpcdist."""
 
 
-class StrangerError(Exception):
+_CLOSED = "it closed the connection before it had proved anything"
+_NO_PROOF = "it does not know the secret of the run"
+_TOO_SLOW = "it did not prove in time that it knows the secret"
+
+
+class StrangerError(OSError):
     """The other side is no agent of this run; the message says why."""
 
 
-def proofs(
-    secret: bytes, leaders: bytes, followers: bytes, leader_at: tuple[str, int]
-) -> tuple[bytes, bytes]:
-    """Return the follower's proof and the leader's, from both challenges and the leader's end of
-    the connection."""
-    end = b"%b%b%b %d" % (leaders, followers, leader_at[0].encode(), leader_at[1])
-    follower, leader = (
-        hmac.digest(secret, side + b"\0" + end, "sha256") for side in (b"follower", b"leader")
-    )
-    return follower, leader
+def proof(secret: bytes, side: str, said: bytes, leader_at: tuple[str, int]) -> bytes:
+    """Return the proof of a side (leader or follower), from all that both have said before it and
+    the leader's end of the connection."""
+    return hmac.digest(secret, f"{side} {leader_at[0]} {leader_at[1]} ".encode() + said, "sha256")
 
 
-def prove_to_leader(connection: socket.socket, secret: bytes) -> None:
-    """Exchange proofs with node 0's agent. Raises StrangerError where it gives none, or OSError."""
-    deadline = time.monotonic() + _PROOF_LIMIT_S
-    leaders = _read(connection, CHALLENGE_BYTES, deadline)
-    followers = secrets.token_bytes(CHALLENGE_BYTES)
-    ours, theirs = proofs(secret, leaders, followers, connection.getpeername()[:2])
-    connection.sendall(followers + ours)
-    if not hmac.compare_digest(_read(connection, PROOF_BYTES, deadline), theirs):
-        raise StrangerError("it does not know the secret of the run")
-
-
-def prove_to_follower(connection: socket.socket, secret: bytes) -> None:
-    """Exchange proofs with whoever has connected to node 0's agent; no more than a proof is read.
-    Raises StrangerError where it gives none, or OSError."""
-    deadline = time.monotonic() + _PROOF_LIMIT_S
-    leaders = secrets.token_bytes(CHALLENGE_BYTES)
-    connection.sendall(leaders)
-    said = _read(connection, CHALLENGE_BYTES + PROOF_BYTES, deadline)
-    followers, proof = said[:CHALLENGE_BYTES], said[CHALLENGE_BYTES:]
-    theirs, ours = proofs(secret, leaders, followers, connection.getsockname()[:2])
-    if not hmac.compare_digest(proof, theirs):
-        raise StrangerError("it does not know the secret of the run")
-    connection.sendall(ours)
+def prove_to_leader(connection: socket.socket, secret: bytes, node: int) -> float:
+    """Exchange proofs with node 0's agent; return the seconds to add to this host's clock for node
+    0's. Raises StrangerError where it gives no proof, or OSError."""
+    leader_at, deadline = connection.getpeername()[:2], time.monotonic() + _PROOF_LIMIT_S
+    said = _read(connection, CHALLENGE_BYTES, deadline)
+    ours = secrets.token_bytes(CHALLENGE_BYTES) + _NODE.pack(node)
+    sent_s = time.time()
+    connection.sendall(ours + proof(secret, "follower", said + ours, leader_at))
+    answer = _read(connection, PROOF_BYTES + _CLOCK.size, deadline)
+    received_s, clock = time.time(), answer[PROOF_BYTES:]
+    expected = proof(secret, "leader", said + ours + clock, leader_at)
+    if not hmac.compare_digest(answer[:PROOF_BYTES], expected):
+        raise StrangerError(_NO_PROOF)
+    leader_s: float = _CLOCK.unpack(clock)[0]
+    return leader_s - (sent_s + received_s) / 2
 
 
 def _read(connection: socket.socket, number: int, deadline: float) -> bytes:
@@ -144,146 +127,133 @@ def _read(connection: socket.socket, number: int, deadline: float) -> bytes:
         try:
             chunk = connection.recv(number - len(read))
         except TimeoutError:
-            raise StrangerError("it did not prove in time that it knows the secret") from None
+            raise StrangerError(_TOO_SLOW) from None
         if not chunk:
-            raise StrangerError("it closed the connection before it had proved anything")
+            raise StrangerError(_CLOSED)
         read += chunk
     return read
 
 
-def _none_left() -> str:
-    return (
-        "its agent has no open file left for another connection: it may have "
-        f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]:,} ({MORE_DESCRIPTORS})"
-    )
+@dataclass(eq=False)
+class _Stranger:
+    """A connection that has proved nothing yet."""
+
+    connection: socket.socket
+    host: str
+    said: bytes = b""
+    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(CHALLENGE_BYTES))
+    deadline: float = field(default_factory=lambda: time.monotonic() + _PROOF_LIMIT_S)
 
 
 class Entrance:
     """The port of a meeting, on node 0: lets in those who know the secret, and spends little on
-    others (strangers). One thread accepts; one per connection waits for its proof and its Hello."""
+    others (strangers). Nothing waits here for one of them."""
 
     def __init__(
         self, listener: socket.socket, secret: bytes, *, log: Callable[[str], None]
     ) -> None:
-        """Accept connections until `close`."""
         self._listener = listener
         self._secret = secret
         self._log = log
-        self._strangers: dict[socket.socket, tuple[str, threading.Thread]] = {}  # oldest first
+        self._strangers: dict[_Stranger, None] = {}  # oldest first
         self._most_strangers = _MOST_STRANGERS
         self._num_turned_away = 0
-        self._arrived: deque[tuple[Hello, Channel[Hello]] | Failed] = deque()
-        self._bell, self._rung = socket.socketpair()
-        self._is_closed = threading.Event()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        self._selector = selectors.EpollSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `take` has something, for select."""
-        return self._rung.fileno()
+        """Return a descriptor that is readable when `look` has something to do, for select."""
+        return self._selector.fileno()
 
-    def take(self) -> list[tuple[Hello, Channel[Hello]] | Failed]:
-        """Return the agents that have proved that they belong here; or Failed where this process
-        has no descriptors left for them."""
-        self._rung.recv(4096)
-        return [self._arrived.popleft() for _ in range(len(self._arrived))]
+    def look(self) -> list[tuple[int, socket.socket] | Failed]:
+        """Return the agents that have proved that they belong here, by their nodes; or Failed where
+        this process has no descriptors left for them. Call it twice a second, too."""
+        arrived: list[tuple[int, socket.socket] | Failed | None] = []
+        for key, _ in self._selector.select(0):
+            stranger = key.data
+            try:
+                if stranger is None:
+                    arrived.append(self._accept())
+                elif stranger in self._strangers:
+                    arrived.append(self._hear(stranger))
+            except OSError as error:
+                self._turn_away(stranger, str(error))
+        now_s = time.monotonic()
+        for stranger in [one for one in self._strangers if one.deadline <= now_s]:
+            self._turn_away(stranger, _TOO_SLOW)
+        return [one for one in arrived if one is not None]
 
     def close(self) -> None:
         """Let in nobody any more."""
-        self._is_closed.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
-        self._thread.join()
-        self._listener.close()
         for stranger in list(self._strangers):
             self._turn_away(stranger, "the meeting is over")
-        with self._lock:
-            self._bell.close()
-            self._rung.close()
+        self._selector.close()
+        self._listener.close()
         if (num_more := self._num_turned_away - _MOST_LOGGED) > 0:
             self._log(f"{num_more} more connections were turned away")
 
-    def _accept(self) -> None:
-        while not self._is_closed.is_set():
-            try:
-                connection, address = self._listener.accept()
-            except OSError as error:  # whoever called has gone already
-                if error.errno == errno.EMFILE and not self._strangers:
-                    self._arrive(Failed(sentence=_none_left()))
-                if error.errno in _NOTHING_LEFT:
-                    self._is_closed.wait(_REST_S)
-                continue
-            thread = threading.Thread(target=self._meet, args=(connection, address[0]), daemon=True)
-            try:
-                self._make_room(connection)
-                self._strangers[connection] = (address[0], thread)
-                thread.start()
-            except (StrangerError, RuntimeError) as error:  # no thread may start any more
-                self._forget(connection)
-                connection.close()
-                self._note(address[0], str(error))
-
-    def _make_room(self, newest: socket.socket) -> None:
-        """Turn away the oldest stranger where there are too many. Raises StrangerError."""
-        with self._lock:
-            oldest, number = next(iter(self._strangers), None), len(self._strangers)
-        # The system gives out the lowest descriptors that are free.
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if newest.fileno() >= most - _RESERVED_DESCRIPTORS:
-            if oldest is None:
-                self._arrive(Failed(sentence=_none_left()))
-                raise StrangerError("too few file descriptors are left (ulimit -n)")
-            self._most_strangers = number
-        if oldest is not None and number >= self._most_strangers:
-            self._turn_away(oldest, "too many others wait to be let in")
-
-    def _meet(self, connection: socket.socket, host: str) -> None:
-        """Wait for a stranger's proof, and then for its Hello."""
+    def _accept(self) -> Failed | None:
+        """Send the challenge to a stranger; turn the oldest away where there are too many."""
+        connection, most = None, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         try:
-            prove_to_follower(connection, self._secret)
-            channel = Channel(connection, HELLO)
-            while not (hellos := channel.receive()):
-                pass
-        except Exception as error:  # noqa: BLE001 - whatever a stranger causes ends with it
-            connection.close()
-            if self._forget(connection):
-                self._note(host, str(error))
-            return
-        if self._forget(connection):
-            self._arrive((hellos[0], channel))
-        else:
-            connection.close()
+            connection, (host, *_) = self._listener.accept()
+        except OSError as error:
+            if error.errno != errno.EMFILE:  # whoever called has gone already
+                return None
+        # The system gives out the lowest descriptors that are free.
+        if connection is None or connection.fileno() >= most - _RESERVED_DESCRIPTORS:
+            if not self._strangers:
+                if connection is not None:
+                    connection.close()
+                left = "its agent has no open file left for another connection: it may have"
+                return Failed(sentence=f"{left} {most:,} ({MORE_DESCRIPTORS})")
+            self._most_strangers = len(self._strangers)
+        if len(self._strangers) >= self._most_strangers:
+            self._turn_away(next(iter(self._strangers)), "too many others wait to be let in")
+        if connection is not None:
+            connection.setblocking(False)
+            self._strangers[stranger := _Stranger(connection, host)] = None
+            self._selector.register(connection, selectors.EVENT_READ, stranger)
+            with contextlib.suppress(OSError):  # `_hear` will find it closed
+                connection.send(stranger.challenge)
+        return None
 
-    def _turn_away(self, stranger: socket.socket, why: str) -> None:
-        if (known := self._forget(stranger)) is not None:
-            host, thread = known
-            self._note(host, why)
-            with contextlib.suppress(OSError):
-                stranger.shutdown(socket.SHUT_RDWR)  # its thread closes it
-            thread.join(_PROOF_LIMIT_S)
+    def _hear(self, stranger: _Stranger) -> tuple[int, socket.socket] | None:
+        """Read what has come from a stranger; return its node and connection once it has proved
+        that it knows the secret. Raises OSError."""
+        chunk = stranger.connection.recv(GREETING_BYTES - len(stranger.said))
+        if not chunk:
+            raise StrangerError(_CLOSED)
+        stranger.said += chunk
+        if len(stranger.said) < GREETING_BYTES:
+            return None
+        leader_at = stranger.connection.getsockname()[:2]
+        said = stranger.challenge + stranger.said[:-PROOF_BYTES]
+        theirs = proof(self._secret, "follower", said, leader_at)
+        if not hmac.compare_digest(stranger.said[-PROOF_BYTES:], theirs):
+            raise StrangerError(_NO_PROOF)
+        clock = _CLOCK.pack(time.time())
+        stranger.connection.send(proof(self._secret, "leader", said + clock, leader_at) + clock)
+        del self._strangers[stranger]
+        self._selector.unregister(stranger.connection)
+        return _NODE.unpack_from(stranger.said, CHALLENGE_BYTES)[0], stranger.connection
 
-    def _forget(self, stranger: socket.socket) -> tuple[str, threading.Thread] | None:
-        """Take a connection out of the strangers; return its host and thread, None where it was
-        out already."""
-        with self._lock:
-            return self._strangers.pop(stranger, None)
-
-    def _arrive(self, newcomer: tuple[Hello, Channel[Hello]] | Failed) -> None:
-        with self._lock:
-            self._arrived.append(newcomer)
-            if not self._is_closed.is_set():
-                self._bell.send(b"!")
-
-    def _note(self, host: str, why: str) -> None:
-        """Log a connection that was turned away: some of them, since a disk is soon full of all."""
-        with self._lock:
-            self._num_turned_away += 1
-            if self._num_turned_away <= _MOST_LOGGED:
-                self._log(f"a connection from {host} was turned away: {why}")
+    def _turn_away(self, stranger: _Stranger, why: str) -> None:
+        """Close a stranger's connection; log some of them, since a disk is soon full of all."""
+        del self._strangers[stranger]
+        self._selector.unregister(stranger.connection)
+        stranger.connection.close()
+        self._num_turned_away += 1
+        if self._num_turned_away <= _MOST_LOGGED:
+            self._log(f"a connection from {stranger.host} was turned away: {why}")
 
 
 class NotReachedError(Exception):
-    """Node 0's agent could not be reached in time; the message says what was found instead."""
+    """Node 0's agent could not be reached; the message says what was found instead."""
+
+
+class OvertakenError(Exception):
+    """A later life of the job has begun; the message says which."""
 
 
 class Joined(NamedTuple):
@@ -298,10 +268,6 @@ class Joined(NamedTuple):
     """This host's own address on the way there."""
 
 
-class OvertakenError(Exception):
-    """A later life of the job has begun; the message says which."""
-
-
 def join_meeting(
     run: Run,
     *,
@@ -311,7 +277,7 @@ def join_meeting(
     timeout_s: float,
     give_up: Callable[[], bool],
     rendezvous: Rendezvous | None = None,
-    life: int | None = None,
+    life: int = 0,
 ) -> Joined | None:
     """Connect to node 0's agent, so that the caller can send Join; return None where `give_up` says
     that the run is over.
@@ -325,31 +291,15 @@ def join_meeting(
     while not give_up():
         troubles = []
         try:
-            place = _find_place(run, rendezvous)
-            addresses = []
-            if life is None or place.life is None or place.life == life:
-                addresses = usable_addresses(place)
-            elif place.life > life:
-                raise OvertakenError(
-                    f"start {place.life + 1} of the job has begun, and this is start {life + 1}"
-                )
-            else:
-                troubles.append(
-                    f"its agent of start {place.life + 1} of the job is still there, and this is "
-                    f"start {life + 1}"
-                )
-            for address in addresses:
+            place = _find_place(run, rendezvous, life)
+            for address in usable_addresses(place):
                 try:
                     return _join(place, address, node_rank, source=source)
-                except (OSError, StrangerError, ChannelClosedError) as error:
+                except OSError as error:
                     reason = getattr(error, "strerror", None) or error
                     troubles.append(f"at {address} port {place.port}: {reason}")
-        except FileNotFoundError:
-            troubles.append(f"there is no {run.meeting_file} yet")
-        except OSError as error:  # it is not ours
+        except NotReachedError as error:
             troubles.append(str(error))
-        except ValueError as error:
-            troubles.append(f"{run.meeting_file} is damaged: {error}")
         waited_s = time.monotonic() - begin_s
         if waited_s >= timeout_s:
             raise NotReachedError(
@@ -365,17 +315,37 @@ def poll_s(waited_s: float, num_nodes: int) -> float:
     return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
 
 
-def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace:
-    if rendezvous is not None:
+def _find_place(run: Run, rendezvous: Rendezvous | None, life: int) -> MeetingPlace:
+    """Return the place of this life's meeting. Raises NotReachedError where it is not known."""
+    if rendezvous is not None:  # whoever named it names no loopback
         return MeetingPlace(
             addresses=[rendezvous.address],
-            network=network_key(),  # whoever named it names no loopback
+            network=network_key(),
             port=rendezvous.port,
             secret=rendezvous.secret,
         )
-    files.refresh(run.launch_folder)
-    with files.open_private(run.meeting_file) as file:
-        return msgspec.json.decode(file.read(), type=MeetingPlace)
+    try:
+        files.refresh(run.launch_folder)
+        with files.open_private(run.meeting_file) as file:
+            place = msgspec.json.decode(file.read(), type=MeetingPlace)
+    except FileNotFoundError:
+        raise NotReachedError(f"there is no {run.meeting_file} yet") from None
+    except OSError as error:  # it is not ours
+        raise NotReachedError(str(error)) from None
+    except ValueError as error:
+        raise NotReachedError(f"{run.meeting_file} is damaged: {error}") from None
+    this = f"this is start {life + 1}"
+    if place.life > life:
+        raise OvertakenError(f"start {place.life + 1} of the job has begun, and {this}")
+    if place.life < life:
+        former = f"its agent of start {place.life + 1} of the job"
+        raise NotReachedError(f"{former} is still there, and {this}")
+    if place.version != __version__:
+        raise DisagreementError(
+            f"this node has hpcdist {__version__}, node 0 has {place.version}: all nodes of a run "
+            "must have the same"
+        )
+    return place
 
 
 def usable_addresses(place: MeetingPlace) -> list[str]:
@@ -395,32 +365,17 @@ def usable_addresses(place: MeetingPlace) -> list[str]:
 
 
 def _join(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
-    """Connect to one address, exchange proofs, Hello and Welcome.
-
-    Raises OSError, StrangerError or ChannelClosedError where it is not node 0's agent that answers,
-    and DisagreementError where it is of another version.
-    """
-    with contextlib.ExitStack() as on_failure:
-        connection = on_failure.enter_context(
-            socket.create_connection(
-                (address, place.port),
-                timeout=_CONNECT_TIMEOUT_S,
-                source_address=(source, 0) if source else None,
-            )
-        )
-        prove_to_leader(connection, bytes.fromhex(place.secret))
-        channel = Channel(connection, WELCOME)
-        sent_s = time.time()
-        channel.send(Hello(node=node, version=__version__))
-        while not (answers := channel.receive()):
-            pass
-        (answer, *_) = answers
-        if answer.version != __version__:
-            raise DisagreementError(
-                f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a "
-                "run must have the same"
-            )
-        offset_s = answer.time_s - (sent_s + time.time()) / 2
+    """Connect to one address and exchange proofs. Raises OSError or StrangerError where it is not
+    node 0's agent that answers."""
+    connection = socket.create_connection(
+        (address, place.port),
+        timeout=_CONNECT_TIMEOUT_S,
+        source_address=(source, 0) if source else None,
+    )
+    try:
+        offset_s = prove_to_leader(connection, bytes.fromhex(place.secret), node)
         own_address = str(connection.getsockname()[0])
-        on_failure.pop_all()
-    return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)
+        return Joined(Channel(connection, TO_AGENT), offset_s, address, own_address)
+    except BaseException:
+        connection.close()
+        raise

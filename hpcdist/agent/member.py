@@ -106,20 +106,9 @@ class Notices:
 class Member:
     """One node's agent in its run, `take_part`."""
 
-    def __init__(
-        self,
-        run: Run,
-        node: OwnNode,
-        attempts: Attempts,
-        *,
-        begin_s: float,
-        log: Callable[[str], None],
-    ) -> None:
-        """Fork the forkserver, and watch the signals of this process.
-
-        The job's time limit counts from `begin_s`, by the monotonic clock.
-        """
-        self._run = run
+    def __init__(self, node: OwnNode, attempts: Attempts, *, log: Callable[[str], None]) -> None:
+        """Fork the forkserver, and watch the signals of this process."""
+        self._run = run = attempts.run
         self._node = node
         self._attempts = attempts
         self._log = log
@@ -142,9 +131,7 @@ class Member:
         self._heart = Heart(limit_s)
         self._leader: Leader | None = None
         if node.place.node_rank == 0:
-            self._leader = Leader(
-                run, node, attempts, begin_s=begin_s, notes=notes, heart=self._heart, log=log
-            )
+            self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
         self._early_warning: Warned | None = None
@@ -219,7 +206,7 @@ class Member:
         if self._leader is None:
             # Without it gloo and NCCL would fail in words that name neither node nor profile.
             require_interface(self._node.plan.interface)
-            self._liveness.begin(_LEADER)
+            self._liveness.hear(_LEADER)
         self._channel = joined.channel
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
         self._heart.senders.append(self._beat)
@@ -284,11 +271,11 @@ class Member:
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
 
-    def _beat(self, beat: Beat) -> None:
+    def _beat(self) -> None:
         """Tell the leader that this agent lives; the thread of its heart calls this."""
         with contextlib.suppress(ChannelClosedError):
             if self._channel is not None:
-                self._channel.send(beat)
+                self._channel.send(Beat())
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -316,7 +303,7 @@ class Member:
     def _obey(self, order: ToAgent | Beat) -> None:
         match order:
             case Beat():
-                self._liveness.hear(_LEADER, order)
+                self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
             case messages.Start():

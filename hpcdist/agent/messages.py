@@ -2,21 +2,20 @@
 
 A message is one line of JSON, with its kind as `type`. What may come from where is a union of
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
-another type, a line without an end, or what is no JSON at all. All agents of a run must be of one
-version of hpcdist, which they make sure of as they meet, once they have proved that they are of one
-run (agent/meeting.py).
+another type, a line without an end, or what is no JSON at all. Agents that exchange messages have
+proved before that they are of one run (agent/meeting.py), and are of one version of hpcdist.
 
-    agent -> node 0's agent        Hello, once; then ToLeader, and Beat
-    node 0's agent -> agent        Welcome, once; then ToAgent, and Beat
+    agent -> node 0's agent        ToLeader, and Beat
+    node 0's agent -> agent        ToAgent, and Beat
     agent -> its forkserver        ToForkserver
     forkserver -> its agent        FromForkserver
 
-Node 0's own agent is a member like the others, over a pair of sockets. It sends no Hello.
+Node 0's own agent is a member like the others, over a pair of sockets.
 
 A run without failures, in this order:
 
     to an agent    between it and its forkserver    to node 0's agent
-    Welcome                                         Hello before it, Join after it
+                                                    Join
     Begin
     OpenStore      OpenStore, StoreOpened           StoreOpened (all three on node 0 only)
     Start          Fork; Started, Exited            Ended, for each rank
@@ -38,7 +37,6 @@ from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
-_Next = TypeVar("_Next")
 
 _SEND_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 16
@@ -82,37 +80,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
     """The base of all messages."""
 
 
-# Between agents, as they meet.
+# Between agents, both ways.
 
 
-class Hello(Message, tag="hello", forbid_unknown_fields=False):
-    """An agent's first message to node 0's; a Welcome is the answer."""
-
-    node: int
-    version: str
-    """Version of the agent's hpcdist."""
-
-
-class Welcome(Message, tag="welcome", forbid_unknown_fields=False):
-    """Node 0's agent has taken the connection for that node's, and Join follows; or it is of
-    another version, which ends the run."""
-
-    version: str
-    time_s: float
-    """Node 0's clock."""
-
-
-# Between agents that have met, both ways.
-
-
-class Beat(Message, tag="beat", omit_defaults=True):
-    """The sender's process lives: it comes every few seconds, whatever its loop does; nothing
-    follows."""
-
-    turns: int
-    """The turns of the sender's loop so far: where they do not grow, the loop hangs."""
-    where: str | None = None
-    """The line at which the loop hangs."""
+class Beat(Message, tag="beat"):
+    """The sender lives, and its loops turn: it comes every few seconds; nothing follows."""
 
 
 # From an agent to the coordinator.
@@ -244,10 +216,6 @@ class StopAt(Message, tag="stop_at"):
     boundary: int
 
 
-class Forgive(Message, tag="forgive"):
-    """Node 0 was suspended: the silence of the ranks until now counts no more."""
-
-
 class Close(Message, tag="close"):
     """The run is over; the agent leaves."""
 
@@ -313,7 +281,7 @@ class Exited(Message, tag="exited"):
 
 AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
 ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
-ToRanks = OpenStore | End | Dump | Pause | StopAt | Forgive | Ask
+ToRanks = OpenStore | End | Dump | Pause | StopAt | Ask
 ToAgent = Begin | Start | ToRanks | Close
 ToForkserver = Fork | OpenStore | End | SignalRanks
 FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
@@ -322,8 +290,6 @@ TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader
 TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | Beat)
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
-HELLO = msgspec.json.Decoder(Hello)
-WELCOME = msgspec.json.Decoder(Welcome)
 
 _encoder = msgspec.json.Encoder()
 
@@ -383,12 +349,6 @@ class Channel(Generic[_Received]):
             return [self._decoder.decode(line) for line in lines]
         except Exception as error:  # noqa: BLE001 - whatever it causes ends this channel alone
             raise ChannelClosedError(f"not a message: {error}") from None
-
-    def expect(self, decoder: msgspec.json.Decoder[_Next]) -> Channel[_Next]:
-        """Return a channel for the same connection, from which messages of other kinds come."""
-        after = Channel(self._connection, decoder)
-        after._buffer = self._buffer
-        return after
 
     def close(self) -> None:
         with self._sending:  # another thread may be using the descriptor

@@ -8,9 +8,10 @@ share a GPU) would otherwise hang until a time-out of half an hour, and say noth
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import msgspec
@@ -78,6 +79,13 @@ class OwnNode:
     place: JobPlace
     notify: Sequence[str] = ()
     """The channels by which node 0 tells the user of the end, and that the run seems to hang."""
+    now_s: float = field(default_factory=time.monotonic)
+    """The time at which the place was asked for, by the monotonic clock."""
+
+    @property
+    def begin_s(self) -> float:
+        """The begin of the job, from which its time limit counts, by the monotonic clock."""
+        return self.now_s - self.place.age_s
 
     @property
     def name(self) -> str:

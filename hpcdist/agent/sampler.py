@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcdist.machine.cpus import cpu_model, cpu_quota
-from hpcdist.machine.gpus import as_text, memory_of, nvml
+from hpcdist.machine.gpus import memory_of, nvml
 from hpcdist.machine.process import descendants, process_use
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
@@ -114,7 +114,7 @@ class UsageSampler:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         try:
             events = EventWriter(path)
-            write(events, begin)  # also of a run too short for samples
+            events.write(begin)  # also of a run too short for samples
             while not living() and not stop.is_set():
                 stop.wait(_LOOK_S)  # a node may take long to import what they need
             if not stop.wait(min(_FIRST_S, self.every_s)):
@@ -133,7 +133,7 @@ class UsageSampler:
         gpus: GpuReader,
     ) -> None:
         own, host = RankProcesses(), HostReader(begin.cpus)
-        write(events, msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts))
+        events.write(msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts))
         windows = Windows(max(_SHORTEST_S, self.every_s))
         at_s, sampled_s = time.monotonic(), time.time()
         own.sample(living().values(), 0.0)
@@ -152,10 +152,7 @@ class UsageSampler:
 def write(events: EventWriter, event: NodeBegin | UsageWindow | None) -> None:
     """Write an event, if there is one."""
     if event is not None:
-        fields = msgspec.to_builtins(event)
-        del fields["event"]
-        fields.pop("time_s", None)  # the writer's
-        events.write("node" if isinstance(event, NodeBegin) else "usage", **fields)
+        events.write(event)
 
 
 # Windows.
@@ -314,8 +311,8 @@ class GpuReader:
                 gpu = library.nvmlDeviceGetHandleByUUID(uuid)
                 facts = GpuFacts(
                     uuid=uuid,
-                    name=as_text(library.nvmlDeviceGetName(gpu)),
-                    driver=as_text(library.nvmlSystemGetDriverVersion()),
+                    name=library.nvmlDeviceGetName(gpu),
+                    driver=library.nvmlSystemGetDriverVersion(),
                     memory_bytes=int(memory_of(library, gpu).total),
                 )
                 self._gpus.append(gpu)

@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.stacks import StackMemory, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
-from hpcdist.machine.process import descendants, process_use, send_signal, state_letter
+from hpcdist.machine.process import descendants, process_use, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
 from hpcdist.runs.requests import Collectives, ThreadStack
@@ -40,7 +39,6 @@ _BUSY_BYTES_PER_S = 1 << 16
 """Likewise: trackers read /proc, and tell their own processes of it."""
 _MOST_BETWEEN_LOOKS_S = 30.0
 _LOOKS_PER_LIMIT = 20
-_SPIN_SHARE = 0.25
 _TICKS_S = 0.02
 """CPU time is counted in hundredths of a second."""
 
@@ -56,24 +54,22 @@ class LivingRank:
 class _Use(NamedTuple):
     """What the kernel has counted of a process until now."""
 
-    cpu_s: float
-    cpu_of_ended_s: float
+    cpu_s: float = 0.0
+    cpu_of_ended_s: float = 0.0
     """Of children that it has waited for."""
-    read_bytes: int
+    read_bytes: int = 0
     """By any call that reads, or from a disk."""
-    written_bytes: int
+    written_bytes: int = 0
 
 
 @dataclass
 class _Signs:
-    """A rank as it was last looked at; times are of the monotonic clock."""
+    """A rank as it was last looked at."""
 
     worked_s: float
-    """When it last showed a certain sign."""
-    cpu_then: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))
-    """Time and own CPU time at some former looks."""
+    """When it last showed a certain sign, by the monotonic clock."""
     spins: bool = True
-    """It has used CPU time since then."""
+    """It has used CPU time since the look before."""
     progress: tuple[float, int] = (0.0, 0)
     told_bytes: int = 0
     """Bytes that it has written because its agent asked where it is."""
@@ -95,17 +91,12 @@ class RankWatch:
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
     """Pids of the ranks that have been forked, by local rank."""
-    limit_s: float = field(init=False)
-    """Time without a sign of work that the coordinator hears of; inf: it hears of none."""
     _signs: dict[int, _Signs] = field(default_factory=dict)
     _looked_s: float = 0.0
     _told_s: float = 0.0
     """Time without a sign of work that the coordinator has heard of; 0: ranks work."""
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: memory.KernelKills = field(default_factory=memory.kernel_kills)
-
-    def __post_init__(self) -> None:
-        self.limit_s = min(limits_of(self.job))
 
     def begin(self, orders: list[RankOrder]) -> None:
         self.board.clear()
@@ -117,11 +108,8 @@ class RankWatch:
         self._over_memory.clear()
 
     def living(self) -> list[LivingRank]:
-        return [
-            LivingRank(order, self.pids[local_rank])
-            for local_rank, order in self.orders.items()
-            if local_rank in self.pids
-        ]
+        orders = self.orders
+        return [LivingRank(orders[one], pid) for one, pid in self.pids.items() if one in orders]
 
     def remove(self, local_rank: int) -> RankOrder | None:
         """Watch a rank no more that has ended; return its order, None where it has none."""
@@ -159,93 +147,81 @@ class RankWatch:
 
     def forgive(self) -> None:
         """Count the time without a sign of work from now on: until now none could go on."""
-        now_s = time.monotonic()
         for signs in self._signs.values():
-            signs.worked_s = now_s
+            signs.worked_s = time.monotonic()
 
     def look(self) -> float | None:
         """Return for how long no rank has shown a certain sign of work, once that is too long, and
         again each time it has become longer by as much; 0 when one works again; None: no news."""
-        now_s = time.monotonic()
+        now_s, limit_s = time.monotonic(), min(limits_of(self.job))
         since_s = now_s - self._looked_s
-        every_s = min(_MOST_BETWEEN_LOOKS_S, self.limit_s / _LOOKS_PER_LIMIT)
-        if self.limit_s == math.inf or since_s < every_s:
+        every_s = min(_MOST_BETWEEN_LOOKS_S, limit_s / _LOOKS_PER_LIMIT)
+        if limit_s == math.inf or since_s < every_s:
             return None
         self._looked_s = now_s
         if self._signs.keys() - self.pids.keys() or since_s > max(STANDSTILL_S, 3 * every_s):
             self.forgive()  # the end of one is news for the others
         self._signs = {one: self._signs.get(one) or _Signs(now_s) for one in self.pids}
         for local_rank, pid in self.pids.items():
-            self._look_at(local_rank, pid, now_s=now_s, since_s=since_s)
+            if self._has_worked(local_rank, pid, since_s):
+                self._signs[local_rank].worked_s = now_s
         quiet_s = now_s - max((one.worked_s for one in self._signs.values()), default=now_s)
         told_s = self._told_s
-        if quiet_s < self.limit_s:
+        if quiet_s < limit_s:
             self._told_s = 0.0
             return 0.0 if told_s else None
-        if quiet_s < told_s + self.limit_s:
+        if quiet_s < told_s + limit_s:
             return None
         self._told_s = quiet_s
         return quiet_s
 
-    def _look_at(self, local_rank: int, pid: int, *, now_s: float, since_s: float) -> None:
-        signs = self._signs[local_rank]
+    def _has_worked(self, local_rank: int, pid: int, since_s: float) -> bool:
+        """Return True where a rank has shown a certain sign of work since the last look."""
+        signs, slot = self._signs[local_rank], self.board.read(local_rank)
+        progress, told_bytes = (slot.alive_s, slot.boundary), self.stacks.num_bytes(local_rank)
         before, signs.use = signs.use, _use_by_pid(pid)
-        slot = self.board.read(local_rank)
-        told_before, signs.told_bytes = signs.told_bytes, self.stacks.num_bytes(local_rank)
-        is_further = signs.progress != (progress := (slot.alive_s, slot.boundary))
-        signs.progress = progress
-        own, own_before = signs.use.get(pid), before.get(pid)
-        if own is None or own_before is None:  # it has just begun, or may not be looked at
-            signs.worked_s = now_s
-            return
-        # CPU time of a while: a look at its stacks takes some, too.
-        if not signs.cpu_then or now_s - signs.cpu_then[-1][0] > self.limit_s * _SPIN_SHARE:
-            signs.cpu_then.append((now_s, own.cpu_s))
-        then_s, cpu_then_s = signs.cpu_then[0]
-        signs.spins = own.cpu_s - cpu_then_s > _most_idle_s(now_s - then_s)
-        told_bytes = signs.told_bytes - told_before
+        progress_before, signs.progress = signs.progress, progress
+        told_before, signs.told_bytes = signs.told_bytes, told_bytes
+        if pid not in signs.use or pid not in before:  # it has just begun, or may not be looked at
+            return True
+        most_idle_s = _BUSY_CPUS * since_s + _TICKS_S
+        signs.spins = signs.use[pid].cpu_s - before[pid].cpu_s > most_idle_s
         cpu_s, num_bytes = 0.0, 0
         for one, use in signs.use.items():
-            last = before.get(one, _Use(0.0, 0.0, 0, 0))
+            last = before.get(one, _Use())
             cpu_s += use.cpu_of_ended_s - last.cpu_of_ended_s
             num_bytes += use.read_bytes - last.read_bytes
             if one != pid:
                 cpu_s += use.cpu_s - last.cpu_s
                 num_bytes += use.written_bytes - last.written_bytes
-        if (
-            is_further
-            or own.written_bytes - own_before.written_bytes > told_bytes
-            or cpu_s > _most_idle_s(since_s)
+        written_bytes = signs.use[pid].written_bytes - before[pid].written_bytes
+        return (
+            progress != progress_before
+            or written_bytes > told_bytes - told_before
+            or cpu_s > most_idle_s
             or num_bytes > _BUSY_BYTES_PER_S * since_s
-        ):
-            signs.worked_s = now_s
+        )
 
     def hang_report(
         self, rank: LivingRank, threads: list[ThreadStack], collectives: Collectives | None
     ) -> HangReport:
         """Return where a living rank is; `collectives` is None where it did not answer."""
-        order = rank.order
+        order, signs = rank.order, self._signs.get(rank.order.local_rank)
         frames = threads[0].frames if threads else []
         where, calls, is_waiting = place_of(frames)
-        local_rank = order.local_rank
-        signs = self._signs.get(local_rank)
+        gpus_work = order.num_gpus and self.gpu_share() != 0.0
+        use = process_use(rank.pid)
         return HangReport(
-            end=living_end(order, self.board.read(local_rank), time_s=time.time()),
+            end=living_end(order, self.board.read(order.local_rank), time_s=time.time()),
             silent_s=time.monotonic() - signs.worked_s if signs else 0.0,
             where=where,
             calls=calls,
             is_waiting=is_waiting,
-            state=state_letter(rank.pid),
+            state=use.state if use else "?",
             collectives=collectives,
             stack=digest(frames),
-            spins=signs is None
-            or signs.spins
-            or (bool(order.num_gpus) and self.gpu_share() != 0.0),
+            spins=signs is None or signs.spins or bool(gpus_work),
         )
-
-
-def _most_idle_s(length_s: float) -> float:
-    return _BUSY_CPUS * length_s + _TICKS_S
 
 
 def _use_by_pid(pid: int) -> dict[int, _Use]:

@@ -39,7 +39,7 @@ EXIT_CODES = {
     "preemption or a requeue (`--no-requeue`, or a scheduler that does not start jobs again)",
     EXIT_INTERRUPTED: "interrupted or cancelled",
 }
-"""The codes in words, for the help, `hpcdist explain` and docs/exit-codes.md."""
+"""The codes in words, for the help, `hpcdist explain` and docs/terms/exit-codes.md."""
 
 
 class HpcdistError(Exception):

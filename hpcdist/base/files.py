@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import math
 import os
@@ -14,11 +13,11 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeVar, cast
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import msgspec
 
@@ -91,48 +90,6 @@ def reason(error: OSError) -> str:
     """Return the words of an error, with the file that it is about."""
     words = error.strerror or str(error)
     return f"{error.filename}: {words}" if error.filename else words
-
-
-class DamagedFileError(OSError):
-    """The content of a file is not what was written there."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(errno.EIO, "it is not what was written there", str(path))
-
-
-class _Bounded:
-    """A file that takes so many bytes and no more."""
-
-    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
-        self._file, self._path, self._left = file, path, size
-
-    def write(self, content: bytes) -> int:
-        self._left -= len(content)
-        if self._left < 0:
-            raise DamagedFileError(self._path)
-        return self._file.write(content)
-
-
-def write_from(path: Path, copy: Callable[[BinaryIO], None], *, sha256: str, size: int) -> None:
-    """Write what `copy` gives, whole, of this size and digest; DamagedFileError where they are
-    others."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-        with open(descriptor, "w+b") as file:
-            copy(cast(BinaryIO, _Bounded(file, path, size)))
-            file.seek(0)
-            digest = hashlib.sha256()
-            while chunk := file.read(_PIECE_BYTES):
-                digest.update(chunk)
-        if digest.hexdigest() == sha256:
-            os.replace(aside, path)
-            return
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    aside.unlink(missing_ok=True)
-    raise DamagedFileError(path)
 
 
 def write_once(path: Path, content: str, *, reserve: Path | None = None) -> bool:

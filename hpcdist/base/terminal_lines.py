@@ -44,8 +44,6 @@ class TerminalLines:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._open = ""
         """Text that was written since the last line that was given."""
-        self._given: str | None = None
-        """The line that was given before its end."""
         self._below: str | None = None
         """The bar below, as it was left last; None before there was one."""
 
@@ -62,13 +60,7 @@ class TerminalLines:
     def open_lines(self) -> list[str]:
         """Return the lines that are not finished, as they are now."""
         shown = [self._line(text) for text in (*self._open.split("\n"), self._below or "")]
-        return [line for line in shown if line.strip() and line != self._given]
-
-    def give_open(self) -> list[str]:
-        """Return the same; they are finished lines only if they change again."""
-        lines = self.open_lines()
-        self._given = lines[-1] if lines else self._given
-        return lines
+        return [line for line in shown if line.strip()]
 
     def _take(self, text: str) -> list[str]:
         text = self._open + text
@@ -94,16 +86,9 @@ class TerminalLines:
         return ""
 
     def _shown(self, texts: list[str]) -> list[str]:
-        """Return texts as lines, but for bars that were cleared, and what was given as it is."""
-        lines = [
-            (line, text)
-            for text in texts
-            if (line := self._line(text)) or not _is_redrawn(text.strip("\r"))
-        ]
-        if lines and self._given is not None:
-            lines = lines[1:] if lines[0][0] == self._given else lines
-            self._given = None
-        return [line for line, _ in lines]
+        """Return texts as lines, but for bars that were cleared."""
+        lines = [(self._line(text), text) for text in texts]
+        return [line for line, text in lines if line or not _is_redrawn(text.strip("\r"))]
 
     def _line(self, text: str) -> str:
         if text.isprintable():

@@ -91,7 +91,7 @@ class BenchmarkRank:
     def report(self, kind: str, line: str, fields: dict[str, Any]) -> None:
         """Record an event and print a line on it, once."""
         if self.context.rank == 0:
-            self.context.events.write(kind, **fields)
+            self.context.events.write({"event": kind, **fields})
             self.context.say(line)
 
     def conclude(

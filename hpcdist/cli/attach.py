@@ -32,7 +32,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
     of this command.
     """
     from hpcdist.agent.beside import command_of
-    from hpcdist.monitor.requests import check_living, check_ranks, find_rank
+    from hpcdist.monitor.living import check_living, find_rank
     from hpcdist.schedulers import load_scheduler
 
     announce_waits(note)
@@ -43,8 +43,7 @@ def attach(*, run_name: str, command: tuple[str, ...], rank: int, runs: Path) ->
             hint=f"log in with ssh {host}, and run hpcdist attach there",
         )
     check_own(run.path, "attach")
-    check_living(run)
-    check_ranks(run, [rank])
+    check_living(run, [rank])
     attempt = max(0, run.newest_attempt())
     start = find_rank(run, rank, attempt)
     variables = {

@@ -12,7 +12,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.files import shipped_folder
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_columns, print_json
-from hpcdist.runs.folder import refused_doors
+from hpcdist.runs.run import refused_doors
 
 _FACES = ("lfw_dataset_solved.py",)
 _FASHION = ("fashion_cnn.py",)

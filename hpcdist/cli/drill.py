@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +25,7 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, print_wrapped, say
 from hpcdist.cluster.channels import NONE
-from hpcdist.drill.drill import NAMES, Cost, Request, check, conduct
+from hpcdist.drill.drill import NAMES, Cost, Request, conduct
 from hpcdist.machine.command import announce_waits
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 _FOLDER = ".drills"
 """In the folder of the runs: hidden, so that nothing takes a drill's runs for real ones."""
-_HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN", "LOSS")
+_HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN")
 
 
 @click.command()
@@ -51,13 +50,6 @@ _HEADER = ("DISTURBANCE", "VERDICT", "WENT ON FROM", "LOST", "DOWN", "LOSS")
     show_default=True,
     help="About how long the drill takes, without the time in queues.",
 )
-@click.option(
-    "--checkpoints",
-    "folders",
-    metavar="DIR",
-    multiple=True,
-    help="Where else the job saves checkpoints. Nothing there is damaged.",
-)
 @click.option("--keep", is_flag=True, help="Keep the runs of a drill in which all is well.")
 @json_option
 def drill(
@@ -65,7 +57,6 @@ def drill(
     options: JobOptions,
     names: tuple[str, ...],
     budget_s: float,
-    folders: tuple[str, ...],
     keep: bool,
     as_json: bool,
 ) -> int:
@@ -83,15 +74,13 @@ def drill(
     import msgspec
 
     from hpcdist.job.spec import OwnCodeJob
-    from hpcdist.runs.folder import make_runs_folder
-    from hpcdist.runs.run import make_unique_folder, slug
+    from hpcdist.runs.run import make_runs_folder, make_unique_folder, slug
     from hpcdist.schedulers import host_of
     from hpcdist.submission.plan import plan_run
     from hpcdist.submission.workspace import SnapshotRequest
 
     announce_waits(note)
     loaded = load_from_options(options)
-    check(loaded.job)
     scheduler, profile = cluster_from_options(replace(options, notify=(NONE,)))
     if (host := host_of(profile.profile)) is not None:
         raise UserError(
@@ -115,8 +104,6 @@ def drill(
         names=[name for name in NAMES if name in names or not names],
         budget_s=budget_s,
         folder=folder,
-        folders=[str(Path(each).absolute()) for each in folders],
-        command=sys.argv,
         say=say,
         check=interrupts.check,
     )
@@ -124,8 +111,8 @@ def drill(
     try:
         with interrupts.handled():
             interrupts.defer()
-            costs, remarks, (undisturbed, disturbed) = conduct(request)
-        is_kept = keep or not all(cost.is_well for cost in costs)
+            costs, (undisturbed, disturbed) = conduct(request)
+        is_kept = keep or any(cost.advice for cost in costs)
     except Interrupted:
         is_kept = False
         raise
@@ -143,11 +130,10 @@ def drill(
                 "undisturbed": str(undisturbed.path) if is_kept else None,
                 "disturbed": str(disturbed.path) if is_kept else None,
                 "disturbances": msgspec.to_builtins(costs),
-                "remarks": remarks,
             }
         )
     else:
-        _print(costs, remarks)
+        _print(costs)
         if is_kept:
             say(f"its runs are in {one_line(str(folder))}")
     return code
@@ -166,20 +152,17 @@ def _changed(options: JobOptions, keys: Sequence[str], *, here: str) -> JobOptio
     return replace(options, job_name=name, time_limit=None, overrides=overrides)
 
 
-def _print(costs: Sequence[Cost], remarks: Sequence[str]) -> None:
+def _print(costs: Sequence[Cost]) -> None:
     print_columns(_HEADER, [_row(cost) for cost in costs])
     advice = [(cost.name, cost.advice, cost.is_work_lost) for cost in costs if cost.advice]
-    if advice or remarks:
+    if advice:
         print()
     for name, text, is_work_lost in advice:
         lost = "WORK LOST: " if is_work_lost else ""
         print_wrapped(f"{lost}{one_line(text)}", first=f"{name}: ", indent=2)
-    for remark in remarks:
-        print_wrapped(one_line(remark), first="note: ", indent=2)
 
 
 def _row(cost: Cost) -> list[str]:
-    right = {True: "right", False: f"WRONG: {cost.verdict}", None: "-"}[cost.is_verdict_right]
     lost = "-" if cost.lost_steps is None else number_of(cost.lost_steps, "step")
     down = "-" if cost.down_s is None else f"{cost.down_s:.1f} s"
-    return [cost.name, right, cost.went_on, lost, down, cost.loss]
+    return [cost.name, cost.verdict or "-", cost.went_on, lost, down]

@@ -131,7 +131,7 @@ def _find(word: str, runs: Path, kinds: list[str]) -> list[Explanation]:
     near = nearest(word, names)
     listed = (
         "jobs are listed by hpcdist jobs, runs by hpcdist runs, keys by docs/job-keys.md, verdicts "
-        "by docs/exit-codes.md, words by hpcdist summary --explain"
+        "by docs/terms/exit-codes.md, words by hpcdist summary --explain"
     )
     what = KINDS[kinds[0]] if len(kinds) == 1 else "anything that can be explained"
     raise UserError(
@@ -144,37 +144,36 @@ def known_names() -> dict[str, list[str]]:
     """Return all names that can be explained, by kind, but those of runs."""
     from hpcdist.base.errors import EXIT_CODES
     from hpcdist.job.files import named_jobs
-    from hpcdist.runs import meanings
+    from hpcdist.runs.meanings import meanings
     from hpcdist.summary.report.words import WORDS, names_of
 
     keys = [key.path for key in _all_keys()]
-    words = [*meanings.TERMS, *(name for word in WORDS for name in names_of(word))]
+    words = [*meanings("word"), *(name for word in WORDS for name in names_of(word))]
     return {
         "job": [*named_jobs()],
         "key": [*keys, *(key.rpartition(".")[2] for key in keys)],
         "code": [str(code) for code in EXIT_CODES],
-        "verdict": [*meanings.KINDS, *meanings.STATES],
+        "verdict": [*meanings("kind"), *meanings("state")],
         "word": words,
     }
 
 
 def _of_word(kind: str, word: str) -> Explanation | None:
     """Explain an exit code, a verdict or a state, or a word, by the text that its page has, too."""
-    from hpcdist.runs import meanings
+    from hpcdist.runs.meanings import advice, exit_code_in_words, meanings
     from hpcdist.summary.report.words import WORDS, names_of
 
-    verdicts = {str(name): of for name, of in meanings.KINDS.items()}
-    states = {str(name): of for name, of in meanings.STATES.items()}
-    title, texts, see = "a word of hpcdist", [], "docs/exit-codes.md"
+    verdicts, states, terms = meanings("kind"), meanings("state"), meanings("word")
+    title, texts, see = "a word of hpcdist", [], "docs/terms/exit-codes.md"
     if kind == "code" and word.isdecimal() and len(word) < 4:
-        title, texts = "an exit code", [meanings.exit_code_in_words(int(word))]
+        title, texts = "an exit code", [exit_code_in_words(int(word))]
     elif kind == "verdict" and word in verdicts:
         title = "a kind of verdict"
-        texts = [verdicts[word].meaning, states.get(word), *_advice(verdicts[word].advice)]
+        texts = [verdicts[word], states.get(word), *_advice(advice(word))]
         see = "docs/hangs.md" if word == "hang" else see
     elif kind == "verdict":
         title, texts = "a state of runs", [states.get(word)]
-    elif kind == "word" and (term := meanings.TERMS.get(word.lower())):
+    elif kind == "word" and (term := terms.get(word.lower())):
         word, texts, see = word.lower(), [term], ""
     elif kind == "word":
         whole = [one for one in WORDS if word.lower() in map(str.lower, names_of(one))]
@@ -184,15 +183,14 @@ def _of_word(kind: str, word: str) -> Explanation | None:
     return Explanation(kind=kind, name=word, title=title, text=text, see=see) if text else None
 
 
-def _advice(advice: list[str], run: str = "RUN") -> list[str]:
-    return [f"- {line}".replace("RUN", run) for line in advice]
+def _advice(lines: list[str], run: str = "RUN") -> list[str]:
+    return [f"- {line}".replace("RUN", run) for line in lines]
 
 
 def _of_run(word: str, runs: Path) -> Explanation | None:
     """Explain the verdict of a run; of a sweep, that of its first run that failed."""
     from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
-    from hpcdist.runs.meanings import KINDS as VERDICTS
-    from hpcdist.runs.meanings import STATES, exit_code_in_words
+    from hpcdist.runs.meanings import advice, exit_code_in_words, meanings
     from hpcdist.runs.run import name_to_type
     from hpcdist.runs.sweep import find_runs
 
@@ -206,20 +204,19 @@ def _of_run(word: str, runs: Path) -> Explanation | None:
     verdict = run.read_verdict()
     if verdict is None and condition.state not in OPEN_STATES:
         verdict = end_verdict(run, condition)
-    facts = {"state": f"{condition.state}: {STATES[condition.state]}"}
+    facts = {"state": f"{condition.state}: {meanings('state')[condition.state]}"}
     if verdict is None:
         facts |= {"reason": condition.reason} if condition.reason else {}
         text = []
     else:
-        kind = VERDICTS[verdict.kind]
         code = verdict.exit_code_of_run
-        facts["verdict"] = f"{verdict.kind}: {kind.meaning}"
+        facts["verdict"] = f"{verdict.kind}: {meanings('kind')[verdict.kind]}"
         facts["exit code"] = f"{code}: {exit_code_in_words(code) or 'of the program'}"
         if verdict.log is not None:
             facts["log"] = str(run.path / verdict.log)
         if command := continuation(run, verdict):
             facts["go on with"] = command
-        text = [verdict.message, *_advice(kind.advice, name_to_type(run.path))]
+        text = [verdict.message, *_advice(advice(verdict.kind), name_to_type(run.path))]
     return Explanation(kind="run", name=run.id, title="a run", text=text, facts=facts)
 
 

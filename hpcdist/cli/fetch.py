@@ -56,7 +56,7 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
 
     Raises SchedulerError where it cannot be brought.
     """
-    from hpcdist.runs import fetching
+    from hpcdist.runs.publishing import fetch as bring
     from hpcdist.schedulers import load_scheduler
 
     if (remote := read_remote(run)) is not None:
@@ -68,14 +68,11 @@ def fetch_run(run: Run, *, is_named: bool, with_checkpoints: bool) -> dict[str, 
             if is_named:
                 say(f"run {run.id} is here: there is nothing to download")
             return None
-        fetched = fetching.fetch(run, source, with_checkpoints=with_checkpoints)
+        fetched = bring(run, source, with_checkpoints=with_checkpoints)
     except OSError as error:
-        is_damaged = isinstance(error, files.DamagedFileError)
         raise SchedulerError(
             f"run {run.id} cannot be downloaded: {files.reason(error)}",
-            hint="everything else of it is here"
-            if is_damaged
-            else "run the command again: it continues there",
+            hint="run the command again: it continues there",
         ) from None
     left = ""
     if fetched.num_left:

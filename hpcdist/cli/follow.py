@@ -115,7 +115,7 @@ def follow_run(
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this.
     What attempts before `first_attempt` printed is not shown."""
     from hpcdist.monitor.follow import end_sentence, follow
-    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.logs import Screen
 
     verdict: Verdict | None = None
     code = EXIT_INTERRUPTED
@@ -195,16 +195,23 @@ def wait_for_sweep(
     planned: PlannedSubmission, submitted: Submission, interrupts: Interrupts, *, as_json: bool
 ) -> tuple[dict[str, Verdict], int]:
     """Wait for all runs that a scheduler has; return their verdicts and the exit code."""
-    from hpcdist.monitor.ends import EndWatch, exit_code_of_all
     from hpcdist.monitor.follow import end_sentence
+    from hpcdist.monitor.states import EndWatch, exit_code_of_all
 
     name = submitted.id
     runs = [run for run in submitted.runs if run.path.exists()]  # one may not have been started
+    watch, said = EndWatch(runs), ""
+
+    def check() -> None:
+        nonlocal said
+        interrupts.check()
+        states = states_in_words(each.state for each in watch.conditions.values())
+        if states != said:
+            said = states
+            say(f"sweep {name}: {states}")
+
     try:
-        verdicts = EndWatch(runs).wait(
-            check=interrupts.check,
-            changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
-        )
+        verdicts = watch.wait(check)
     except Interrupted:
         typed = name_to_type(submitted.places.path)
         say(f"sweep {name} continues; end it with: hpcdist cancel {typed}")
@@ -226,7 +233,7 @@ def run_sweep_here(
     with_summary: bool,
 ) -> int:
     """Run all points of a sweep on this machine, and return the exit code."""
-    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.monitor.states import exit_code_of_all
     from hpcdist.submission.local import LocalSweep
 
     interrupts.defer()
@@ -257,7 +264,7 @@ def run_sweep_here(
 def run_points_here(submitted: Submission, interrupts: Interrupts, *, as_json: bool) -> int:
     """Run the points of a sweep that are for this machine, where others have been submitted
     elsewhere; return the exit code of these."""
-    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.monitor.states import exit_code_of_all
     from hpcdist.submission.local import LocalSweep
 
     local = LocalSweep(submitted)
@@ -300,7 +307,7 @@ def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Fo
     """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
     beginnings and ends, as nobody could read their logs."""
     from hpcdist.monitor.follow import end_sentence, follow
-    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.logs import Screen
     from hpcdist.submission.local import Follower
 
     points = local.planned.points

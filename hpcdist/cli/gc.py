@@ -21,6 +21,8 @@ from hpcdist.runs.run import all_runs
 if TYPE_CHECKING:
     from hpcdist.monitor.garbage import Candidate
 
+_DAY_S = 86400.0
+
 
 @click.command(cls=HostCommand)
 @run_arguments
@@ -67,22 +69,20 @@ def gc(
     hpcdist gc --older-than 7 --checkpoints
     hpcdist gc ddp-20261121-092337-tfva --yes
     """
-    from hpcdist.monitor import garbage
+    from hpcdist.monitor.garbage import find_garbage, remove
     from hpcdist.monitor.states import run_states
 
     default_days = 0.0 if run_names else 30.0
-    rules = garbage.Rules(
-        older_than_s=(default_days if older_than is None else older_than) * garbage.DAY_S,
+    everything = all_runs(runs)
+    found = find_garbage(
+        runs,
+        everything,
+        run_states(everything, warn=note),
+        older_than_s=(default_days if older_than is None else older_than) * _DAY_S,
         keep_last=keep_last,
         named=_named(runs, run_names) if run_names else None,
     )
-    everything = all_runs(runs)
-    states = run_states(everything, warn=note)
-    candidates = [
-        candidate
-        for candidate in garbage.find_garbage(runs, everything, states, rules)
-        if only in {None, candidate.what}
-    ]
+    candidates = [candidate for candidate in found if only in {None, candidate.what}]
     free = [candidate for candidate in candidates if candidate.kept_because is None]
     if not as_json:
         _show(candidates, free)
@@ -93,12 +93,12 @@ def gc(
         else:
             note("nothing was removed: add --yes to remove it")
     removing = track(free if removed else [], "removing")
-    outcomes = {str(each.path): garbage.remove(each) for each in removing}
+    outcomes = {str(each.tree.path): remove(each) for each in removing}
     problems = {path: problem for path, problem in outcomes.items() if problem is not None}
     if as_json:
         print_json(_described(candidates, removed=removed, problems=problems))
     elif removed:
-        freed = sum(each.num_bytes for each in free if str(each.path) not in problems)
+        freed = sum(each.tree.num_bytes for each in free if str(each.tree.path) not in problems)
         print(f"freed {show_bytes(freed)}", file=sys.stderr)
     for path, problem in problems.items():
         note(f"{path} was kept: {problem}")
@@ -127,7 +127,7 @@ def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     if not candidates:
         note("there is nothing to remove: no checkpoints and no copies of code")
         return
-    sizes = [show_bytes(candidate.num_bytes) for candidate in candidates]
+    sizes = [show_bytes(candidate.tree.num_bytes) for candidate in candidates]
     width = max(map(len, sizes))
     print_columns(
         ("WHAT", "OF", "SIZE".rjust(width), "KEPT BECAUSE"),
@@ -141,7 +141,7 @@ def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
             for candidate, size in zip(candidates, sizes, strict=True)
         ],
     )
-    total = show_bytes(sum(candidate.num_bytes for candidate in free))
+    total = show_bytes(sum(candidate.tree.num_bytes for candidate in free))
     print(f"{len(free):,} of {len(candidates):,} can be removed, which frees {total}")
 
 
@@ -150,13 +150,13 @@ def _described(
 ) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     for each in candidates:
-        reason = each.kept_because or problems.get(str(each.path))
+        reason = each.kept_because or problems.get(str(each.tree.path))
         items.append(
             {
                 "what": each.what,
                 "name": each.name,
-                "path": str(each.path),
-                "bytes": each.num_bytes,
+                "path": str(each.tree.path),
+                "bytes": each.tree.num_bytes,
                 "removed": removed and reason is None,
                 "kept_because": reason,
             }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -105,7 +105,7 @@ def _host_of_cluster(name: str | None) -> str | None:
     ProfileError for one that others may have chosen."""
     from hpcdist.cluster.host import parse_host
     from hpcdist.cluster.load import load_profile, require_trusted_host
-    from hpcdist.runs.remote import is_host_known
+    from hpcdist.runs.remote import known_hosts
     from hpcdist.schedulers import host_of
 
     try:
@@ -113,7 +113,7 @@ def _host_of_cluster(name: str | None) -> str | None:
     except ProfileError:  # it is told later, after mistakes in the job
         return None
     if (text := host_of(loaded.profile)) is not None:
-        is_named = is_host_known(parse_host(text, origin="host").name)
+        is_named = parse_host(text, origin="host").name in known_hosts()
         require_trusted_host(loaded, is_named=is_named)
     return text
 
@@ -247,11 +247,11 @@ def _with_host(text: str, host: Host) -> str:
 
 def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:
     """Run a verb on the runs of this machine here, and on others at their hosts."""
-    from hpcdist.runs.remote import has_remotes, is_remote
+    from hpcdist.runs.remote import FILE, forget_ends, is_remote
     from hpcdist.runs.sweep import find_runs
 
     verb, runs = _verb(ctx), ctx.params["runs"]
-    if not has_remotes(runs):
+    if not any(runs.glob(f"*/{FILE}")):
         return here(ctx)
     from hpcdist.remote.bring import by_place, refresh
 
@@ -278,7 +278,7 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
         raise click.UsageError(
             "these runs are at several places: with --json, name the runs of one place"
         )
-    _forget_ends(verb, found)
+    forget_ends(chain.from_iterable(found.values() if verb == ["resume"] else ()))
     codes = []
     for where, ids in groups.items():
         if where is None:
@@ -287,14 +287,6 @@ def _run_where_runs_are(ctx: click.Context, here: Callable[[click.Context], Any]
         else:
             codes.append(_run_at(ctx, where, _argv(ctx, names, ids)))
     return max(codes)
-
-
-def _forget_ends(verb: Sequence[str], found: Mapping[str, Sequence[Run]]) -> None:
-    """Have runs that are going to be resumed at a host be asked for anew."""
-    from hpcdist.runs.remote import forget_end
-
-    for run in chain.from_iterable(found.values()) if verb == ["resume"] else ():
-        forget_end(run)
 
 
 def _run_on_all(ctx: click.Context, here: Callable[[click.Context], Any]) -> Any:

@@ -50,8 +50,7 @@ def logs(
     hpcdist logs last --rank 0
     hpcdist logs last --follow
     """
-    from hpcdist.monitor.logs import whole_bytes, whole_log
-    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.logs import Screen, whole_bytes, whole_log
     from hpcdist.monitor.states import bring_home
 
     if follow and raw:
@@ -66,8 +65,8 @@ def logs(
         from hpcdist.monitor.follow import end_sentence
         from hpcdist.monitor.follow import follow as follow_run
 
-        followed = range(run.read_outline().resources.num_ranks) if ranks is None else ranks
-        with closing(Screen(prefixed=len(followed) > 1, with_progress=False)) as screen:
+        followed = range(run.read_outline().num_ranks) if ranks is None else ranks
+        with closing(Screen(prefixed=len(followed) > 1)) as screen:
             verdict = follow_run(run, screen, followed)
             screen.say(end_sentence(run, verdict))
         return
@@ -100,7 +99,7 @@ def _shown_ranks(run: Run, rank: int | None) -> list[int] | None:
     same, nobody wants each, and nobody to wait until as many files are opened."""
     if rank is not None:
         return [rank]
-    num_ranks = run.read_outline().resources.num_ranks
+    num_ranks = run.read_outline().num_ranks
     if num_ranks <= _MOST_RANKS:
         return None
     verdict = run.read_verdict()

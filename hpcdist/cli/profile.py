@@ -76,15 +76,20 @@ def profile(
     CALLS, MS  of one step, mean of the ranks; without what the operation calls
     %          of the time of a step; all rows together are the step
     """
-    from hpcdist.monitor.requests import ask
+    from hpcdist.monitor.living import ask
+    from hpcdist.monitor.progress import RunningRun
     from hpcdist.runs.requests import NodeProfiles, WantProfile
+    from hpcdist.schedulers.base import Condition
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    num_ranks = run.read_outline().resources.num_ranks
+    num_ranks = run.read_outline().num_ranks
     if ranks is None and num_ranks > _RANKS_UNASKED:
         ranks = list(range(_RANKS_UNASKED))
         note(f"the first {_RANKS_UNASKED} of {num_ranks} ranks are profiled; --ranks names others")
+    now = RunningRun(run).look(Condition(state="running"))
+    if now is None or now.step is None:
+        note("no step is recorded yet; a script that never calls record.step cannot be profiled")
     request = WantProfile(limit_s=wait_s + _EXTRA_S, ranks=ranks, steps=steps, wait_s=wait_s)
     with Waiting(f"{number_of(steps, 'step')} of the ranks") as waiting:
         answer = ask(run, request, on_wait=waiting.show)

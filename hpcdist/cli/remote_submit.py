@@ -73,9 +73,8 @@ def with_tree(
     """Return the request with the work tree, which is copied to the host."""
     if tree is None:
         return request
-    num_bytes = sum(entry.size_bytes for entry in tree.entries)
-    if num_bytes > _LARGE_BYTES:
-        size = show_bytes(num_bytes)
+    if tree.num_bytes > _LARGE_BYTES:
+        size = show_bytes(tree.num_bytes)
         note(f"the work tree ({size}) goes to {where.host.name}, but for what is there already")
     name, ignored = send(connection, tree, where)
     within = os.path.relpath(tree.cwd, tree.root)

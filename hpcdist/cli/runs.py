@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,15 +10,14 @@ from typing import Any
 
 import click
 
-from hpcdist.base.text import number_of, one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
 from hpcdist.runs.remote import host_of_run
-from hpcdist.runs.run import Run, all_runs, runs_folder
+from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
-from hpcdist.runs.sweep import list_unfinished
 from hpcdist.schedulers.base import Condition
 
 _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
@@ -35,10 +33,6 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
-    if num_unfinished := len(list_unfinished(runs, listed)):
-        folders = number_of(num_unfinished, "folder")
-        where = "" if runs == runs_folder() else f" --runs {shlex.quote(str(runs))}"
-        note(f"{folders} of submissions without a run, or without one yet: see hpcdist gc{where}")
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
     if as_json:

@@ -18,7 +18,7 @@ from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.stacks import RankView, StacksView
+    from hpcdist.monitor.living import RankView, StacksView
     from hpcdist.runs.requests import Frame
 
 _LIMIT_S = 4.0
@@ -61,8 +61,7 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     CPU %              of one CPU, in the last moment
     NEWEST COLLECTIVE  its number in the process group, and how long it has waited
     """
-    from hpcdist.monitor.requests import ask
-    from hpcdist.monitor.stacks import view_stacks
+    from hpcdist.monitor.living import ask, view_stacks
     from hpcdist.runs.requests import WantStacks
 
     announce_waits(note)
@@ -92,13 +91,10 @@ def _print(name: str, view: StacksView) -> None:
         print()
         share = f" ({len(group.ranks)} of {view.world_size})" if len(group.ranks) > 1 else ""
         why = f": {one_line(group.note)}" if group.note else ""
-        print_wrapped(f"{_who(group.ranks)}{share}{why}")
-        _print_frames(group.frames, len(group.frames))
-    for group in view.other_threads:
-        print()
-        names = ", ".join(map(one_line, group.threads))
-        print_wrapped(f"{_who(group.ranks)}, beside it: {names}")
-        _print_frames(group.frames[:_SHOWN_OF_OTHERS], len(group.frames))
+        beside = f", beside it: {one_line(group.thread)}" if group.thread else ""
+        print_wrapped(f"{_who(group.ranks)}{share}{beside}{why}")
+        most = _SHOWN_OF_OTHERS if group.thread else len(group.frames)
+        _print_frames(group.frames[:most], len(group.frames))
     if view.ranks:
         print()
         _print_ranks(view)

@@ -45,8 +45,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from hpcdist.monitor.nodes import seen_nodes
-    from hpcdist.monitor.progress import RunningRun
+    from hpcdist.monitor.progress import RunningRun, seen_nodes
 
     announce_waits(note)
     candidates = named_runs(runs, run_names)
@@ -54,8 +53,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     listed = candidates
     if not run_names:
         listed = [run for run in listed if conditions[run.id].state in OPEN_STATES] or listed[-1:]
-    seen = {run.id: RunningRun(run, most_ranks=1).look(conditions[run.id]) for run in listed}
-    progress = {name: ranks.progress if ranks else None for name, ranks in seen.items()}
+    progress = {run.id: RunningRun(run).look(conditions[run.id]) for run in listed}
     described = [describe_run(run, conditions[run.id]) for run in listed]
     hangs = {run.id: _hang(run, conditions[run.id]) for run in listed}
     if as_json:
@@ -124,7 +122,8 @@ def _print_sweep(
                 print_wrapped(one_line(reason), first=f"  {number} pending: ", indent=4)
             continue
         for run in theirs[:_SHOWN_RUNS]:
-            place = _place(progress[run["run"]], is_open=state == "running")
+            progress_now = progress[run["run"]]
+            place = progress_now and progress_now.sentence(with_pace=state == "running")
             why = run["reason"] if state in OPEN_STATES else run["message"] or run["reason"]
             texts = (state, run["sweep"]["label"], place, why)
             words = ", ".join(text for text in texts if text)
@@ -144,7 +143,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     lines = {
         "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {whose}",
         "submitted": local_time(run["created_s"]),
-        "progress": _place(progress, is_open=not has_ended),
+        "progress": (progress and progress.sentence(with_pace=not has_ended)) or None,
         "directory": run["path"],
         "damaged": run["damage"],
         "so far": run["last_attempt"],
@@ -160,14 +159,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
 def _print_place(run: Run, condition: Condition) -> None:
     """Print why the run waits, or its nodes and the way by which they reach the first one."""
-    from hpcdist.monitor.nodes import (
-        MOST_SHOWN,
-        awaited_nodes,
-        master_sentence,
-        node_lines,
-        seen_nodes,
-        waiting_sentence,
-    )
+    from hpcdist.monitor.progress import awaited_nodes, describe_nodes, waiting_sentence
 
     _print_line("pending", waiting_sentence(condition))
     if condition.state not in OPEN_STATES and run.read_verdict() is None:
@@ -176,15 +168,13 @@ def _print_place(run: Run, condition: Condition) -> None:
         return  # the nodes that are known are those of its life before
     if condition.state == "running" and (problem := setup_problem(run)):
         _print_line("setup", f"a line of the profile's setup failed: {problem}")
-    nodes, num_nodes = seen_nodes(run, most=MOST_SHOWN), len(run.agent_files())
-    lines = node_lines(nodes, num_nodes=num_nodes)
-    for name, line in zip_longest(["nodes"], lines, fillvalue=""):
+    nodes, reached = describe_nodes(run)
+    for name, line in zip_longest(["nodes"], nodes, fillvalue=""):
         _print_line(name, line or None)
     if condition.state == "running":
         _print_line(
             "waits for", awaited_nodes(run, num_nodes=run.read_outline().resources.nodes or 1)
         )
-    reached = master_sentence(nodes)
     _print_line("node 0 at", reached and f"{reached}, where the ranks meet (MASTER_ADDR)")
 
 
@@ -192,12 +182,3 @@ def _print_line(name: str, value: str | None) -> None:
     if value is not None:
         before = f"  {name:<10} "
         print_wrapped(one_line(value), first=before, indent=len(before))
-
-
-def _place(progress: Progress | None, *, is_open: bool) -> str | None:
-    from hpcdist.monitor.screen import progress_figures, progress_place
-
-    if progress is None or progress.step is None:
-        return None
-    figures = progress_figures(progress) if is_open else ""
-    return ", ".join(part for part in (progress_place(progress), figures) if part)

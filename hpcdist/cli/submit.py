@@ -35,8 +35,7 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.folder import group_note
-from hpcdist.runs.run import Run, name_to_type
+from hpcdist.runs.run import Run, group_note, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
@@ -226,6 +225,7 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
 
 
 def _debug(options: JobOptions, *, as_json: bool) -> int:
+    from hpcdist.agent.debug import begin
     from hpcdist.submission.plan import one_rank, plan_run
     from hpcdist.submission.submit import debug
 
@@ -243,7 +243,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
     _note_plan(planned, options)
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = debug(planned, runs=options.runs, command=sys.argv)
+        run, verdict = debug(planned, begin, runs=options.runs, command=sys.argv)
     print(f"debug run {one_line(verdict.sentence)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
@@ -308,7 +308,7 @@ def _submit(
 
 def _report_earlier(submitted: Sequence[Run], *, wait: bool, as_json: bool) -> int:
     """Report what was submitted before a laptop's connection broke, and on request its end."""
-    from hpcdist.monitor.ends import EndWatch, exit_code_of_all
+    from hpcdist.monitor.states import EndWatch, exit_code_of_all
 
     if unclear := [run for run in submitted if run.read_submission() is None]:
         raise SchedulerError(

@@ -25,19 +25,13 @@ _WIDE = 1000
 @host_option
 @runs_option
 def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
-    """Watch runs in a view that refreshes itself; q or Ctrl-C leaves it.
+    """Watch runs in a view that refreshes itself; Ctrl-C leaves it.
 
     With RUN, the command ends when all of these runs have ended: for one run, with its exit code,
     else as `submit --wait` does for a sweep. Without RUN, it shows all active runs, the last ones
     that ended, and those that are submitted meanwhile.
 
     If stdout is not a terminal, it prints one frame.
-
-    \b
-    STEP       steps that are finished, of all
-    SAMPLES/S  of all ranks, over their newest windows of steps
-    RANKS      ranks that are alive, of all
-    LEFT       minutes:seconds to the end, at the pace of the newest steps
     """
     watched = named_runs(runs, run_names)
     is_live = not once and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -46,7 +40,7 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
         return EXIT_DONE
     from rich.console import Console
 
-    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.monitor.states import exit_code_of_all
     from hpcdist.monitor.watch import Board, make_frame, watch_live
 
     what = " ".join(run_names) if run_names else str(runs)
@@ -58,10 +52,9 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     try:
         with interrupts.handled():
             board = Board(watched, folder=None if run_names else runs)
-            if is_live and not watch_live(board, title):
-                # Of named runs the exit code would say how they ended, and they have not.
-                return EXIT_INTERRUPTED if run_names else EXIT_DONE
-            frame = make_frame(board.look(), title=title(), notes=board.unanswered)
+            if is_live:
+                watch_live(board, title)
+            frame = make_frame(board.look(), title=title(), notes=board.ends.unanswered)
             Console(width=None if sys.stdout.isatty() else _WIDE).print(frame, highlight=False)
     except Interrupted:
         return EXIT_INTERRUPTED

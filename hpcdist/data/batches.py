@@ -27,8 +27,7 @@ from hpcdist.data.images.memory import Pinned, SharedMemory
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, channels_first
 from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
-from hpcdist.machine.process import die_with_parent
-from hpcdist.rank.exit import shield_worker
+from hpcdist.machine.process import die_with_parent, shield_worker
 
 _WORKER_LOST = "DataLoader worker"
 """The beginning of torch's message."""

@@ -17,8 +17,7 @@ from hpcdist.base.ownership import doors
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import NotEndedError, Request, collect, run_trial
-from hpcdist.runs.folder import how_to_close, refused_doors
-from hpcdist.runs.run import delete_folder
+from hpcdist.runs.run import delete_folder, how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.layout import planned_scripts

@@ -14,9 +14,8 @@ from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import LoadedJob
-from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
-from hpcdist.monitor.states import OPEN_STATES
+from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
+from hpcdist.monitor.states import OPEN_STATES, EndWatch
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, UsedContainer
@@ -110,7 +109,7 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
     spec = run.read_spec() or RunSpec()
     size = spec.outline.resources
     num_nodes = size.nodes or 1
-    events = [event for _, _, path in run.event_files() for event in read_events(path).events]
+    events = [event for _, _, path in run.event_files() for event in read_events(path)]
     return Evidence(
         run_id=run.id,
         num_nodes=num_nodes,

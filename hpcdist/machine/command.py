@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
@@ -55,28 +56,19 @@ def call_command(
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
-    given = text.encode(errors="surrogateescape")  # names of files keep their bytes
-    first_s = min(timeout_s, _ANNOUNCED_S)
-    pipe = subprocess.PIPE
+    timer = None
+    if _listeners and argv[0] not in _announced:
+        timer = threading.Timer(_ANNOUNCED_S, _announce, (argv[0], timeout_s))
+        timer.start()
     try:
-        with subprocess.Popen(
+        done = subprocess.run(
             argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
+            input=text.encode(errors="surrogateescape"),  # names of files keep their bytes
+            capture_output=True,
+            timeout=timeout_s,
             env=None if environment is None else dict(environment),
-        ) as process:
-            try:
-                try:
-                    written = process.communicate(given, timeout=first_s)
-                except subprocess.TimeoutExpired:
-                    if first_s == timeout_s:
-                        raise
-                    _announce(argv[0], f"does not answer yet; it is waited for {timeout_s:g} s")
-                    written = process.communicate(timeout=timeout_s - first_s)
-            except BaseException:
-                process.kill()
-                raise
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise CommandTimeoutError(
             f"{argv[0]} did not answer within {timeout_s:g} s",
@@ -87,8 +79,11 @@ def call_command(
             f"{argv[0]} cannot be run: {error.strerror}",
             hint="go to a login node of the cluster, or run on this machine with --local",
         ) from None
-    out, err = (one.decode(errors="replace") for one in written)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    finally:
+        if timer is not None:
+            timer.cancel()
+    out, err = (one.decode(errors="replace") for one in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 _listeners: list[Callable[[str], None]] = []
@@ -96,15 +91,15 @@ _announced: set[str] = set()
 
 
 def announce_waits(listens: Callable[[str], None]) -> None:
-    """Have `listens` called from now on where a command has not answered for a few seconds."""
+    """Have `listens` called from now on, by another thread, where a command has not answered for a
+    few seconds; once for each command."""
     _listeners[:] = [listens]
 
 
-def _announce(name: str, sentence: str) -> None:
-    """Tell of a wait, the first of each command."""
-    for listens in _listeners if name not in _announced else ():
-        _announced.add(name)
-        listens(f"{name} {sentence}")
+def _announce(name: str, timeout_s: float) -> None:
+    _announced.add(name)
+    for listens in _listeners:
+        listens(f"{name} does not answer yet; it is waited for {timeout_s:g} s")
 
 
 def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:

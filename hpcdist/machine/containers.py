@@ -28,9 +28,6 @@ _PROGRAMS = {
 }
 _PROBE_TIMEOUT_S = 10.0
 _REFERENCE = re.compile(r"(?P<scheme>[a-z][a-z0-9+-]*)://(?P<rest>\S+)")
-_SIGNS = ":,$"
-"""Characters with a meaning in a mount."""
-_FOLDER_SIGNS = ("usr", "bin", "lib")
 _STARTED_BY = {
     "folder": ("apptainer", "charliecloud", "podman"),
     "sif": ("apptainer",),
@@ -69,9 +66,8 @@ class Mount(NamedTuple):
     @classmethod
     def at_same_path(cls, path: str, *, is_read_only: bool = False) -> Mount:
         """Mount a folder at its own path. Raises ValueError where that cannot be written as one."""
-        if not path.isprintable() or set(path) & set(_SIGNS):
-            signs = " ".join(_SIGNS)
-            raise ValueError(f"{path!r} cannot be mounted: its name has one of {signs}")
+        if not path.isprintable() or set(path) & set(":,$"):
+            raise ValueError(f"{path!r} cannot be mounted: its name has one of : , $")
         return cls(path, path, is_read_only)
 
     def __str__(self) -> str:
@@ -79,11 +75,11 @@ class Mount(NamedTuple):
 
     def filled(self, environment: Mapping[str, str]) -> Mount:
         """Return the mount with its variables replaced; KeyError for one that is not set."""
-
-        def fill(text: str) -> str:
-            return re.sub(r"\$\{?(\w+)\}?", lambda match: environment[match[1]], text)
-
-        return Mount(fill(self.source), fill(self.target), self.is_read_only)
+        source, target = (
+            re.sub(r"\$\{?(\w+)\}?", lambda match: environment[match[1]], text)
+            for text in (self.source, self.target)
+        )
+        return Mount(source, target, self.is_read_only)
 
 
 class InContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,22 +194,20 @@ def look_at_image(image: str, runtime: str) -> str | None:
     if is_reference(image, runtime):
         scheme = image.partition("://")[0] if "://" in image else "docker"
         if runtime == "charliecloud":
-            raise NoImageError(
-                "names a registry, and charliecloud starts folders: ch-convert and ch-image make "
-                "one"
-            )
+            raise NoImageError("names a registry, and charliecloud starts folders: see ch-convert")
         if runtime != "apptainer" and scheme != "docker":
             raise NoImageError(f"begins with {scheme}://, which {runtime} does not know")
         return None
     try:
         status, head = os.stat(image), b""
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if not is_folder:
+        if not (is_folder := stat.S_ISDIR(status.st_mode)):
             with open(image, "rb") as file:
-                head = file.read(128)
+                head = file.read(64)
     except OSError as error:
         raise NoImageError(f"cannot be read: {error.strerror}") from None
-    if is_folder and not any(os.path.isdir(os.path.join(image, one)) for one in _FOLDER_SIGNS):
+    if is_folder and not any(
+        os.path.isdir(os.path.join(image, one)) for one in ("usr", "bin", "lib")
+    ):
         raise NoImageError("is a folder, but has none of usr/, bin/ and lib/: it is no image")
     is_squashfs = head[:4] == b"hsqs" or (runtime == "pyxis" and image.endswith(".sqsh"))
     kinds = {"folder": is_folder, "sif": head[32:41] == b"SIF_MAGIC", "squashfs": is_squashfs}
@@ -222,22 +216,8 @@ def look_at_image(image: str, runtime: str) -> str | None:
         raise NoImageError("is neither an image file (.sif, .sqsh) nor a folder with a root in it")
     if runtime not in _STARTED_BY[kind]:
         raise NoImageError(f"is a {kind}, which {runtime} does not start")
-    changed = f"{status.st_mtime_ns:x}"
-    return {
-        "folder": f"folder:{changed}",
-        "sif": f"sif:{head[48:64].hex()}",  # its own id
-        "squashfs": f"file:{status.st_size:x}-{changed}",
-    }[kind]
-
-
-def missing_targets(image: str, mounts: Sequence[Mount]) -> list[str]:
-    """Return the folders that an image in a folder lacks, which cannot be made as it starts."""
-    return [
-        mount.target
-        for mount in mounts
-        if not os.path.exists(os.path.join(image, mount.target.lstrip("/")))
-        and mount.target.split("/")[1] not in {"tmp", "dev", "proc", "sys"}
-    ]
+    own_id = head[48:64].hex() if kind == "sif" else f"{status.st_size:x}-{status.st_mtime_ns:x}"
+    return f"{kind}:{own_id}"
 
 
 def pyxis_image(image: str) -> str:
@@ -249,9 +229,6 @@ def pyxis_image(image: str) -> str:
     first, slash, rest = match["rest"].partition("/")
     is_host = slash and ("." in first or ":" in first or first == "localhost")
     return f"{first}#{rest}" if is_host else match["rest"]
-
-
-# Runtimes.
 
 
 def find_runtimes(*, with_pyxis: bool = True) -> list[str]:

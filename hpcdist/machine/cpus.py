@@ -9,29 +9,26 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdist.machine.cgroups import CGROUPS, bounding_groups
+from hpcdist.machine.memory import CGROUPS, cgroup_folders
+from hpcdist.machine.process import kernel_text
 
 
 def usable_cpus() -> list[int]:
     """Return the CPUs that this process may use, hyperthreads of one core beside each other."""
 
     def place(cpu: int) -> tuple[int, int, int]:  # neighbours share caches
-        folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        try:
-            socket = int((folder / "physical_package_id").read_text())
-            return socket, int((folder / "core_id").read_text()), cpu
-        except (OSError, ValueError):
-            return 0, cpu, cpu
+        folder = f"/sys/devices/system/cpu/cpu{cpu}/topology"
+        socket, core = (kernel_text(f"{folder}/{of}_id") for of in ("physical_package", "core"))
+        return int(socket or 0), int(core or 0), cpu
 
     return sorted(os.sched_getaffinity(0), key=place)
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return the name of this machine's CPUs; None where the kernel tells none, as on ARM."""
-    with contextlib.suppress(OSError):
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip() or None
+    for line in kernel_text(cpuinfo).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip() or None
     return None
 
 
@@ -60,12 +57,10 @@ def threads_per_rank(num_cpus: int, num_ranks: int, *, cpus_per_rank: int | None
 
 
 def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
-    """Return the smallest quota of this process's `bounding_groups`, in CPUs; None: no quota."""
+    """Return the smallest quota of this process's `cgroup_folders`, in CPUs; None: no quota."""
     quotas: list[float] = []
-    for folder, is_v2 in bounding_groups("cpu", membership, root):
-        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        with contextlib.suppress(OSError, ValueError):  # none here, or `max`
-            quota, period = " ".join((folder / name).read_text() for name in names).split()
-            if float(quota) > 0:
-                quotas.append(float(quota) / float(period))
+    for folder in cgroup_folders(membership, root):
+        with contextlib.suppress(ValueError):  # none here, or `max`
+            quota, period = kernel_text(folder / "cpu.max").split()
+            quotas.append(float(quota) / float(period))
     return min(quotas, default=None)

@@ -25,6 +25,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.process import kernel_text
 
 KFD = Path("/sys/class/kfd/kfd")
 DRM = Path("/sys/class/drm")
@@ -92,10 +93,8 @@ def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
         name = word.strip()
         if name.startswith("MIG-"):
             raise JobError(
-                f"CUDA_VISIBLE_DEVICES names {name}: the local scheduler does not support MIG "
-                "devices",
-                hint="run on the CPUs: --set launch.device=cpu, or name whole GPUs in "
-                "CUDA_VISIBLE_DEVICES",
+                f"CUDA_VISIBLE_DEVICES has {name}: on this machine MIG devices are not supported",
+                hint="run on the CPUs: --set launch.device=cpu, or name whole GPUs there",
             )
         is_uuid = name.startswith("GPU-")
         matches = [
@@ -148,8 +147,8 @@ def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
     try:
         handle = library.nvmlDeviceGetHandleByIndex(index)
         memory = memory_of(library, handle)
-        uuid = as_text(library.nvmlDeviceGetUUID(handle))
-        name = as_text(library.nvmlDeviceGetName(handle))
+        uuid = library.nvmlDeviceGetUUID(handle)
+        name = library.nvmlDeviceGetName(handle)
     except library.NVMLError:
         return None
     processes = []
@@ -157,11 +156,10 @@ def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
         processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
     holders = ["another hpcdist run"] if is_claimed(uuid) else []
     for pid in (process.pid for process in processes):
-        try:
+        holders.append(f"pid {pid}")
+        with contextlib.suppress(psutil.Error, KeyError):
             process = psutil.Process(pid)
-            holders.append(f"{process.name()} (pid {pid}, user {process.username()})")
-        except (psutil.Error, KeyError):
-            holders.append(f"pid {pid}")
+            holders[-1] = f"{process.name()} (pid {pid}, user {process.username()})"
     used, total = int(memory.used), int(memory.total)
     return Gpu(
         index=index, uuid=uuid, name=name, used_bytes=used, total_bytes=total, holders=holders
@@ -171,14 +169,7 @@ def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
 def memory_of(library: Any, handle: Any) -> Any:
     """Return what NVML tells of a GPU's memory. In version 1 of the answer `used` holds what the
     driver reserves for itself, too, which on recent GPUs is more than some processes use."""
-    try:
-        return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
-    except library.NVMLError:  # a driver before 510
-        return library.nvmlDeviceGetMemoryInfo(handle)
-
-
-def as_text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
 
 
 def driver_cuda_version() -> str | None:
@@ -230,52 +221,33 @@ def why_not_used() -> str | None:
         return None
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return f"an AMD GPU is here, but {DEVICE} is closed to you: join its group, often render"
-    if not torch_has_rocm():
-        return "an AMD GPU is here, but torch is built without ROCm"
-    return None
+    return None if torch_has_rocm() else "an AMD GPU is here, but torch is built without ROCm"
 
 
 def torch_has_rocm() -> bool:
-    """Return whether the torch of this interpreter is one for ROCm; it is not imported. Where there
-    is none, it is in an image, and taken for one."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return True
-    return Path(spec.origin).with_name("lib").joinpath("libtorch_hip.so").exists()
+    """Return whether the torch of this interpreter, which is not imported, is one for ROCm. Where
+    there is none, it is in an image, and taken for one."""
+    place = (spec := find_spec("torch")) and spec.origin
+    return not place or Path(place).with_name("lib").joinpath("libtorch_hip.so").exists()
 
 
 def _all_amd_gpus() -> list[Gpu]:
-    try:
-        nodes = sorted(os.listdir(KFD / "topology" / "nodes"), key=int)
-    except (OSError, ValueError):
-        return []
     gpus: list[Gpu] = []
-    for node in nodes:
-        lines = _read(KFD / "topology" / "nodes" / node / "properties").splitlines()
-        facts = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    for node in sorted(KFD.glob("topology/nodes/*"), key=lambda node: int(node.name)):
+        lines = (line.split(maxsplit=1) for line in kernel_text(node / "properties").splitlines())
+        facts = {words[0]: words[-1] for words in lines if words}
         if facts.get("simd_count", "0") == "0":
             continue  # CPUs, or a GPU that is closed to this process
         unique_id = int(facts.get("unique_id", "0"))
         uuid = f"GPU-{unique_id:016x}" if unique_id else f"AMD-{len(gpus)}"
         device = DRM / f"renderD{facts.get('drm_render_minor', '')}" / "device"
-        name = _read(device / "product_name") or f"AMD {_read(device / 'device')}"
-        used, total = (_read(device / f"mem_info_vram_{kind}") for kind in ("used", "total"))
-        gpus.append(
-            Gpu(
-                index=len(gpus),
-                uuid=uuid,
-                name=name,
-                used_bytes=int(used or 0),
-                total_bytes=int(total or 0),
-                holders=["another hpcdist run"] if is_claimed(uuid) else [],
-            )
+        gpu = Gpu(
+            index=len(gpus),
+            uuid=uuid,
+            name=kernel_text(device / "product_name") or f"AMD {kernel_text(device / 'device')}",
+            used_bytes=int(kernel_text(device / "mem_info_vram_used") or 0),
+            total_bytes=int(kernel_text(device / "mem_info_vram_total") or 0),
+            holders=["another hpcdist run"] if is_claimed(uuid) else [],
         )
+        gpus.append(gpu)
     return gpus
-
-
-def _read(path: Path) -> str:
-    """Return the content of a small file of the kernel's; nothing where it is not there."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -1,63 +1,53 @@
 """Memory of this machine: what is free, what ranks use, and the kernel's own out-of-memory kills.
 
-Cgroups bound it, of version 1 and 2: containers and schedulers set limits there.
+Containers and schedulers set limits by cgroups, which are read here in version 2.
 """
 
 from __future__ import annotations
 
 import contextlib
-import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.machine.cgroups import CGROUPS, bounding_groups
-from hpcdist.machine.process import descendants
+from hpcdist.machine.process import descendants, kernel_text
 
+CGROUPS = Path("/sys/fs/cgroup")
 _VMSTAT = Path("/proc/vmstat")
-_SHARE = 0.5
-"""Usable share of free memory: buffers of gloo and NCCL, and other programs, need the rest."""
 
 
-class _Names(NamedTuple):
-    """Names of the files in a folder of a memory cgroup."""
+def cgroup_folders(membership: str | None, root: Path) -> list[Path]:
+    """Return the folder of this process's cgroup, and those above it, which bound it as well.
 
-    limit: str
-    used: str
-    reclaimable: str
-    """The line of memory.stat with file pages that the kernel drops before anything else."""
-    kills: str
-    """The file with the line `oom_kill`."""
-
-
-_V1 = _Names(
-    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
-)
-_V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
+    `membership` is the text of /proc/self/cgroup; None reads it there. root itself has no bound,
+    but in a container it stands for a group of the host's that may.
+    """
+    if membership is None:
+        membership = kernel_text("/proc/self/cgroup")
+    for line in membership.splitlines():
+        if line.startswith("0::/"):
+            own = root / line.removeprefix("0::/")
+            return [own, *(folder for folder in own.parents if folder.is_relative_to(root))]
+    return []
 
 
 def free_bytes() -> int:
-    """Return the memory that this process could still get: of its machine, of its cgroups, and of
-    the limit of its address space (ulimit -v)."""
+    """Return the memory that this process could still get, of its machine and of its cgroups."""
     import psutil
 
-    free = [int(psutil.virtual_memory().available), memory_left()]
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        free.append(max(0, limit - pages * resource.getpagesize()))
-    return min(one for one in free if one is not None)
+    left, available = memory_left(), int(psutil.virtual_memory().available)
+    return available if left is None else min(left, available)
 
 
 def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
-    """Return the bytes left in the `bounding_groups` of this process; None: no limit."""
+    """Return the bytes left in the `cgroup_folders` of this process; None: no limit."""
     left: list[int] = []
-    for folder, is_v2 in bounding_groups("memory", membership, root):
-        names = _V2 if is_v2 else _V1
-        with contextlib.suppress(OSError, ValueError):  # none here, or `max`
-            limit = int((folder / names.limit).read_text())
-            used = int((folder / names.used).read_text())
-            reclaimable = _number_in(folder / "memory.stat", names.reclaimable) or 0
+    for folder in cgroup_folders(membership, root):
+        with contextlib.suppress(ValueError):  # none here, or `max`
+            limit = int(kernel_text(folder / "memory.max"))
+            used = int(kernel_text(folder / "memory.current"))
+            # Pages of files that the kernel drops before anything else.
+            reclaimable = _number_in(folder / "memory.stat", "inactive_file") or 0
             left.append(max(0, limit - used + reclaimable))
     return min(left, default=None)
 
@@ -84,31 +74,10 @@ def kernel_kills(
 ) -> KernelKills:
     """Count the kernel's kills in this process's memory cgroup; where that tells nothing, on the
     machine."""
-    for folder, is_v2 in bounding_groups("memory", membership, root, with_parents=False):
-        count = _number_in(folder / (_V2 if is_v2 else _V1).kills, "oom_kill")
-        if count is not None:
+    for folder in cgroup_folders(membership, root)[:1]:
+        if (count := _number_in(folder / "memory.events", "oom_kill")) is not None:
             return KernelKills(count, is_of_group=True)
     return KernelKills(_number_in(of_machine, "oom_kill") or 0)
-
-
-def largest_buffer(
-    free_bytes: float, *, num_sharing: int, limit_bytes: float | None, num_in_limit: int
-) -> int:
-    """Return the bytes of the largest buffer that a rank should have.
-
-    `free_bytes` is shared by `num_sharing` ranks, `limit_bytes` (resources.mem_gb) by
-    `num_in_limit`.
-    """
-    shares = [free_bytes / num_sharing]
-    if limit_bytes is not None:
-        shares.append(limit_bytes / num_in_limit)
-    return int(_SHARE * min(shares))
-
-
-def split_by_room(sizes: Sequence[int], largest_bytes: int) -> tuple[list[int], list[int]]:
-    """Return the sizes that fit, and those that do not, in their order."""
-    fitting = [size for size in sizes if size <= largest_bytes]
-    return fitting, [size for size in sizes if size > largest_bytes]
 
 
 def proportional_bytes(pid: int) -> int:
@@ -138,8 +107,5 @@ def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] |
 
 def _number_in(file: Path, name: str) -> int | None:
     """Return the number behind a name at the begin of a line; None where there is none."""
-    try:
-        lines = [line.split() for line in file.read_text().splitlines()]
-        return next((int(words[1]) for words in lines if words[:1] == [name]), None)
-    except (OSError, ValueError, IndexError):
-        return None
+    lines = (line.split() for line in kernel_text(file).splitlines())
+    return next((int(words[1]) for words in lines if words[:1] == [name]), None)

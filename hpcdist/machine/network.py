@@ -7,6 +7,7 @@ all its addresses, best first, and the others take the first that answers.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -30,14 +31,13 @@ def offered_addresses(node_name: str, interface: str | None) -> list[str]:
     That of the node's name comes first, then physical interfaces, then virtual ones; with
     `interface`, only its own. Raises NoSuchInterfaceError.
     """
-    if interface is not None:
-        return require_interface(interface)
+    if chosen := require_interface(interface):
+        return chosen
     found = local_addresses()
-    try:
+    named: list[str] = []
+    with contextlib.suppress(OSError, UnicodeError):
         answers = socket.getaddrinfo(node_name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        answers = []
-    named = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+        named = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     # All of 127.0.0.0/8 is local.
     loopback = [ip for ip in named if ip not in found and _is_loopback(ip)]
 

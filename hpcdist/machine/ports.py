@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 _DEFAULT_RANGE = (20_000, 29_999)
@@ -25,7 +25,7 @@ def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
     as some sites set it; then those are tried, and held from the probe on.
     """
     first, last = port_range or _DEFAULT_RANGE
-    ports: Sequence[int] = range(first, last + 1)
+    ports = list(range(first, last + 1))
     if port_range is None:
         low, high = _ephemeral_range()
         ports = [port for port in ports if not low <= port <= high] or ports
@@ -34,9 +34,12 @@ def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
 
 def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
     """Return a socket listening on a free port, held from the probe on; raises NoFreePortError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in candidate_ports(port_range):
+        # create_server reuses the port of a run that ended a moment ago; Linux still refuses one on
+        # which somebody listens.
         with contextlib.suppress(OSError):
-            return _listen_on(address, port)
+            return socket.create_server((address, port), family=family, backlog=_BACKLOG)
     first, last = port_range or _DEFAULT_RANGE
     raise NoFreePortError(f"no port from {first} to {last} is free on {address or 'this host'}")
 
@@ -51,31 +54,12 @@ def ports_are_free(address: str, port_range: tuple[int, int] | None, number: int
     return True
 
 
-def _listen_on(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # Without it, the port of a run that ended a moment ago would count as taken; Linux still
-        # refuses a port on which somebody listens.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
 def _ephemeral_range() -> tuple[int, int]:
-    try:
-        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-        return int(low), int(high)
-    except (OSError, ValueError):
-        return 32_768, 60_999
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return int(low), int(high)
 
 
 def local_addresses() -> Iterator[str]:
     """Yield loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
-    for third in range(256):
-        for fourth in range(1, 255):
-            yield f"127.0.{third}.{fourth}"
+    for number in range(1, 1 << 16):
+        yield f"127.0.{number >> 8}.{number & 255}"

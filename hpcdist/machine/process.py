@@ -1,6 +1,4 @@
-"""Keep a tree of processes together by Linux's means: adoption, reaping, start times, and an end
-with the parent's.
-"""
+"""Processes by the means of Linux: adoption, reaping, their use, and an end with the parent's."""
 
 from __future__ import annotations
 
@@ -15,17 +13,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import msgspec
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
+WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""Signals that schedulers send before they end a job; LSF begins with SIGINT."""
+RANK_VARIABLE = "HPCDIST_RANK_PID"
+"""Tells the children of a rank, whatever they execute, that they belong to one."""
 _ENDED = ("Z", "X")
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
 _CLEANING_S = 0.2
-_CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 """Helpers that free shared memory when the processes that used it are gone, and then end: Python's
 at once, torch's (of the sharing strategy file_system) after 2 s. Nobody else knows what to free."""
 
@@ -52,10 +55,17 @@ def use_all_descriptors() -> None:
     one: node 0's agent has a connection to each node, its store one to each rank, and a rank may
     have several to each other rank."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if 0 <= soft < _MOST_DESCRIPTORS:  # -1 is no limit
+        wanted = min(hard, _MOST_DESCRIPTORS) if hard >= 0 else _MOST_DESCRIPTORS
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def kernel_text(path: str | Path) -> str:
+    """Return the content of a small file of the kernel's; nothing where it is not there."""
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +78,7 @@ class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
     """Start time in clock ticks since boot, from /proc/<pid>/stat."""
 
 
-class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessUse(NamedTuple):
     """What a process does, as /proc has it."""
 
     state: str
@@ -88,6 +98,14 @@ def let_trace() -> None:
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER_ANY
 
 
+def shield_worker(_worker: int = 0) -> None:
+    """Ignore schedulers' signals in a rank's DataLoader worker, as its `worker_init_fn`: else they
+    end the worker, and torch's handler the rank."""
+    if RANK_VARIABLE in os.environ:
+        for signum in WARNING_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none gets away."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -96,12 +114,9 @@ def adopt_orphans() -> None:
 def children(pid: int) -> list[int]:
     """Return the direct children of a process, by all its threads."""
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            text = Path(f"/proc/{pid}/task/{task}/children").read_text()
-            found.extend(int(child) for child in text.split())
-    except OSError:
-        pass
+            found.extend(map(int, kernel_text(f"/proc/{pid}/task/{task}/children").split()))
     return found
 
 
@@ -151,24 +166,18 @@ def _free_shared_memory(pids: Collection[int]) -> None:
 
 def is_cleaner(pid: int) -> bool:
     """Return True if a process frees the shared memory of others when they are gone."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return any(name in command for name in _CLEANERS)
+    return any(name in kernel_text(f"/proc/{pid}/cmdline") for name in _CLEANERS)
 
 
 def exit_status(pid: int, limit_s: float) -> int:
     """Return the status of a child that ends now, as waitpid does; SIGKILL where it is unknown."""
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        try:
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
             found, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            break
-        if found:
-            return status
-        time.sleep(_KILL_POLL_S)
+            if found:
+                return status
+            time.sleep(_KILL_POLL_S)
     return int(signal.SIGKILL)
 
 
@@ -233,9 +242,7 @@ def handling(
 
 def process_use(pid: int) -> ProcessUse | None:
     """Return what a process does; None where it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    if not (text := kernel_text(f"/proc/{pid}/stat")):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the second may hold spaces, brackets
     ticks_per_s = os.sysconf("SC_CLK_TCK")
@@ -250,23 +257,14 @@ def process_use(pid: int) -> ProcessUse | None:
 
 def catches(pid: int, signum: int) -> bool:
     """Return True where a process has a handler for a signal."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return False
+    status = kernel_text(f"/proc/{pid}/status")
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (signum - 1) & 1)
 
 
-def state_letter(pid: int) -> str:
-    """Return the state of a process as /proc has it: R, S, D, T, Z ...; `?` where it has ended."""
-    use = process_use(pid)
-    return use.state if use else "?"
-
-
 def boot_id() -> str:
     """Return an id of this machine since its start, the same for simulated nodes on it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return kernel_text("/proc/sys/kernel/random/boot_id")
 
 
 def die_with_parent(parent_pid: int) -> None:

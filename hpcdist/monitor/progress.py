@@ -1,42 +1,39 @@
-"""Progress of a run by what its ranks record: how far they are, how fast, and who is in trouble."""
+"""The way of a run: why it waits, its nodes and how they reach node 0, and how far it is and how
+fast, by what its first rank records."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.base.files import open_regular
-from hpcdist.base.text import show_age
+from hpcdist.base import files
+from hpcdist.base.text import listed
 from hpcdist.runs.events import decode_event
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Condition
 
+_MOST_SHOWN = 8
+"""Nodes that are named of many."""
 _NUM_WINDOWS = 5
 """Windows of steps over which the pace is taken: steady, yet quick to show a change."""
 _PACE_S = 15.0
 """Time without an event after which the pace is no longer that of now."""
-_WORK_S = 20.0
-"""Ranks that have recorded something within this time are at work, whatever the scheduler says."""
-_QUIET_S = 60.0
 _QUIET_WINDOWS = 3
-_SLOW = 1.5
-_SHOWN_RANKS = 3
-_MOST_RANKS = 512
 _MOST = 1e15
 """Largest number of seconds, steps or samples that counts."""
+_HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
+_TAIL_BYTES = 1 << 13  # some five windows of steps
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a run; None where something is not known."""
+    """The progress of a run's newest attempt; None where something is not known."""
 
     attempt: int
     epoch: int | None = None
@@ -45,240 +42,187 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int | None = None
     loss: float | None = None
     samples_per_s: float | None = None
-    """Over all ranks. None, as the time below, where the ranks do nothing now."""
+    """Over all ranks, as if all were as fast. None, as the time below, where it does nothing."""
     remaining_s: float | None = None
 
-
-class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks of a run's newest attempt."""
-
-    progress: Progress
-    num_alive: int
-    """Ranks that have begun and not ended, of those that were looked at."""
-    num_looked_at: int | None = None
-    """Ranks of thousands that were looked at; None for all."""
-    world_size: int
-    is_at_work: bool
-    """One of them recorded something a moment ago, and their attempt has not ended."""
-    troubles: list[str]
-    """Sentences for the user, one per fact."""
+    def sentence(self, *, with_pace: bool) -> str:
+        """Say where the run is, and how fast: epoch 3, step 120/400, 3,412 samples/s, 1:02 left."""
+        total = "" if self.total_steps is None else f"/{self.total_steps}"
+        place = [
+            f"attempt {self.attempt}" if self.attempt else "",
+            "" if self.epoch is None else f"epoch {self.epoch + 1}",
+            "" if self.step is None else f"step {self.step}{total}",
+        ]
+        pace = [
+            "" if self.samples_per_s is None else f"{self.samples_per_s:,.0f} samples/s",
+            "" if self.loss is None else f"loss {self.loss:.4g}",
+            "" if self.remaining_s is None else f"{show_clock(self.remaining_s)} left",
+        ]
+        return ", ".join(filter(None, place + pace if with_pace else place))
 
 
 class RunningRun:
-    """Reads what a run's ranks record, each time only what is new; a restart begins anew.
+    """Reads what a run's first rank records, when there is more of it; a restart begins anew.
 
-    Of thousands of ranks some are looked at, evenly: others need the file system, too.
+    One file is looked at, however many ranks there are: they need the file system more.
     """
 
-    def __init__(self, run: Run, *, most_ranks: int = _MOST_RANKS) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._attempt = 0
-        self._ranks: dict[int, _Rank] = {}
-        num_ranks = run.read_outline().resources.num_ranks or 1
-        self._looked_at = range(0, num_ranks, -(-num_ranks // most_ranks))
+        self._attempt = self._size = -1
+        self._heard_s = 0.0
+        """When the rank last recorded something, by the monotonic clock."""
 
-    def look(self, condition: Condition) -> RanksSeen | None:
-        """Return the newest figures; None before a rank wrote its first event. A run that waits or
-        is suspended has no pace, nor one whose ranks have fallen silent."""
+    def look(self, condition: Condition) -> Progress | None:
+        """Return the newest figures; None before the rank wrote its first event. A run that waits
+        or is suspended has no pace, nor one whose rank has fallen silent."""
         with suppress(OSError):
             self._read()
-        begun = {number: rank for number, rank in sorted(self._ranks.items()) if rank.world_size}
-        if not begun:
+        if self._size < 0 or not self._world_size:
             return None
-        alive = {number: rank for number, rank in begun.items() if rank.end_status is None}
-        lowest = next(iter(begun.values()))
-        world_size = lowest.world_size or 1
-        quiet_s = time.monotonic() - max(rank.heard_s for rank in begun.values())
-        is_at_work = bool(alive) and quiet_s < _WORK_S
-        if condition.state == "pending":  # a requeue leaves ranks that have not said their end
-            is_at_work = is_at_work and not self._has_ended()
-        is_silent = bool(alive) and quiet_s > max(_PACE_S, _QUIET_WINDOWS * lowest.window_s())
-        waits = condition.state == "pending" and not is_at_work
-        # Ranks that have no window yet are taken to be as fast as the others.
-        rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
-        rate = sum(rates) / len(rates) * world_size if rates else None
-        has_pace = not (is_silent or waits or condition.is_suspended)
-        return RanksSeen(
-            progress=Progress(
-                attempt=self._attempt,
-                **lowest.place,
-                total_steps=lowest.total_steps,
-                samples_per_s=rate if has_pace else None,
-                remaining_s=lowest.remaining_s() if has_pace else None,
-            ),
-            num_alive=len(alive),
-            num_looked_at=len(self._looked_at) if self._looked_at.step > 1 else None,
-            world_size=world_size,
-            is_at_work=is_at_work,
-            troubles=[*_failed(begun), *_quiet(alive, quiet_s), *_slow(begun)],
+        window_s = _number(self._windows[-1], "wall_s") if self._windows else 0.0
+        quiet_s = time.monotonic() - self._heard_s
+        is_silent = not self._has_ended and quiet_s > max(_PACE_S, _QUIET_WINDOWS * window_s)
+        has_pace = not (is_silent or condition.state == "pending" or condition.is_suspended)
+        steps, samples, wall_s = (
+            sum(_number(window, key) for window in self._windows)
+            for key in ("steps", "samples", "wall_s")
+        )
+        has_rate = has_pace and steps > 0 and wall_s > 0
+        to_do = None if self._total is None else self._total - self._place.get("step", 0)
+        return Progress(
+            attempt=self._attempt,
+            **self._place,
+            total_steps=self._total,
+            samples_per_s=samples / wall_s * self._world_size if has_rate else None,
+            remaining_s=max(0, to_do) * wall_s / steps if has_rate and to_do is not None else None,
         )
 
     def _read(self) -> None:
+        """Read the file if it has grown: to open it costs more than all else, on a shared file
+        system above all."""
         attempt = max(0, self._run.newest_attempt())
         if attempt != self._attempt:
-            self._attempt, self._ranks = attempt, {}
-        for number in self._looked_at:
-            path = self._run.event_file(number, attempt)
-            with suppress(OSError):
-                stat = path.stat()
-                if number not in self._ranks:
-                    self._ranks[number] = _Rank(path)
-                self._ranks[number].read(stat)
-
-    def _has_ended(self) -> bool:
-        """Return whether the newest attempt has a verdict: its ranks were ended, and wrote none."""
-        with suppress(OSError):
-            return self._run.read_attempt_verdict(self._attempt) is not None
-        return False
-
-
-class _Rank:
-    """One rank of one attempt, by the first and the newest of its events."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._size = -1
-        self._windows: deque[Mapping[str, Any]] = deque(maxlen=_NUM_WINDOWS)
-        self.place: dict[str, Any] = {}
-        """Epoch, step and loss, as Progress has them."""
-        self.total_steps: int | None = None
-        self.world_size: int | None = None
-        """None before its first event."""
-        self.end_status: str | None = None
-        """Status in its closing event: done, stopped, failed or killed."""
-        self.heard_s = -math.inf
-        """When it last recorded something, by the monotonic clock."""
-
-    def read(self, stat: os.stat_result) -> None:
-        """Take in its file, whose status was just asked for. One that is no longer than before is
-        not opened: that costs more than all else, on a shared file system above all."""
+            self._attempt, self._size = attempt, -1
+        path = self._run.event_file(0, attempt)
+        stat = path.stat()
         if stat.st_size == self._size:
             return
-        is_first, self._size, newest_s = self._size < 0, stat.st_size, stat.st_mtime
-        self._windows.clear()
-        for event in _first_and_newest_events(self._path, stat.st_size):
-            self._take(event)
+        is_first, newest_s = self._size < 0, stat.st_mtime
+        self._windows: deque[Mapping[str, Any]] = deque(maxlen=_NUM_WINDOWS)
+        self._world_size, self._has_ended = 0, False
+        self._place: dict[str, Any] = {}
+        self._total: int | None = None
+        with files.open_regular(path, most_bytes=math.inf) as file:
+            text = file.read(_HEAD_BYTES + _TAIL_BYTES)
+            if stat.st_size > len(text):
+                file.seek(stat.st_size - _TAIL_BYTES)
+                text = text[:_HEAD_BYTES] + b"\n" + file.read(_TAIL_BYTES)
+        # A line that is cut is no event.
+        for event in filter(None, map(decode_event, text.split(b"\n"))):
             newest_s = max(newest_s, _number(event, "time_s"))
+            match event["event"]:
+                case "start":
+                    self._world_size = int(_number(event, "world_size")) or 1
+                case "setup":
+                    self._total = int(_number(event, "total_steps")) or None
+                case "resume" | "steps" as kind if isinstance(event.get("step"), int):
+                    epoch, loss = event.get("epoch"), event.get("loss")
+                    self._place = {
+                        "step": int(_number(event, "step")),
+                        "epoch": epoch if isinstance(epoch, int) else None,
+                        "loss": loss if isinstance(loss, int | float) else None,
+                    }
+                    if kind == "steps":
+                        self._windows.append(event)
+                case "end":
+                    self._has_ended = True
+        self._size = stat.st_size
         # The clocks of this machine, the rank's and the file server's may differ: at first a rank
         # is quiet by both of the others'.
-        age_s = max(0.0, time.time() - newest_s) if is_first else 0.0
-        self.heard_s = time.monotonic() - age_s
-
-    def _take(self, event: Mapping[str, Any]) -> None:
-        match event["event"]:
-            case "start":
-                self.world_size = round(_number(event, "world_size")) or 1
-            case "setup":
-                self.total_steps = round(_number(event, "total_steps")) or None
-            case "resume":
-                self.place = {"epoch": _whole(event, "epoch"), "step": _whole(event, "step")}
-            case "steps" if (step := _whole(event, "step")) is not None:
-                loss = event.get("loss")  # null where it is no number any more
-                loss = loss if isinstance(loss, int | float) else None
-                self.place = {"epoch": _whole(event, "epoch"), "step": step, "loss": loss}
-                self._windows.append(event)
-            case "end":
-                status = event.get("status")
-                self.end_status = status if isinstance(status, str) else "done"
-
-    def remaining_s(self) -> float | None:
-        """Return the time to its last step, at the pace of its newest windows."""
-        step: int | None = self.place.get("step")
-        steps = self._sum("steps")
-        if not steps or step is None or self.total_steps is None:
-            return None
-        return max(0, self.total_steps - step) * self._sum("wall_s") / steps
-
-    def samples_per_s(self) -> float | None:
-        """Return the speed of this rank alone, over its newest windows."""
-        wall_s = self._sum("wall_s")
-        return self._sum("samples") / wall_s if wall_s > 0 else None
-
-    def own_time_s(self) -> float | None:
-        """Return the seconds per step without the wait for other ranks, over the newest windows."""
-        steps = self._sum("steps")
-        waited_s = self._sum("phases_s", "exposed_communication")
-        return (self._sum("step_time_s", "sum") - waited_s) / steps if steps else None
-
-    def window_s(self) -> float:
-        """Return the length of the newest window: the next event is due after as long."""
-        return _number(self._windows[-1], "wall_s") if self._windows else 0.0
-
-    def _sum(self, *keys: str) -> float:
-        return sum((_number(window, *keys) for window in self._windows), start=0.0)
+        self._heard_s = time.monotonic() - (max(0.0, time.time() - newest_s) if is_first else 0.0)
 
 
-def _number(event: Any, *keys: str) -> float:
-    """Return a number within an event; 0 where there is none, as in what another version wrote, or
-    one that nothing counts or takes."""
-    for key in keys:
-        event = event.get(key) if isinstance(event, Mapping) else None
-    return event if isinstance(event, int | float) and abs(event) <= _MOST else 0
-
-
-def _whole(event: Mapping[str, Any], key: str) -> int | None:
+def _number(event: Mapping[str, Any], key: str) -> float:
+    """Return a number within an event; 0 where there is none, or one that nothing counts."""
     value = event.get(key)
-    return value if isinstance(value, int) and 0 <= value <= _MOST else None
+    return value if isinstance(value, int | float) and 0 <= value <= _MOST else 0
 
 
-_Ranks = Mapping[int, _Rank]
+def show_clock(seconds: float) -> str:
+    """Return a length of time as text: 1:02, or with hours 1:00:02."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _quiet(alive: _Ranks, quiet_s: float) -> list[str]:
-    """Name ranks that have recorded nothing for long."""
-    if not alive:
-        return []
-    limit_s = max(_QUIET_S, _QUIET_WINDOWS * max(rank.window_s() for rank in alive.values()))
-    if quiet_s >= limit_s:
-        return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
-    now_s = time.monotonic()
-    ages_s = {number: now_s - rank.heard_s for number, rank in alive.items()}
-    quiet = {number: age_s for number, age_s in ages_s.items() if age_s >= limit_s}
-    if not quiet:
-        return []
-    verb, age = "has" if len(quiet) == 1 else "have", show_age(min(quiet.values()))
-    return [f"{_named(quiet)} {verb} recorded nothing for {age}, while others have"]
+class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as its agent described it; what the agent does not know yet is None."""
+
+    node: int
+    host: str
+    device: str | None = None
+    """cpu or cuda."""
+    gpus: list[str] = []
+    """UUIDs of the GPUs of its ranks."""
+    offers: list[str] = []
+    """Addresses by which others may try to reach node 0."""
+    address: str | None = None
+    """Its own, on the way to node 0."""
+    master_addr: str | None = None
+    """The address by which it reached node 0."""
+    interface: str | None = None
+    """The interface of that way, which gloo and NCCL use."""
 
 
-def _failed(ranks: _Ranks) -> list[str]:
-    ended = [(number, rank.end_status) for number, rank in ranks.items()]
-    failed = [f"{number} ({status})" for number, status in ended if status in {"failed", "killed"}]
-    return [f"ended before the others: {_named(failed)}"] if failed else []
+def seen_nodes(run: Run, *, most: int | None = None) -> list[NodeSeen]:
+    """Return the nodes whose agents have started, in their order; of more than `most`, the first
+    ones."""
+    found = (files.read_as(path, NodeSeen) for path in run.agent_files()[:most])
+    return sorted(filter(None, found), key=lambda seen: seen.node)
 
 
-def _slow(ranks: _Ranks) -> list[str]:
-    """Name the slowest rank, where the others wait for it long."""
-    times = {number: time_s for number, rank in ranks.items() if (time_s := rank.own_time_s())}
-    if len(times) < 2:
-        return []
-    slowest = max(times, key=times.__getitem__)
-    ratio = times[slowest] / sorted(times.values())[(len(times) - 1) // 2]
-    if ratio < _SLOW:
-        return []
-    return [f"rank {slowest} is slow: its own part of a step takes {ratio:.1f} times as long"]
+def describe_nodes(run: Run) -> tuple[list[str], str | None]:
+    """Return a line for each node whose agent has started, of many for the first ones, and
+    MASTER_ADDR and how it is reached, which is None before any node has reached it."""
+    lines, ways = [], []
+    for seen in seen_nodes(run, most=_MOST_SHOWN):
+        way = ", ".join(filter(None, (seen.address, seen.interface)))
+        lines.append(f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}")
+        if seen.master_addr is not None:
+            ways.append(f"{seen.master_addr} by {seen.interface or 'an unknown interface'}")
+    if lines and (more := len(run.agent_files()) - len(lines)) > 0:
+        lines.append(f"and {more:,} more")
+    return lines, " and ".join(dict.fromkeys(ways)) or None
 
 
-def _named(ranks: Collection[object]) -> str:
-    """`rank 3`, `ranks 1, 2, 3 and 4 more`."""
-    listed = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
-    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
+    """Name the nodes whose agents node 0 still waits for in this life of the run: each writes its
+    file once more when it has joined. None where it waits for none."""
+
+    def written_s(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    opened_s = written_s(run.meeting_file)
+    begin = run.attempts_folder / f"{max(run.newest_attempt(), 0):05d}" / "begin.json"
+    if opened_s == 0.0 or written_s(begin) >= opened_s:
+        return None
+    missing = [node for node in range(num_nodes) if written_s(run.agent_file(node)) < opened_s]
+    who = "the agent of" if len(missing) == 1 else "the agents of"
+    return f"{who} {listed(missing, 'node')} to join" if missing else None
 
 
-_HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
-_TAIL_BYTES = 1 << 13  # some five windows of steps
-
-
-def _first_and_newest_events(path: Path, size: int) -> Iterator[Mapping[str, Any]]:
-    """Give the events at the begin and at the end of a file. A line that is cut is no event."""
-    try:
-        with open_regular(path, most_bytes=math.inf) as file:
-            text = file.read(_HEAD_BYTES + _TAIL_BYTES)
-            if size > len(text):
-                file.seek(size - _TAIL_BYTES)
-                text = text[:_HEAD_BYTES] + b"\n" + file.read(_TAIL_BYTES)
-    except OSError:  # gone, or not ours to read
-        return
-    for line in text.split(b"\n"):
-        if (event := decode_event(line)) is not None:
-            yield event
+def waiting_sentence(condition: Condition) -> str | None:
+    """Say why a run waits, and until when as far as the scheduler knows; None where nothing is
+    known, or it does not wait."""
+    if condition.state != "pending":
+        return None
+    start = ""
+    if (time_s := condition.expected_start_s) is not None:
+        # With its date if that may not be today's.
+        pattern = "%H:%M" if abs(time_s - time.time()) < 20 * 3600 else "%Y-%m-%d %H:%M"
+        start = f"expected start {time.strftime(pattern, time.localtime(time_s))}"
+    return ", ".join(text for text in (condition.reason, start) if text) or None

@@ -5,9 +5,9 @@ last step of a rank that was killed. A store costs less than a microsecond and n
 
 Here all ranks of a run agree, too, on the step at which they stop. Each counts the boundaries
 between its steps, and stores the number before it looks at the board's order. To stop the run,
-every agent gives the order to pause: from then on each rank waits at its next boundary, at most one
-after the last that its agent sees. The ranks stop at the boundary after the last one that any rank
-of any node has reached: none can have gone further, whatever the ranks exchange and when.
+every agent gives the order to pause: from then on each rank waits at its next boundary, which is at
+most one after the last that its agent sees. The ranks stop at the boundary after the last one that
+any rank of any node has reached: none can have gone further, whatever they exchange and when.
 """
 
 from __future__ import annotations

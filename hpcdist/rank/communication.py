@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.peers import may_exchange
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, note_order
-from hpcdist.runs.events import EventWriter
+from hpcdist.runs.events import Communication, EventWriter
 
 _NS = 1e-9
 
@@ -81,11 +81,12 @@ def write_ddp_communication(wrapped: nn.Module | None, events: EventWriter) -> N
         return
     if whole_s > 0:
         events.write(
-            "communication",
-            by="ddp",
-            whole_s=whole_s,
-            overlapped_s=overlapped_s,
-            exposed_s=whole_s - overlapped_s,
+            Communication(
+                by="ddp",
+                whole_s=whole_s,
+                overlapped_s=overlapped_s,
+                exposed_s=whole_s - overlapped_s,
+            )
         )
 
 

@@ -12,7 +12,7 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.peers import Peers
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import EventWriter
+from hpcdist.runs.events import EventWriter, Note
 from hpcdist.runs.run import Run
 
 
@@ -84,7 +84,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
 
     def note(self, message: str) -> None:
         """Tell the user something of the run: in its summary, and in this rank's log."""
-        self.events.write("note", message=message)
+        self.events.write(Note(message=message))
         self.say(f"note: {message}")
 
     def is_current(self) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import Timer
+from hpcdist.runs.events import Digest
 
 
 def digest_of(tensors: Iterable[Tensor]) -> str:
@@ -45,10 +46,11 @@ class Digester:
             hasattr(one, "to_local") or type(one).__name__ == "FlatParameter" for one in parameters
         )
         self._context.events.write(
-            "digest",
-            step=step,
-            parameters=digest_of(parameters),
-            is_sharded=is_sharded,
-            loss=None if loss is None else float(loss),
+            Digest(
+                step=step,
+                parameters=digest_of(parameters),
+                is_sharded=is_sharded,
+                loss=None if loss is None else float(loss),
+            )
         )
         self._timer.begin()

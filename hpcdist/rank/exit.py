@@ -17,24 +17,12 @@ from typing import Any, NoReturn
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.board import ProgressSlot
 
-WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
-"""Signals that schedulers send before they end a job; LSF begins with SIGINT."""
-RANK_VARIABLE = "HPCDIST_RANK_PID"
-"""Tells the children of a rank, whatever they execute, that they belong to one."""
 LATE = signal.SIGALRM
 """Ends a rank that hangs at its end."""
 TEARDOWN_LIMIT_S = 30.0  # for destroying objects, once threads and exit handlers are done
 _FAILED_LIMIT_S = 5.0  # for the whole end: threads may wait for ranks that wait for this one
 _LIBRARIES = ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__))
 _NEEDED_BY_DESTRUCTORS = (type, FunctionType, ModuleType, str, int, float)
-
-
-def shield_worker(_worker: int = 0) -> None:
-    """Ignore schedulers' signals in a rank's DataLoader worker, as its `worker_init_fn`: else they
-    end the worker, and torch's handler the rank."""
-    if RANK_VARIABLE in os.environ:
-        for signum in WARNING_SIGNALS:
-            signal.signal(signum, signal.SIG_IGN)
 
 
 def leave(code: int, slot: ProgressSlot, pid: int, *, kept: Mapping[str, ModuleType]) -> NoReturn:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import Flops
 
 _SIZE = 512
 _PRODUCTS = 8
@@ -55,12 +56,8 @@ def write_flops(context: RankContext, *, per_sample: float, precision: str) -> N
     """Record what a model takes for one sample, and what this rank's CPUs could do; off the
     clock."""
     on_cpu = torch.device(context.device).type == "cpu"
-    context.events.write(
-        "flops",
-        per_sample=per_sample,
-        precision=precision,
-        peak_per_s=measure_cpu_peak(PRODUCTS_IN[precision]) if on_cpu else None,
-    )
+    peak_per_s = measure_cpu_peak(PRODUCTS_IN[precision]) if on_cpu else None
+    context.events.write(Flops(per_sample=per_sample, precision=precision, peak_per_s=peak_per_s))
 
 
 def measure_cpu_peak(dtype: torch.dtype) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.runs.events import PHASES
+from hpcdist.runs.events import PHASES, Evaluation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -160,11 +160,12 @@ def evaluate(
         context.note("record.evaluate: accuracy must be a share from 0 to 1; others are left out")
         accuracy = None
     context.events.write(
-        "evaluate",
-        step=_loop.num_steps if _loop.timer is not None else None,
-        loss=None if loss is None else float(loss),
-        accuracy=None if accuracy is None else float(accuracy),
-        samples=None if samples is None else int(samples),
+        Evaluation(
+            step=_loop.num_steps if _loop.timer is not None else None,
+            loss=None if loss is None else float(loss),
+            accuracy=None if accuracy is None else float(accuracy),
+            samples=None if samples is None else int(samples),
+        )
     )
     if _loop.timer is not None:
         _loop.timer.begin()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hpcdist.runs.events import EventWriter
+from hpcdist.runs.events import EventWriter, PeerGroup
 
 _OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "jax", "cupy")
 """Libraries that ranks may exchange data through besides torch.distributed, which DeepSpeed,
@@ -21,7 +21,7 @@ class Peers:
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
-        self._written: dict[str, Any] | None = None
+        self._written: PeerGroup | None = None
         self._num_collectives: int | None = None
         self._exchanges: bool | None = None
         """A collective operation ran within the steps; None where that cannot be told."""
@@ -41,16 +41,16 @@ class Peers:
         """Write what is new, at the end of a window of steps."""
         self.count()
         size = _group_size()
-        if self._written is not None and size < self._written["size"]:
+        if self._written is not None and size < self._written.size:
             return  # it has left its group, at the end
-        found = {
-            "size": size,
-            "exchanges": self._exchanges if size > 1 else None,
-            "library": None if size else _other_library(),
-        }
+        found = PeerGroup(
+            size=size,
+            exchanges=self._exchanges if size > 1 else None,
+            library=None if size else _other_library(),
+        )
         if found != self._written:
             self._written = found
-            self._events.write("group", **found)
+            self._events.write(found)
 
 
 def may_exchange() -> bool:

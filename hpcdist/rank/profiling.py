@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.pipe import Profiled
-from hpcdist.runs.rank_files import name_of
+from hpcdist.runs.events import Communication
+from hpcdist.runs.paths import name_of
 from hpcdist.runs.requests import OperationTime, StepReport
 
 if TYPE_CHECKING:
@@ -117,13 +118,9 @@ class Profiler:
         busy_s, whole_s, overlapped_s = (time_us * _US for time_us in times_us)
         operations = _operations(profile.key_averages(), on_gpu=self._is_on_gpu)
         communication = {"whole_s": whole_s / steps, "overlapped_s": overlapped_s / steps}
+        exposed_s = (whole_s - overlapped_s) / steps
         context.events.write(
-            "communication",
-            by="profiler",
-            steps=steps,
-            exposed_s=(whole_s - overlapped_s) / steps,
-            trace=trace,
-            **communication,
+            Communication(by="profiler", exposed_s=exposed_s, trace=trace, **communication)
         )
         self._close_window()
         context.progress.alive()  # a long trace takes its time

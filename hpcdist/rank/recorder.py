@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.peers import Peers
-from hpcdist.runs.events import HISTOGRAM_RATIO, PHASES, EventWriter
+from hpcdist.runs.events import HISTOGRAM_RATIO, PHASES, EventWriter, Totals, Window
 
 _LOG_RATIO = math.log(HISTOGRAM_RATIO)
 _PHASE_INDEX = {phase: index for index, phase in enumerate(PHASES)}
@@ -149,11 +149,10 @@ class StepRecorder:
         now = self._clock()
         if self._rows:
             after_s = now - self._step_start_s
-            late = {"after_s": _to_ns(after_s)} if after_s >= _LEAST_AFTER_S else {}
             if self._peers is not None:
                 self._peers.write()
-            number = self._events.number_window()
-            self._events.write("steps", number=number, **self._window(), **late)
+            late_s = _to_ns(after_s) if after_s >= _LEAST_AFTER_S else 0.0
+            self._events.write(self._window(self._events.number_window(), late_s))
         self._open_window(now)
 
     # As a timer with the host's clock, beside rank/timing.py's with a GPU's.
@@ -177,40 +176,35 @@ class StepRecorder:
         self._is_profiled = False
         self._window_length_s = max(self._window_s, _WINDOW_SHARE * (now - self._begin_s))
 
-    def _window(self) -> dict[str, Any]:
+    def _window(self, number: int, after_s: float) -> Window:
         totals, *phases = zip(*self._rows, strict=True)
-        return {
-            "epoch": self.epoch,
-            "step": self.step_count,
-            "steps": len(totals),
-            **({"profiled": True} if self._is_profiled else {}),
-            "samples": int(self._samples),  # they may have been counted by torch or numpy
-            "wall_s": _to_ns(self._step_start_s - self._window_start_s - self._idle_s),
-            **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),
-            "step_time_s": {
-                "sum": _to_ns(sum(totals)),
-                "sumsq": sum([time_s * time_s for time_s in totals]),
-                "min": _to_ns(min(totals)),
-                "max": _to_ns(max(totals)),
-            },
-            "phases_s": {
+        rate, num_losses = self._learning_rate, self._num_losses
+        return Window(
+            number=number,
+            epoch=self.epoch,
+            step=self.step_count,
+            steps=len(totals),
+            profiled=self._is_profiled,
+            samples=int(self._samples),  # they may have been counted by torch or numpy
+            wall_s=_to_ns(self._step_start_s - self._window_start_s - self._idle_s),
+            pause_s=_to_ns(self._idle_s),
+            after_s=after_s,
+            step_time_s=Totals(
+                sum=_to_ns(sum(totals)),
+                sumsq=sum([time_s * time_s for time_s in totals]),
+                min=_to_ns(min(totals)),
+                max=_to_ns(max(totals)),
+            ),
+            phases_s={
                 phase: _to_ns(sum(times))
                 for phase, times in zip(PHASES, phases, strict=True)
                 if any(times)
             },
-            "histogram": _histogram(totals),
-            "loss": None if self._loss is None else float(self._loss),
-            **self._learning(),
-        }
-
-    def _learning(self) -> dict[str, float]:
-        """Return the fields of a window that are there only where the loop gave what they need."""
-        fields = {}
-        if self._num_losses:
-            fields["mean_loss"] = float(self._loss_sum) / self._num_losses
-        if self._learning_rate is not None:
-            fields["learning_rate"] = float(self._learning_rate)
-        return fields
+            histogram=_histogram(totals),
+            loss=None if self._loss is None else float(self._loss),
+            mean_loss=float(self._loss_sum) / num_losses if num_losses else None,
+            learning_rate=None if rate is None else float(rate),
+        )
 
 
 def _to_ns(time_s: float) -> float:
@@ -218,14 +212,14 @@ def _to_ns(time_s: float) -> float:
     return round(time_s, 9)
 
 
-def _histogram(times: Sequence[float]) -> dict[str, list[int]]:
+def _histogram(times: Sequence[float]) -> dict[int, list[int]]:
     """Return bucket -> the counts of it and of those that follow it."""
     counts = Counter(round(math.log(max(time_s, 1e-9)) / _LOG_RATIO) for time_s in times)
-    histogram: dict[str, list[int]] = {}
+    histogram: dict[int, list[int]] = {}
     end = -math.inf
     for bucket in sorted(counts):
         if bucket - end > _MOST_ZEROS:
-            row = histogram[str(bucket)] = []
+            row = histogram[bucket] = []
         else:
             row += [0] * int(bucket - end)
         row.append(counts[bucket])

@@ -18,9 +18,8 @@ from hpcdist.monitor.states import run_accounting, run_conditions
 from hpcdist.remote.call import Output, call
 from hpcdist.remote.request import Listed, ListedRun, Request, decode
 from hpcdist.remote.ssh import Connection, Where, copy
-from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.remote import Remote, is_host_known, is_remote, read_remote, write_remote
-from hpcdist.runs.run import Run, all_runs, is_run_name
+from hpcdist.runs.remote import Remote, is_remote, known_hosts, read_remote, write_remote
+from hpcdist.runs.run import Run, all_runs, is_run_name, make_runs_folder
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import SWEEP_FILE
 from hpcdist.submission.once import SUBMISSION_VARIABLE
@@ -99,7 +98,7 @@ def refresh(runs: Sequence[Run], *, with_events: bool, note: Note) -> bool:
     for run in runs:
         remote = read_remote(run)
         if remote is not None and not remote.is_whole:
-            if is_host_known(remote.host):
+            if remote.host in known_hosts():
                 open_runs.append(run)
             else:
                 have_answered = False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.text import one_line
 from hpcdist.cluster.host import Host, parse_host
-from hpcdist.runs.remote import Remote, is_host_known, remote_file
+from hpcdist.runs.remote import FILE, Remote, known_hosts
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
@@ -64,11 +64,10 @@ class Where(NamedTuple):
     @classmethod
     def of(cls, run: Run, remote: Remote) -> Where:
         """Return where a record leads; UserError for a host that the user has never named."""
-        host = parse_host(remote.host, origin=f"{remote_file(run.path)}: host")
-        if not is_host_known(host.name):
+        host = parse_host(remote.host, origin=f"{run.path / FILE}: host")
+        if host.name not in known_hosts():
             raise UserError(
-                f"{remote_file(run.path)} leads to {host.name}, which was never named on this "
-                "machine",
+                f"{run.path / FILE} leads to {host.name}, which was never named on this machine",
                 hint=f"if you know it, look at the run with: --host {host.name}",
             )
         return cls(Host(remote.host, remote.folder), remote.project, remote.runs)

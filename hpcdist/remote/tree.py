@@ -20,9 +20,8 @@ from hpcdist.base.errors import SchedulerError, UserError
 from hpcdist.base.ownership import is_own
 from hpcdist.remote.request import Request
 from hpcdist.remote.ssh import Connection, Where, copy
-from hpcdist.runs.code import RECEIVED
 from hpcdist.runs.run import DEFAULT_RUNS
-from hpcdist.runs.snapshot import SnapshotPlan, parents_of
+from hpcdist.runs.snapshot import RECEIVED, SnapshotPlan, parents_of
 
 _LAST = ".tree-last"
 _KEPT_S = 86400.0
@@ -35,8 +34,10 @@ def send(connection: Connection, plan: SnapshotPlan, where: Where) -> tuple[str,
     and the paths that git ignores, which are not sent."""
     name = f".tree-{secrets.token_hex(4)}"
     # What git ignores is a link to the original.
-    ignored = {one.path for one in plan.entries if one.target == os.path.join(plan.root, one.path)}
-    sent = [entry.path for entry in plan.entries if entry.path not in ignored]
+    ignored = {
+        path for path, target in plan.targets.items() if target == os.path.join(plan.root, path)
+    }
+    sent = [path for path in plan.targets if path not in ignored]
     for path in sent:
         try:
             path.encode()

@@ -1,18 +1,18 @@
 """The events of a run: one JSON object per line, one file per rank or node, and attempt.
 
-Ranks and agents write them by `EventWriter`. The types are the fields that are read of them, by the
-summary above all; events may carry more fields, and there are more kinds, which docs/events.md
-describes. Units stand in the names. A killed rank leaves a torn last line: it is counted,
-never fatal. This module imports no torch.
+The types here are those that ranks and agents write and that others read; the kinds that only
+benchmarks have stand with these. docs/events.md describes all. Units stand in the names. A killed
+rank leaves a torn last line: it is counted, never fatal. This module imports no torch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,20 +20,13 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from hpcdist.base import files
-from hpcdist.base.text import as_utf8
 
-SCHEMA_VERSION = 2
-LONGEST_LINE_BYTES = 1 << 20
-"""Longer lines are torn, for whoever reads them: no event has a tenth of it."""
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Raised by decoders at lines that are no events; the last at those that are nested too deep."""
 MOST_FILE_BYTES = 250_000_000
 """Size of a file that is read; a rank that steps for a year writes less."""
-_STRETCH_BYTES = 1 << 20
-_TORN = b"{"
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
-
 
 PHASES = (
     "data_wait",
@@ -64,11 +57,22 @@ else:
     Counts = Annotated[list[Count], Meta(max_length=4_096)]
 
 
-class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
-    """First event of a rank: where it runs."""
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
+    """A line of an event file. Its kind is the tag of its type; values that are not known are left
+    out."""
 
     time_s: Seconds | None = None
-    schema: int = SCHEMA_VERSION
+    """Unix time; the writer adds it."""
+
+
+class Start(Event, frozen=True, kw_only=True, tag="start"):
+    """First event of a rank: where it runs."""
+
+    pid: int | None = None
+    rank: Count | None = None
+    local_rank: Count | None = None
+    attempt: Count | None = None
+    restart_count: Count | None = None
     node: Count | None = None
     host: str | None = None
     world_size: Count | None = None
@@ -78,12 +82,13 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     device: str | None = None
     cpus: list[int] | None = None
     num_cpus: Count | None = None
+    num_threads: Count | None = None
     backend: str | None = None
     code: str | None = None
     """The digest of the user's file that is run, on rank 0."""
 
 
-class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group"):
+class PeerGroup(Event, frozen=True, kw_only=True, tag="group"):
     """The ranks that a rank exchanges data with."""
 
     size: Count
@@ -94,11 +99,26 @@ class PeerGroup(Struct, frozen=True, kw_only=True, tag_field="event", tag="group
     """The library that it may exchange data through without a process group."""
 
 
-class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
+class Setup(Event, frozen=True, kw_only=True, tag="setup"):
+    """A training is ready for its first step."""
+
+    setup_time_s: Seconds | None = None
+    parameters: Count | None = None
+    train_samples: Count | None = None
+    test_samples: Count | None = None
+    steps_per_epoch: Count | None = None
+    total_steps: Count | None = None
+
+
+class Resume(Event, frozen=True, kw_only=True, tag="resume"):
     """Training goes on from a checkpoint."""
 
     step: Count
     epoch: Count | None = None
+    checkpoint: str | None = None
+    exact: bool | None = None
+    """Bit for bit."""
+    world_size_before: Count | None = None
 
 
 class Totals(Struct, frozen=True, kw_only=True, gc=False):
@@ -110,10 +130,9 @@ class Totals(Struct, frozen=True, kw_only=True, gc=False):
     max: Seconds
 
 
-class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+class Window(Event, frozen=True, kw_only=True, gc=False, tag="steps"):
     """A window of steps of one rank."""
 
-    time_s: Seconds | None = None
     number: Count | None = None
     """In its file, from 0 on."""
     step: Count
@@ -141,17 +160,17 @@ class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
     """Value in its last step."""
 
 
-class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
+class Evaluation(Event, frozen=True, kw_only=True, tag="evaluate"):
     """An evaluation over the test data."""
 
-    time_s: Seconds | None = None
     step: Count | None = None
     epoch: Count | None = None
     loss: float | None = None
     accuracy: Accuracy | None = None
+    samples: Count | None = None
 
 
-class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
+class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     """An epoch is done."""
 
     epoch: Count
@@ -159,31 +178,34 @@ class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
     step: Count | None = None
     loss: float | None = None
     """Mean over the samples of this rank, in this attempt."""
+    epoch_time_s: Seconds | None = None
 
 
-class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
+class Save(Event, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint is saved."""
 
-    time_s: Seconds | None = None
     save_time_s: Seconds = 0.0
+    step: Count | None = None
 
 
-class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
+class Note(Event, frozen=True, kw_only=True, tag="note"):
     """Something that a reader of the summary should know."""
 
     message: str
 
 
-class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
+class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     """The memory of a model in one rank, and the peak so far."""
 
+    when: str | None = None
+    """first_step, or end."""
     parameter_bytes: Count
     gradient_bytes: Count
     optimizer_bytes: Count
     peak_bytes: Count | None = None
 
 
-class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="communication"):
+class Communication(Event, frozen=True, kw_only=True, tag="communication"):
     """The communication of a step: what computing hides of it, and what it waits for."""
 
     by: str
@@ -195,7 +217,7 @@ class Communication(Struct, frozen=True, kw_only=True, tag_field="event", tag="c
     """The profiler's trace, relative to the run directory."""
 
 
-class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
+class Flops(Event, frozen=True, kw_only=True, tag="flops"):
     """The floating-point operations of a model."""
 
     per_sample: Annotated[float, Meta(ge=0, le=1e24)]
@@ -204,7 +226,7 @@ class Flops(Struct, frozen=True, kw_only=True, tag_field="event", tag="flops"):
     """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
 
 
-class Digest(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="digest"):
+class Digest(Event, frozen=True, kw_only=True, gc=False, tag="digest"):
     """The digest of a rank's parameters after a step."""
 
     step: Count
@@ -214,13 +236,18 @@ class Digest(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
     loss: float | None = None
 
 
-class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
+class End(Event, frozen=True, kw_only=True, tag="end"):
     """Last event of a rank."""
 
-    time_s: Seconds | None = None
     step: Count | None = None
+    status: str | None = None
+    """done, stopped, failed or killed."""
+    exit_code: int | None = None
+    signal: str | None = None
     max_rss_bytes: Count | None = None
     max_cuda_bytes: Count | None = None
+    by: str | None = None
+    """rank, or agent where the rank could not."""
 
 
 class GpuFacts(Struct, frozen=True, kw_only=True):
@@ -234,13 +261,12 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     """Version of its driver."""
 
 
-class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
+class NodeBegin(Event, frozen=True, kw_only=True, tag="node"):
     """First event of a node in an attempt: what its ranks have there; once more, with its GPUs and
     the host's CPUs, before these are sampled."""
 
     begin_s: Amount
     """Unix time at which the ranks were started."""
-    schema: int = SCHEMA_VERSION
     node: Count | None = None
     host: str | None = None
     cpus: list[int] | None = None
@@ -254,7 +280,7 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
     gpus: list[GpuFacts] = []
 
 
-class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
+class GpuWindow(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One GPU within a window, by means over time; what it does not tell is None."""
 
     utilization: Amount | None = None
@@ -267,10 +293,10 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
     energy_j: Amount | None = None
 
 
-class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usage"):
+class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):
     """The use of a node in a window: by its ranks, with all processes below them, and by all."""
 
-    time_s: Amount
+    time_s: Seconds
     wall_s: Amount
     samples: Count
     cpus_busy: Amount | None = None
@@ -283,21 +309,7 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
 
 
 EVENT_TYPES: dict[str, type[Struct]] = {
-    "start": Start,
-    "group": PeerGroup,
-    "resume": Resume,
-    "steps": Window,
-    "evaluate": Evaluation,
-    "epoch": Epoch,
-    "checkpoint": Save,
-    "memory": Memory,
-    "note": Note,
-    "communication": Communication,
-    "flops": Flops,
-    "digest": Digest,
-    "node": NodeBegin,
-    "usage": UsageWindow,
-    "end": End,
+    str(kind.__struct_config__.tag): kind for kind in Event.__subclasses__()
 }
 """The kinds of events, which are the tags of their types."""
 
@@ -309,40 +321,40 @@ class EventWriter:
     reported on stderr, and recording stops.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """Open `path` for appending; None makes a writer that drops everything."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: int | None = None
         self._num_windows = 0
-        if path is not None:
-            self._open(path)
+        self._open()
 
-    def _open(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._identity, self._place = _identity(self._file), _place(self._file)
+    def _open(self) -> None:
+        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._place = os.readlink(f"/proc/self/fd/{self._file}")
 
     def _is_own(self) -> bool:
-        """Return whether the descriptor is still that of the file. The place is known without a
-        file server, which would have to write what it was sent before it answers."""
-        assert self._file is not None
-        if self._place is not None and _place(self._file) == self._place:
-            return True
-        return _identity(self._file) == self._identity
+        """Return whether the descriptor is still that of the file: a program may close all, as
+        daemons do. The place is known without a file server."""
+        with contextlib.suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{self._file}") == self._place
+        return False
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event; `time_s` (unix time) is added."""
+    def write(self, event: Event | Mapping[str, Any]) -> None:
+        """Append one event, of a type or, of a kind that benchmarks have, by its fields; `time_s`
+        is added."""
         if self._file is None:
             return
-        content = {"event": event, "time_s": time.time(), **fields}
+        if isinstance(event, Mapping):
+            event = {"time_s": time.time(), **event}
+        elif event.time_s is None:
+            event = msgspec.structs.replace(event, time_s=time.time())
         try:
-            line = _encoder.encode(content) + b"\n"
+            line = _encoder.encode(event)
         except UnicodeEncodeError:  # what is no Unicode, as the names of some files are
-            line = _encoder.encode(_escaped(msgspec.to_builtins(content))) + b"\n"
+            text = json.dumps(msgspec.to_builtins(event), ensure_ascii=False)
+            line = text.encode(errors="replace")
         try:
             if not self._is_own():
-                assert self.path is not None
-                self._open(self.path)
-            os.write(self._file, line)
+                self._open()
+            os.write(self._file, line + b"\n")
         except OSError as error:
             reason = f"hpcdist: recording stopped: {self.path}: {error.strerror}"
             files.print_line(reason, sys.stderr)
@@ -363,66 +375,11 @@ class EventWriter:
             self._file = None
 
 
-def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Return the identity of the file behind a descriptor; None where it is closed.
-
-    A program may close all descriptors, as daemons do, and then its own file has the number.
-    """
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _place(descriptor: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return None
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return as_utf8(value)
-    if isinstance(value, dict):
-        return {_escaped(key): _escaped(each) for key, each in value.items()}
-    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-class EventFile(Struct):
-    """The events of one file, and how many of its lines could not be read."""
-
-    events: list[dict[str, Any]] = []
-    torn_lines: int = 0
-
-
-def read_events(path: Path) -> EventFile:
-    """Read one event file; lines that are torn or not events are counted and left out."""
-    result = EventFile()
-    for lines in read_lines(path):
-        for line in lines.split(b"\n"):
-            if (event := decode_event(line)) is not None:
-                result.events.append(event)
-            elif line.strip():
-                result.torn_lines += 1
-    return result
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of an event file, many at a time, of which the last has no newline. Too long
-    a line becomes one that is torn. Raises OSError, also where it is no regular file."""
-    rest = b""
-    with files.open_regular(path, most_bytes=MOST_FILE_BYTES) as file:
-        while piece := file.read(_STRETCH_BYTES):
-            lines, newline, after = piece.rpartition(b"\n")
-            if newline:
-                yield rest + lines
-                rest = after
-            else:
-                rest = rest + after if len(rest) < LONGEST_LINE_BYTES else _TORN
-    if rest:
-        yield rest
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file, by their fields; lines that are torn or no events are left
+    out."""
+    lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES).split(b"\n")
+    return [event for line in lines if (event := decode_event(line)) is not None]
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:

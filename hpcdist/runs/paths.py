@@ -1,4 +1,10 @@
-"""The places of a run's files: what stands where in its directory, see `hpcdist.runs.run`."""
+"""The places of a run's files: what stands where in its directory, see `hpcdist.runs.run`.
+
+Files of ranks and nodes have their number in their names, and that of the attempt after restarts:
+
+    events/rank-00007.jsonl                    rank 7, at first
+    events/rank-00007.attempt-2.jsonl          the same after two restarts
+"""
 
 from __future__ import annotations
 
@@ -8,45 +14,65 @@ from functools import partialmethod
 from pathlib import Path
 
 from hpcdist.base import files
-from hpcdist.runs import rank_files
-from hpcdist.runs.rank_files import list_numbered
 
+_NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
+_IN_RUN = re.compile(
+    rf"logs/rank{_NUMBERED}\.log|traces/rank{_NUMBERED}(?:\.profile-[0-9a-f]{{8}})?\.json\.gz"
+)
+_EVENT_FILE = re.compile(rf"(?:rank|node){_NUMBERED}\.jsonl")
 _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _REPORTS = ("_lsf.out", "_pbs.out")
 
 
+def name_of(stem: str, ending: str, number: int, attempt: int = 0) -> str:
+    """Return the name of the file of a rank or node: `rank-00007.attempt-2.jsonl`."""
+    of_attempt = f".attempt-{attempt}" if attempt else ""
+    return f"{stem}-{number:05d}{of_attempt}{ending}"
+
+
+def log_place(rank: int, attempt: int) -> str:
+    """Return the log of one rank in one attempt, relative to the run directory."""
+    return f"logs/{name_of('rank', '.log', rank, attempt)}"
+
+
+def is_event_file(name: str) -> bool:
+    """Return whether a file of this name is of a rank's events, or of a node's."""
+    return _EVENT_FILE.fullmatch(name) is not None
+
+
 class _Within:
-    """A path within a run directory, made when it is first needed: whoever lists thousands of runs
-    needs few of each."""
+    """A path within a run directory, made where it is needed: a list of thousands of runs needs few
+    of each."""
 
     def __init__(self, place: str) -> None:
         self._place = place
 
-    def __set_name__(self, _owner: type[RunPaths], name: str) -> None:
-        self._name = name
-
     def __get__(self, run: RunPaths, _owner: type[RunPaths]) -> Path:
-        path = run.path / self._place
-        run.__dict__[self._name] = path  # found there before this is asked again
-        return path
+        return run.path / self._place
 
 
 class RunPaths:
     """The paths of one run directory."""
 
     spec_file = _Within("spec.json")
+    """The job, its source, versions, git state and environment, without secrets."""
     private_file = _Within("private.json")
     """The file with values of the job that look secret, in whose place spec.json has stars."""
     submission_file = _Within("submission.json")
+    """Scheduler and its cluster, job id, host and process of the submission."""
     script_file = _Within("script.sh")
     verdict_file = _Within("verdict.json")
+    """Why the run ended; written once."""
     figures_file = _Within("figures.msgpack")
+    """What a summary makes of the events, where they are many."""
     notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")
     launch_folder = _Within("launch")
     attempts_folder = _Within("attempts")
+    """One folder per attempt, made by the agent that leads it: begin.json says what the run had to
+    show then, verdict.json why it failed where another follows, hang.json that it seems to hang."""
     logs_folder = _Within("logs")
     traces_folder = _Within("traces")
     events_folder = _Within("events")
@@ -58,11 +84,8 @@ class RunPaths:
     """The file in which the first node's agent says how to reach it."""
     cancel_file = _Within("launch/cancel")
     """The file that says that the user cancelled: agents cannot tell it from other signals."""
-
-    requests_file = _Within("launch/requests")
-    """The file with what commands want of the agents, a line each; it is there from the start, as
-    a shared file system may take half a minute to show another host a name that is new."""
-
+    request_file = _Within("launch/request.json")
+    """The file with what a command wants of the agents, until node 0's has taken it."""
     missed_file = _Within("launch/missed.json")
     """The file that says since when the scheduler has not known the run's job."""
 
@@ -76,7 +99,7 @@ class RunPaths:
     def _numbered_file(
         self, folder: str, stem: str, ending: str, number: int, attempt: int = 0
     ) -> Path:
-        return self.path / folder / rank_files.name_of(stem, ending, number, attempt)
+        return self.path / folder / name_of(stem, ending, number, attempt)
 
     log_file = partialmethod(_numbered_file, "logs", "rank", ".log")
     """The log of one rank in one attempt."""
@@ -92,66 +115,51 @@ class RunPaths:
     """The file for a rank's stacks when the run hangs."""
     agent_log_file = partialmethod(_numbered_file, "logs", "agent", ".log")
     """The log of the agent of one node."""
+    agent_file = partialmethod(_numbered_file, "launch", "agent", ".json")
+    """The file with process, host and address of one node's agent."""
 
     def answer_file(self, request: str) -> Path:
-        """Return the file with the agents' answer to a request, which its reader removes."""
+        """Return the file with the agents' answer to a request; it is there, empty, while a command
+        waits for that, and removed by the command."""
         return self.launch_folder / f"answer-{request}.json"
 
-    def wanted_file(self, request: str) -> Path:
-        """Return the file that is there while a command waits for the answer to a request."""
-        return self.launch_folder / f"wanted-{request}"
+    def _list_numbered(self, folder: str, stem: str, ending: str) -> list[tuple[int, int, Path]]:
+        """Return (number, attempt, path) of the files of one kind, sorted; none where the folder
+        cannot be read."""
+        pattern, base = re.compile(f"{stem}{_NUMBERED}{re.escape(ending)}"), self.path / folder
+        matches = ((pattern.fullmatch(path.name), path) for path in _listed(base))
+        return sorted((int(match[1]), int(match[2] or 0), path) for match, path in matches if match)
 
-    def agent_file(self, node: int) -> Path:
-        """Return the file with process, host and address of one node's agent."""
-        return self.launch_folder / rank_files.name_of("agent", ".json", node)
+    event_files = partialmethod(_list_numbered, "events", "rank", ".jsonl")
+    """The files of the events of all ranks in all attempts: (rank, attempt, path), sorted."""
+    usage_files = partialmethod(_list_numbered, "events", "node", ".jsonl")
+    log_files = partialmethod(_list_numbered, "logs", "rank", ".log")
+    agent_logs = partialmethod(_list_numbered, "logs", "agent", ".log")
 
     def agent_files(self) -> list[Path]:
         """Return the files of all nodes whose agents have been there, in order."""
-        return _matching(self.launch_folder, _AGENT_FILE)
+        return [path for path in _listed(self.launch_folder) if _AGENT_FILE.fullmatch(path.name)]
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
         return bool(self.agent_files())
-
-    def agent_logs(self) -> list[Path]:
-        """Return the logs of the agents of all nodes, in order."""
-        return [path for *_, path in list_numbered(self.logs_folder, rank_files.AGENT_LOG)]
 
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks.
 
         The report of LSF or PBS is among them only where nothing else says anything.
         """
-        logs = _matching(self.submitit_folder, _JOB_LOG)
+        logs = [path for path in _listed(self.submitit_folder) if _JOB_LOG.fullmatch(path.name)]
         own = [path for path in logs if not path.name.endswith(_REPORTS)]
-        return own if any(map(_has_content, own)) else logs
+        return own if any(path.exists() and path.stat().st_size for path in own) else logs
 
-    def named_log(self, name: str | None) -> Path | None:
-        """Return the log of a rank that a verdict names, where it is one of the run's directory:
-        else it could name any file."""
-        return self._named(name or "", self.logs_folder, rank_files.LOG_FILE)
-
-    def named_trace(self, name: str) -> Path | None:
-        """Return the trace of profiled steps that an event names, as `named_log` does."""
-        return self._named(name, self.traces_folder, rank_files.TRACE_FILE)
-
-    def _named(self, name: str, folder: Path, pattern: re.Pattern[str]) -> Path | None:
-        if not rank_files.is_place(name, folder.name, pattern):
+    def named_file(self, name: str | None) -> Path | None:
+        """Return a rank's log that a verdict names, or its trace that an event names; None where
+        the name, or a link, leads elsewhere."""
+        if _IN_RUN.fullmatch(name or "") is None:
             return None
-        path = os.path.realpath(self.path / name)
+        path = os.path.realpath(self.path / str(name))
         return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
-
-    def event_files(self) -> list[tuple[int, int, Path]]:
-        """Return (rank, attempt, path) of every event file, sorted."""
-        return list_numbered(self.events_folder, rank_files.EVENT_FILE)
-
-    def usage_files(self) -> list[tuple[int, int, Path]]:
-        """Return (node, attempt, path) of what was sampled of every node, sorted."""
-        return list_numbered(self.events_folder, rank_files.USAGE_FILE)
-
-    def log_files(self) -> list[tuple[int, int, Path]]:
-        """Return (rank, attempt, path) of every rank's log, sorted."""
-        return list_numbered(self.logs_folder, rank_files.LOG_FILE)
 
     def find_log(self, rank: int, attempt: int) -> Path | None:
         """Return the log of a rank in an attempt where there is one, without listing those of
@@ -160,16 +168,10 @@ class RunPaths:
         return path if path.exists() else None
 
 
-def _has_content(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
-
-
-def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+def _listed(folder: Path) -> list[Path]:
+    """Return the paths of what is in a folder, sorted; none where it cannot be read."""
     try:
         names = files.list_names(folder)
     except OSError:
         return []
-    return [folder / name for name in sorted(names) if pattern.fullmatch(name)]
+    return [folder / name for name in sorted(names)]

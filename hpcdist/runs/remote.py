@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hpcdist.base import files
 from hpcdist.base.ownership import is_own
@@ -37,32 +39,16 @@ class Remote(Struct, frozen=True, kw_only=True):
     """It had ended, and all that summaries need of it is here."""
 
 
-def remote_file(path: Path) -> Path:
-    return path / FILE
-
-
 def is_remote(run: Run) -> bool:
     """Return whether a run is at a host, and what is here is a record of it."""
-    return os.path.lexists(remote_file(run.path))
-
-
-def has_remotes(runs: Path) -> bool:
-    """Return whether any of these runs is at a host: most folders have none, which costs little."""
-    try:
-        with os.scandir(runs) as entries:
-            return any(os.path.lexists(os.path.join(entry.path, FILE)) for entry in entries)
-    except OSError:
-        return False
+    return os.path.lexists(run.path / FILE)
 
 
 def read_remote(run: Run) -> Remote | None:
     """Return where a run is that this machine reaches by ssh; None for one that is here."""
-    if not is_remote(run):
-        return None
-    path = remote_file(run.path)
-    if not is_own(path):  # whoever wrote it would say whom this machine connects to
-        return None
-    return files.read_as(path, Remote)
+    path = run.path / FILE
+    # Whoever wrote it would say whom this machine connects to.
+    return files.read_as(path, Remote) if is_remote(run) and is_own(path) else None
 
 
 def host_of_run(run: Run) -> str | None:
@@ -71,34 +57,21 @@ def host_of_run(run: Run) -> str | None:
     return None if remote is None else remote.host
 
 
-def forget_end(run: Run) -> None:
-    """Have a run at a host be asked for anew: it goes on."""
-    if (remote := read_remote(run)) is not None:
-        run.verdict_file.unlink(missing_ok=True)
-        open_again = msgspec.structs.replace(remote, is_whole=False, condition=None)
-        write_remote(run.path, open_again)
+def write_remote(path: Path, remote: Remote) -> None:
+    files.write_json(path / FILE, msgspec.to_builtins(remote))
 
 
-def remember_host(name: str) -> None:
-    """Note that the user has named a host: a record of a run may lead there from now on."""
-    known = known_hosts()
-    if name not in known:
-        try:
-            path = _hosts_file()
-            path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            files.write_json(path, [*known, name])
-        except (OSError, RuntimeError):  # such as a user without a home: --host leads there
-            return
-
-
-def is_host_known(name: str) -> bool:
-    """Return whether the user has named a host on this machine. A run directory that came from
-    elsewhere must not have it connect to one of its own choice."""
-    return name in known_hosts()
+def forget_ends(runs: Iterable[Run]) -> None:
+    """Have runs at hosts be asked for anew: they go on."""
+    for run in runs:
+        if (remote := read_remote(run)) is not None:
+            run.verdict_file.unlink(missing_ok=True)
+            write_remote(run.path, structs.replace(remote, is_whole=False, condition=None))
 
 
 def known_hosts() -> list[str]:
-    """Return the hosts that the user has named on this machine."""
+    """Return the hosts that the user has named on this machine. A run directory that came from
+    elsewhere must not have it connect to one of its own choice."""
     try:
         with files.open_private(_hosts_file()) as file:
             return files.convert(files.parse_json(file.read(files.MOST_JSON_BYTES)), list[str])
@@ -106,9 +79,15 @@ def known_hosts() -> list[str]:
         return []
 
 
+def remember_host(name: str) -> None:
+    """Note that the user has named a host: a record of a run may lead there from now on."""
+    known = known_hosts()
+    if name not in known:
+        with suppress(OSError, RuntimeError):  # such as a user without a home: --host leads there
+            path = _hosts_file()
+            path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            files.write_json(path, [*known, name])
+
+
 def _hosts_file() -> Path:
     return files.user_cache() / "hosts.json"
-
-
-def write_remote(path: Path, remote: Remote) -> None:
-    files.write_json(remote_file(path), msgspec.to_builtins(remote))

@@ -1,47 +1,38 @@
 """Requests of commands to the agents of a living run, and the answers, as files of its directory.
 
-A command appends a line to a file that is there since the run's start, and which node 0's agent
-opens about once a second: opening is what makes a shared file system tell what another host has
-just written. That agent asks the others over the connections that it has, and leaves their reports
-in one file, whole. So there is no port to find, and nothing to be polled per node or rank.
-
-A file of a request's own says that somebody waits for the answer. So a request that comes before
-the agent's first look is not lost, and nothing is done or left for a command that has ended.
+A command writes a request, which node 0's agent takes about once a second. That agent asks the
+others over the connections that it has, and leaves their reports in one file, whole. So there is no
+port to find, and nothing to be polled per node or rank. The answer's file is there, empty, while a
+command waits for it: nothing is done or left for one that has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import secrets
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import UnixTime
 
-_MOST_BYTES_AT_ONCE = 1 << 16
-"""Bytes of requests that an agent reads at a look."""
+_MOST_REQUEST_BYTES = 1 << 20
 _MOST_ANSWER_BYTES = 1 << 28
 """Size of an answer that is read: 10,000 ranks of 25 kB."""
-_ID_BYTES = 8
+_TAKEN_S = 3.0
+"""A living agent has taken another command's request by then."""
 
-_Id = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * _ID_BYTES}}}$")]
+_Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 _Limit = Annotated[float, msgspec.Meta(gt=0, le=3600)]
-
-
-# Requests.
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
     """The base of all requests."""
 
-    id: _Id = msgspec.field(default_factory=lambda: secrets.token_hex(_ID_BYTES))
+    id: _Id = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     """Names the answer's file."""
     limit_s: _Limit
     """Nodes that have not reported by then are left out of the answer."""
@@ -228,78 +219,56 @@ _ANSWER = msgspec.json.Decoder(Answer)
 
 def send(run: Run, request: AnyRequest) -> None:
     """Tell the agents of a request, which must be withdrawn in the end. Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(run.requests_file, flags)
-    try:
-        run.wanted_file(request.id).touch(files.PRIVATE_FILE)
-        # The line before may lack its end.
-        os.write(descriptor, b"\n" + msgspec.json.encode(request) + b"\n")
-    finally:
-        os.close(descriptor)
+    poll(
+        lambda: None if files.is_there(run.request_file) else True,
+        interval_s=0.1,
+        limit_s=_TAKEN_S,
+    )
+    run.answer_file(request.id).touch(files.PRIVATE_FILE)
+    files.write_whole(run.request_file, msgspec.json.encode(request))
 
 
 def withdraw(run: Run, request: AnyRequest) -> None:
-    """Wait for no answer any more: leave nothing of a request behind."""
-    for path in (run.wanted_file(request.id), run.answer_file(request.id)):
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+    """Wait for no answer any more."""
+    with contextlib.suppress(OSError):
+        run.answer_file(request.id).unlink()
 
 
 def take_answer(run: Run, request: AnyRequest) -> Answer | None:
     """Return the answer to a request; None until it is there. Raises OSError, and
     msgspec.MsgspecError where the file is not what an agent writes."""
     path = run.answer_file(request.id)
-    if not files.is_there(path):
-        return None
-    return _ANSWER.decode(files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES))
+    files.refresh(path.parent)
+    content = files.read_bytes(path, most_bytes=_MOST_ANSWER_BYTES)
+    return _ANSWER.decode(content) if content else None
 
 
 # The agents' side.
 
 
-def is_wanted(run: Run, request: str) -> bool:
-    """Return whether a command waits for the answer to a request."""
-    return files.is_there(run.wanted_file(request))
+def take_request(run: Run) -> AnyRequest | None:
+    """Return the request that has come, if somebody waits for its answer, and remove it."""
+    if not files.is_there(run.request_file):
+        return None
+    try:
+        with files.open_private(run.request_file) as file:
+            request = _REQUEST.decode(file.read(_MOST_REQUEST_BYTES))
+    except (OSError, msgspec.MsgspecError, UnicodeError):  # none of ours
+        request = None
+    with contextlib.suppress(OSError):
+        run.request_file.unlink()
+    return request if request is not None and _is_wanted(run, request.id) else None
 
 
 def leave_answer(run: Run, request: str, answer: Answer) -> None:
     """Write the answer to a request, if somebody waits for it. Raises OSError."""
-    if is_wanted(run, request):
+    if _is_wanted(run, request):
         files.write_whole(run.answer_file(request), msgspec.json.encode(answer))
 
 
-class RequestFile:
-    """The file of requests as node 0's agent reads it."""
-
-    def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        self._path = path
-        self._log = log
-        self._size = 0
-        self._seen: set[str] = set()
-
-    def new(self) -> Sequence[AnyRequest]:
-        """Return the requests that have come since the last look, of very many bytes those in the
-        last ones."""
-        try:
-            with files.open_regular(self._path, most_bytes=math.inf) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size == self._size:
-                    return []
-                self._size = size
-                file.seek(max(0, size - _MOST_BYTES_AT_ONCE))
-                lines = file.read(_MOST_BYTES_AT_ONCE).split(b"\n")
-        except OSError:  # it was removed, or its file system fails: nobody can ask
-            return []
-        found, num_errors = [], 0
-        for line in filter(None, lines):
-            try:
-                request = _REQUEST.decode(line)
-            except (msgspec.MsgspecError, UnicodeError):
-                num_errors += 1
-                continue
-            if request.id not in self._seen:
-                self._seen.add(request.id)
-                found.append(request)
-        if num_errors:
-            self._log(f"lines of {self._path.name} that are not requests: {num_errors}")
-        return found
+def _is_wanted(run: Run, request: str) -> bool:
+    path = run.answer_file(request)
+    files.refresh(path.parent)
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == 0
+    return False

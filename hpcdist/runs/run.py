@@ -1,34 +1,7 @@
 """A run: the directory that holds all there is to know about one submission of a job.
 
-    <runs>/<id>/
-      spec.json               the job, its source, versions, git state, environment (no secrets)
-      private.json            values of the job that look secret, which are stars in spec.json; only
-                              agents read it
-      submission.json         scheduler and its cluster, job id, host and process of the submission
-      script.sh               what the scheduler was given
-      code/                   the copy of the work tree that the job runs from (runs/code.py); runs
-                              of a sweep share that of the sweep
-      submitit/               submitit's pickle, its digest, result and logs
-      launch/                 where the agents meet; one file per node about its agent; requests to
-                              them, and their answers; until the verdict, a reserve of disk space
-                              for it
-      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
-                              says what the run had to show then, verdict.json why it failed or
-                              stopped where another attempt is to follow, hang.json where its
-                              ranks seem to hang
-      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
-      events/rank-NNNNN.jsonl what a rank recorded; named likewise, as all below
-      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent
-      traces/                 Chrome traces of the steps that were profiled, one per rank
-      errors/                 what a rank wrote about the exception that ended it
-      checkpoints/            what the run can go on from
-      function.pkl            the function that was submitted from Python, with its arguments, and
-      results/                what it returned or raised in each rank
-      verdict.json            why it ended; written once
-      notify.log              who was told of the end or a hang, or why not
-      figures.msgpack         what a summary makes of the events, where they are many
-
-The directory is private to the user (mode 0700), and whole files are written aside and renamed.
+docs/run-directory.md lists what is in it, and `RunPaths` has the paths. The directory is private to
+the user (mode 0700), and whole files are written aside and renamed.
 """
 
 from __future__ import annotations
@@ -41,7 +14,6 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,44 +22,117 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.base.ownership import is_own, owner_of, read_own
+from hpcdist.base.ownership import Door, doors, is_own, owner_of, read_own
 from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
 from hpcdist.base.trees import list_tree, remove_listed
-from hpcdist.job.spec import JobSpec
-from hpcdist.runs.attempts import Attempts
-from hpcdist.runs.spec import (
-    JobOutline,
-    LaunchPlan,
-    RunSpec,
-    Submission,
-    SweepPlace,
-    decode_launch,
-)
-from hpcdist.runs.verdict import Verdict
+from hpcdist.job.spec import JobSpec, job_from_dict
+from hpcdist.runs.paths import RunPaths
+from hpcdist.runs.spec import JobOutline, LaunchPlan, RunSpec, Submission, SweepPlace
+from hpcdist.runs.verdict import Beginning, Hang, Verdict
 
 DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
 
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
-_OWN_FOLDERS = ("attempts", "events")
-"""By which a run's folder is known where its spec.json is damaged."""
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 ID = re.compile(rf"(?P<submission>[^.].*-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}})(?:-\d{{3,}})?")
-_BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _MOST_COMPARED = 200
-_OF_UNFINISHED = re.compile(
-    rf"(?:{'|'.join(_FOLDERS)})|launch/(?:requests|reserve|\.reserve\.\w+)|sweep\.json|\.(?:spec|sweep)\.json\.\w+"
-    r"|code(?:/.*)?",
-    re.DOTALL,
-)
+_BEHIND_JOB = re.compile(r"-\d{8}-\d{6}-.*")
 _SPEC_KEYS = frozenset({"created_s", "job"})
-"""Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
+"""Keys of every spec.json of hpcdist; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
+_ANOTHER = "name another folder with --runs or HPCDIST_RUNS"
+_ATTEMPT = re.compile(r"[0-9]{5,9}")
 _RESERVE_BYTES = 1 << 17
 SIGN_EVERY_S = 5.0
 """Time between two signs of life of the first node's agent."""
 _SIGNS_MISSED = 4
+
+
+class Attempts(RunPaths):
+    """The attempts and lives of a run: who leads, how each began, and why it ended."""
+
+    def claim_attempt(self) -> int:
+        """Take the next attempt number; whoever holds the newest leads the run."""
+        attempt = self.newest_attempt() + 1
+        while True:
+            try:
+                (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
+            except FileExistsError:
+                attempt += 1
+            else:
+                return attempt
+
+    def attempts(self) -> list[int]:
+        """Return the attempt numbers taken, in order; none where the folder is gone."""
+        try:
+            names = files.list_names(self.attempts_folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(map(int, filter(_ATTEMPT.fullmatch, names)))
+
+    def newest_attempt(self) -> int:
+        """Return the newest attempt number taken; -1 before the first."""
+        return max(self.attempts(), default=-1)
+
+    def _attempt_file(self, attempt: int, name: str) -> Path:
+        return self.attempts_folder / f"{attempt:05d}" / name
+
+    def write_beginning(self, attempt: int, beginning: Beginning) -> None:
+        _write(self._attempt_file(attempt, "begin.json"), beginning)
+
+    def read_beginning(self, attempt: int) -> Beginning | None:
+        """Return how an attempt began; None where that is not known."""
+        return files.read_as(self._attempt_file(attempt, "begin.json"), Beginning)
+
+    def write_hang(self, hang: Hang) -> None:
+        _write(self._attempt_file(hang.attempt, "hang.json"), hang)
+
+    def read_hang(self, attempt: int) -> Hang | None:
+        """Return what is said of an attempt that hangs; None where it does not, or no more."""
+        hang = files.read_as(self._attempt_file(attempt, "hang.json"), Hang)
+        return None if hang is None or hang.recovered_s is not None else hang
+
+    def write_attempt_verdict(self, verdict: Verdict) -> None:
+        """Say why an attempt ended after which the ranks are started again."""
+        _write(self._attempt_file(verdict.attempt, "verdict.json"), verdict)
+
+    def read_attempt_verdict(self, attempt: int) -> Verdict | None:
+        """Return why an attempt ended; None where it goes on, or was the last."""
+        return files.read_as(self._attempt_file(attempt, "verdict.json"), Verdict)
+
+    def age_of_attempt_verdict(self, attempt: int) -> float:
+        """Return the seconds since an attempt's verdict was written, by the clock of the files."""
+        with suppress(OSError):
+            written_s = self._attempt_file(attempt, "verdict.json").stat().st_mtime
+            return files.now_by(self.launch_folder) - written_s
+        return math.inf
+
+    def claim_end_of_life(self, life: int) -> bool:
+        """Take it on to have the job started again after one of its lives; True for one caller."""
+        try:
+            self._end_of_life_file(life).touch(files.PRIVATE_FILE, exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def has_claimed_end_of_life(self, life: int) -> bool:
+        """Return whether somebody has taken that on."""
+        return self._end_of_life_file(life).exists()
+
+    def _end_of_life_file(self, life: int) -> Path:
+        return self.launch_folder / f"life-{life:05d}.ended"
+
+    def look_anew(self) -> None:
+        """Make verdicts visible that other hosts have just written: a client of a shared file
+        system remembers that there was none."""
+        files.refresh(self.path)
+        files.refresh(self._attempt_file(self.newest_attempt(), "verdict.json").parent)
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    files.write_json(path, msgspec.to_builtins(value))
 
 
 class Run(Attempts):
@@ -104,13 +149,9 @@ class Run(Attempts):
         """Make the directory of a run whose id nothing else has."""
         try:
             self.path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path.parent, error) from None
-        try:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
             self.write_reserve()
-            self.requests_file.touch(files.PRIVATE_FILE)
         except OSError as error:
             delete_folder(self.path)
             raise cannot_write(self.path.parent, error) from None
@@ -140,29 +181,27 @@ class Run(Attempts):
 
     def read_spec(self) -> RunSpec | None:
         """Return what spec.json says; None where it is missing or torn."""
-        return RunSpec.decode(files.read_json(self.spec_file))
+        return files.read_as(self.spec_file, RunSpec)
 
     @functools.cached_property
     def recorded_id(self) -> str | None:
-        """The id in spec.json, which copies of a run share with it; its own name where an old one
-        has none, and None where it cannot be read."""
-        return self._id_in(files.read_json(self.spec_file))
-
-    def _id_in(self, content: Any) -> str | None:
-        recorded = content.get("id", self.id) if isinstance(content, dict) else None
-        return recorded if isinstance(recorded, str) else None
+        """The id in spec.json, which copies of a run share with it."""
+        return (self.read_spec() or RunSpec()).id
 
     def write_spec(self, spec: RunSpec) -> None:
-        files.write_json(self.spec_file, spec.encode())
+        _write(self.spec_file, spec)
 
     def read_launch(self) -> tuple[JobSpec, LaunchPlan, RunSpec]:
         """Return what an agent starts its ranks by, secret arguments included.
 
         Raises msgspec.ValidationError, and NotOwnError for files that others can have changed.
         """
-        paths = (self.spec_file, self.private_file)
-        found = (read_own(path) if os.path.lexists(path) else b"" for path in paths)
-        return decode_launch(*map(files.parse_json, found))
+        spec = files.convert(files.parse_json(read_own(self.spec_file)), RunSpec)
+        private = files.parse_json(read_own(self.private_file)) if spec.hidden else {}
+        hidden = files.convert(private, dict[str, Any])
+        if spec.plan is None or not hidden.keys() >= set(spec.hidden):
+            raise msgspec.ValidationError("it has no plan, or private.json not its stars' values")
+        return job_from_dict(spec.job | hidden), spec.plan, spec
 
     def read_outline(self) -> JobOutline:
         """Return what spec.json says of the run's job; nothing where it is missing or torn."""
@@ -178,7 +217,7 @@ class Run(Attempts):
         return files.read_as(self.submission_file, Submission)
 
     def write_submission(self, submission: Submission) -> None:
-        files.write_json(self.submission_file, msgspec.to_builtins(submission))
+        _write(self.submission_file, submission)
 
     def read_job_id(self) -> str | None:
         """Return the id of the scheduler's job; None before the run was submitted."""
@@ -208,17 +247,12 @@ class Run(Attempts):
         return files.write_once(self.verdict_file, content, reserve=self._reserve_file)
 
     def describe_damage(self) -> str | None:
-        """Say which of these files are there and cannot be read, and why; None where all can."""
-        texts = [
-            f"{path.name} cannot be read: {files.why_unreadable(path, kind)}"
-            for path, kind, value in (
-                (self.spec_file, RunSpec, self.read_spec()),
-                (self.submission_file, Submission, self.read_submission()),
-                (self.verdict_file, Verdict, self.read_verdict()),
-            )
-            if value is None and os.path.lexists(path)
-        ]
-        return "; ".join(texts) or None
+        """Say which file is there and cannot be read, and why; None where all can."""
+        kinds = {self.spec_file: RunSpec, self.submission_file: Submission}
+        for path, kind in {**kinds, self.verdict_file: Verdict}.items():
+            if os.path.lexists(path) and (why := files.why_unreadable(path, kind)):
+                return f"{path.name} cannot be read: {why}"
+        return None
 
 
 def runs_folder(option: str | os.PathLike[str] | None = None) -> Path:
@@ -242,36 +276,27 @@ def all_runs(runs: Path) -> list[Run]:
         return []
     except OSError as error:
         raise RunDirectoryError(
-            f"{runs}: the runs cannot be read: {error.strerror}",
-            hint="name another folder with --runs or HPCDIST_RUNS",
+            f"{runs}: the runs cannot be read: {error.strerror}", hint=_ANOTHER
         ) from None
     by_age: list[tuple[tuple[int, str], Run]] = []
     for entry in filter(files.is_folder, entries):
         if entry.name.startswith("."):  # no run's name does, see `slug`
             continue
         run = Run(Path(entry.path))
-        content = files.read_json(run.spec_file)
-        if is_run(run.path, content):
-            run.recorded_id = run._id_in(content)  # noqa: SLF001 - its file is read just once
-            by_age.append((created_ns(run, RunSpec.decode(content)), run))
+        spec = run.read_spec() or RunSpec()
+        if (spec.job and spec.created_s) or is_run(run.path):
+            run.recorded_id = spec.id  # its file is read just once
+            by_age.append((created_ns(run, spec), run))
     return [run for _, run in sorted(by_age, key=operator.itemgetter(0))]
 
 
-def is_run(path: str | Path, content: Any = ...) -> bool:
-    """Return whether a folder is a run's: its spec.json, whose content may be given, is one that
-    hpcdist wrote.
-
-    One that is damaged counts where the folder itself is as hpcdist makes it: by its name, or by
-    what is in it.
-    """
-    file = os.path.join(path, "spec.json")
-    content = files.read_json(Path(file)) if content is ... else content
+def is_run(path: str | Path) -> bool:
+    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote, or is damaged in
+    a folder as hpcdist makes them."""
+    content = files.read_json(file := Path(path, "spec.json"))
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
-    if content is None and not os.path.lexists(file):
-        return False
-    is_named_so = ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
-    return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
+    return os.path.lexists(file) and os.path.isdir(os.path.join(path, "attempts"))
 
 
 def is_run_name(name: str) -> bool:
@@ -279,18 +304,11 @@ def is_run_name(name: str) -> bool:
     return ID.fullmatch(name) is not None
 
 
-def is_of_unfinished(place: str) -> bool:
-    """Return whether the folder of an unfinished run or sweep may hold this, which nobody misses;
-    `.` is the folder itself."""
-    return place == "." or _OF_UNFINISHED.fullmatch(place) is not None
-
-
 def find_run(runs: Path, name: str) -> Run:
     """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
-    if "/" in name and is_run(name):
-        return Run(Path(name).absolute())
-    if name not in {"", ".", "..", "last"} and "/" not in name and is_run(runs / name):
-        return Run(runs / name)  # its whole id: of thousands of runs none other is read
+    path = Path(name) if "/" in name else runs / name
+    if name not in {"", ".", "..", "last"} and is_run(path):
+        return Run(path.absolute())  # its whole id: of thousands of runs none other is read
     existing = all_runs(runs)
     if not existing:
         raise RunNotFoundError(
@@ -298,41 +316,29 @@ def find_run(runs: Path, name: str) -> Run:
             hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
         )
     if name == "last":
-        return _last_own(existing, runs)
-    exact = [run for run in existing if run.id == name]
-    matches = exact or ([run for run in existing if run.id.startswith(name)] if name else [])
+        for run in reversed(existing):
+            if is_own(run.path):  # somebody else may put a run beside it
+                return run
+        raise RunNotFoundError(
+            f"all runs in {runs} belong to other users",
+            hint="name one by its id; list them with: hpcdist runs",
+        )
+    matches = [run for run in existing if name and run.id.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if not matches:
+        ids = [run.id for run in existing[-_MOST_COMPARED:]]
+        like = {"last": "last", "newest": "last", **{one: one for one in ids}}
+        like |= {_BEHIND_JOB.sub("", one): one for one in ids}
+        near = nearest(name, like)
+        meant = f"did you mean {like[near]}? " if near else ""
         raise RunNotFoundError(
-            f"no run in {runs} begins with {name!r}",
-            hint=f"{_meant(name, existing)}list them with: hpcdist runs",
+            f"no run in {runs} begins with {name!r}", hint=f"{meant}list them with: hpcdist runs"
         )
     newest = ", ".join(run.id for run in matches[-5:])
     raise RunNotFoundError(
         f"{len(matches)} runs in {runs} begin with {name!r}",
         hint=f"give more of the id; the newest are {newest}",
-    )
-
-
-def _meant(name: str, existing: Sequence[Run]) -> str:
-    """Return the question after what a name is like: the newest run of a job, a run, or `last`."""
-    ids = [run.id for run in existing[-_MOST_COMPARED:]]
-    like = {run_id: run_id for run_id in ids}
-    like |= {_BEHIND_JOB.sub("", run_id): run_id for run_id in ids}
-    near = nearest(name, ["last", *like])
-    meant = "last" if name == "newest" or near == "last" else like.get(near or "")
-    return f"did you mean {meant}? " if meant else ""
-
-
-def _last_own(existing: Sequence[Run], runs: Path) -> Run:
-    """Return the newest that is this user's own: somebody else may put a run beside it."""
-    for run in reversed(existing):
-        if is_own(run.path):
-            return run
-    raise RunNotFoundError(
-        f"all runs in {runs} belong to other users",
-        hint="name one by its id; list them with: hpcdist runs",
     )
 
 
@@ -348,12 +354,10 @@ def check_own(path: Path, verb: str) -> None:
 def created_ns(run: Run, spec: RunSpec | None = None) -> tuple[int, str]:
     """Return when a run was made, to sort by; from the directory where spec.json does not say."""
     created_s = (spec or run.read_spec() or RunSpec()).created_s
-    if created_s is not None:
-        return int(created_s * 1e9), run.id
-    try:
-        return run.path.stat().st_mtime_ns, run.id
-    except OSError:  # deleted a moment ago
-        return 0, run.id
+    if created_s is None:
+        with suppress(OSError):  # deleted a moment ago
+            created_s = run.path.stat().st_mtime
+    return int((created_s or 0) * 1e9), run.id
 
 
 def slug(name: str) -> str:
@@ -364,32 +368,80 @@ def slug(name: str) -> str:
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     """Return the error for a folder of runs that cannot be made or written."""
-    another = "name another folder with --runs or HPCDIST_RUNS"
+    reason = "it is a file, not a folder" if runs.is_file() else error.strerror
     return RunDirectoryError(
-        f"{runs}: the run directory cannot be written: {error.strerror}",
-        hint=f"free some space, or {another}" if error.errno in files.FULL else another,
+        f"{runs}: the run directory cannot be written: {reason}",
+        hint=f"free some space, or {_ANOTHER}" if error.errno in files.FULL else _ANOTHER,
     )
+
+
+def make_runs_folder(runs: Path) -> None:
+    """Make the folder of the runs, private to the user, where it is not there.
+
+    Raises RunDirectoryError where strangers could change what is in it.
+    """
+    _check_doors(runs)
+    try:
+        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+    except FileExistsError:
+        return  # whoever makes a run there says what it is
+    except OSError as error:
+        raise cannot_write(runs, error) from None
+    _check_doors(runs)  # a umask may open what was made on the way
+
+
+def _check_doors(runs: Path) -> None:
+    if refused := refused_doors(runs):
+        raise RunDirectoryError(
+            f"{refused[0]}: what a job loads could be exchanged while it waits",
+            hint=how_to_close(refused[0]),
+        )
+
+
+def refused_doors(runs: Path) -> list[Door]:
+    """Return the ways by which strangers could change what is in the folder of the runs: it, or a
+    folder above it, may be written by everybody, or it is somebody else's own."""
+    own = {runs, Path(runs).resolve()}
+    return [
+        door
+        for door in doors(runs)
+        if door.who == "everyone" or (door.who == "owner" and door.path in own)
+    ]
+
+
+def group_note(runs: Path) -> str | None:
+    """Return what to know of a folder in which others of a project could exchange runs; None where
+    nobody could."""
+    refused = refused_doors(runs)
+    if not (common := [door for door in doors(runs) if door not in refused]):
+        return None
+    more = f", and {len(common) - 1} more above it" if len(common) > 1 else ""
+    return (
+        f"{common[0]}{more}: a run could be exchanged there; each job checks, and runs nothing "
+        "that is not yours"
+    )
+
+
+def how_to_close(door: Door) -> str:
+    """Return what the user can do about a door."""
+    if door.who == "owner":
+        return f"{_ANOTHER} that is your own"
+    right = "o" if door.who == "everyone" else "g"
+    return f"close it with: chmod {right}-w {door.path}, or {_ANOTHER}"
 
 
 def make_unique_folder(runs: Path, job_slug: str) -> Path:
     """Make a folder in `runs` that nothing else has: the job, the time, and a random tail."""
-    while True:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
-        path = runs / f"{job_slug}-{stamp}-{tail}"
-        try:
-            runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            path.mkdir(mode=files.PRIVATE_FOLDER)
-        except FileExistsError:
-            if not runs.is_dir():
-                raise RunDirectoryError(
-                    f"{runs} is a file, not a folder for runs",
-                    hint="name another folder with --runs or HPCDIST_RUNS",
-                ) from None
-        except OSError as error:
-            raise cannot_write(runs, error) from None
-        else:
-            return path
+    try:
+        runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        while True:
+            tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
+            path = runs / f"{job_slug}-{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
+            with suppress(FileExistsError):
+                path.mkdir(mode=files.PRIVATE_FOLDER)
+                return path
+    except OSError as error:
+        raise cannot_write(runs, error) from None
 
 
 def delete_folder(folder: Path) -> None:

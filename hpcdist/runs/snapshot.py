@@ -1,49 +1,54 @@
-"""Snapshots: which files of the user's work tree a job gets a copy of.
+"""The copy of the user's work tree that a run, or all runs of a sweep, start from.
 
-`plan_snapshot` asks git. Nothing here writes: `hpcdist.runs.code` copies."""
+    <runs>/<run or sweep id>/code/    files, readable only; folders can be written to, for what a
+                                      job leaves in them
+
+`plan_snapshot` lists the files, by git, and writes nothing; `copy_code` copies them. A file that
+has not changed since the last submission is a hard link to the copy that was made then.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
+import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
-from hpcdist.base.files import open_regular
+from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.base.secrets import is_fixture, is_private_key, is_secret_file
 from hpcdist.base.text import show_bytes
-from hpcdist.runs.run import DEFAULT_RUNS, all_runs
-from hpcdist.runs.sweep import all_sweeps
+from hpcdist.runs.run import ID, Run, cannot_write
+from hpcdist.runs.spec import RunSpec
+from hpcdist.runs.sweep import SWEEP_FILE
 
+FOLDER = "code"
+RECEIVED = re.compile(r"\.tree-[0-9a-f]{8}")
+"""Name of a folder with a work tree that a laptop has sent for one command."""
 DEFAULT_LIMIT_BYTES = 100e6
 
+_OF_RUNS = ("spec.json", SWEEP_FILE)
 _LARGEST_SHOWN = 3
 _SECRETS_SHOWN = 5
 _KEY_BYTES = 16_384
-_MAX_IGNORED_LINKS = 1000
+_TICK_NS = 2_000_000_000
+"""Two changes of a file within this time may have the same time of change."""
+_NUM_THREADS = 8  # on a shared file system each file is a wait, not work
 
 
-class SnapshotTooLargeError(UserError):
-    """The work tree is larger than snapshots may be."""
-
-
-class Entry(NamedTuple):
-    """A file or a symbolic link of a work tree."""
-
-    path: str
-    """Relative to the root."""
-    size_bytes: int = 0
-    is_executable: bool = False
-    target: str = ""
-    """Where a link points to; empty for a file."""
+class NoWorkTreeError(UserError):
+    """The working directory lies in no git work tree, or git cannot tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +61,11 @@ class SnapshotPlan:
     """The work tree: the same folder, but at a host to which a laptop has sent its work tree."""
     cwd: str
     """The folder within it that the job is submitted from."""
-    entries: list[Entry]
-    notes: list[str]
+    targets: dict[str, str]
+    """Files and symbolic links by their paths, relative to the root, and where links point to;
+    empty for a file."""
+    num_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
     """Notes for the user."""
 
     def path_in(self, copy: Path, path: str) -> Path | None:
@@ -66,13 +74,11 @@ class SnapshotPlan:
         parent, name = os.path.split(os.path.abspath(path))
         # Links on the way are resolved, and it itself is not.
         relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
-        for entry in self.entries:
+        for held, target in self.targets.items():
             # What git ignores is a link to the original.
-            is_copied = entry.target != os.path.join(self.source, entry.path)
-            held = f"{entry.path}/"
-            if is_copied and (
-                relative == "." or held.startswith(f"{relative}/") or relative.startswith(held)
-            ):
+            is_copied = target != os.path.join(self.source, held)
+            is_around = relative == "." or f"{held}/".startswith(f"{relative}/")
+            if is_copied and (is_around or relative.startswith(f"{held}/")):
                 return copy / relative
         return None
 
@@ -80,6 +86,9 @@ class SnapshotPlan:
         """Return entries of sys.path, with those that lead into the work tree leading into the
         copy."""
         return [str((entry and self.path_in(copy, entry)) or entry) for entry in entries]
+
+
+# What is copied.
 
 
 def plan_snapshot(
@@ -90,82 +99,97 @@ def plan_snapshot(
     What git ignores, such as data or a virtual environment, is not copied but linked to. Folders of
     runs and bytecode are left out, and so are files that hold secrets, which a note names.
 
-    Raises:
-        NoWorkTreeError: there is no work tree.
-        SnapshotTooLargeError: the files have more than `limit_bytes`.
-
+    Raises NoWorkTreeError, and UserError where the files have more than `limit_bytes`.
     """
     root = find_work_tree(str(cwd))
-    left_out = _folders_of_runs(root, cwd, runs)
-    paths = [path for path in _list_files(root, _LISTED) if not _is_out(path, left_out)]
-    secret = {path for path in paths if is_secret_file(path)}
+    listed = sorted(_list_files(root))
+    left_out = {os.path.relpath(os.path.realpath(runs), root)}
+    for folder, name in map(os.path.split, listed):
+        if name in _OF_RUNS and ID.fullmatch(os.path.basename(folder)):
+            left_out.add(folder)
+    secret: set[str] = set()
+    links: set[str] = set()
+    sizes: dict[str, int] = {}
+    for path in listed:
+        # Where a link is in the place of a folder, git still lists the files that were in it.
+        if _is_out(path, left_out) or not links.isdisjoint(parents_of(path)):
+            continue
+        if is_secret_file(path):
+            secret.add(path)
+            continue
+        with suppress(FileNotFoundError, NotADirectoryError):  # and those that were deleted
+            status = os.lstat(os.path.join(root, path))
+            if stat.S_ISLNK(status.st_mode):
+                links.add(path)
+            elif stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_size
+    _check_size(root, sizes, limit_bytes)
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        are_keys = pool.map(lambda path: _is_key(root, path), sizes)
+        found = zip(sizes, track(are_keys, "reading files", total=len(sizes)), strict=True)
+        secret.update(path for path, is_key in found if is_key)
     left_out |= secret
-    statuses, links = _look_at(root, [path for path in paths if path not in secret])
-    _check_size(root, {path: status.st_size for path, status in statuses.items()}, limit_bytes)
-    originals, notes = _links_to_ignored(root, left_out, [*statuses, *links])
-    are_keys = in_threads(lambda path: _is_key(root, path), list(statuses))
-    secret.update(path for path, is_key in zip(statuses, are_keys, strict=True) if is_key)
+    targets = dict.fromkeys(sizes.keys() - secret, "")
+    targets |= {path: _target(root, path, left_out) for path in links}
+    # git lists a folder whose files are all ignored by a pattern, and then its files as well.
+    ignored = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
+    taken = {place for path in targets for place in (path, *parents_of(path))}
+    for path in ignored - taken:
+        if ignored.isdisjoint(parents_of(path)) and not _is_out(path, left_out):
+            targets[path] = os.path.join(root, path)
     return SnapshotPlan(
         root=root,
         source=root,
         cwd=os.path.realpath(cwd),
-        entries=[
-            *(
-                Entry(path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
-                for path, status in statuses.items()
-                if path not in secret
-            ),
-            *(Entry(path, target=_target(root, path, left_out)) for path in links),
-            *originals,
-        ],
-        notes=[*notes, *_notes_on_secrets(sorted(secret))],
+        targets=dict(sorted(targets.items())),
+        num_bytes=sum(sizes[path] for path in sizes.keys() - secret),
+        notes=_notes_on_secrets(sorted(secret)),
     )
 
 
 def _notes_on_secrets(paths: Sequence[str]) -> list[str]:
-    if not paths:
-        return []
     more = len(paths) - _SECRETS_SHOWN
     shown = ", ".join(paths[:_SECRETS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
     note = (
         f"left out of the snapshot, since it looks secret: {shown}; for a job that reads it, list "
         "it in .gitignore, and the snapshot has a link to the original"
     )
-    return [note]
+    return [note] if paths else []
 
 
-def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result], list[str]]:
-    """Return files with their status, and symbolic links; what was deleted is not there."""
-    statuses: dict[str, os.stat_result] = {}
-    links: list[str] = []
-    for path in paths:
-        try:
-            status = os.lstat(os.path.join(root, path))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if stat.S_ISLNK(status.st_mode):
-            links.append(path)
-        elif stat.S_ISREG(status.st_mode):
-            statuses[path] = status
-    # A folder may have been replaced by a link: git still lists the files that were in it.
-    replaced = set(links)
-    return (
-        {path: statuses[path] for path in statuses if replaced.isdisjoint(parents_of(path))},
-        [path for path in links if replaced.isdisjoint(parents_of(path))],
-    )
+def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
+    if (total := sum(sizes.values())) > limit_bytes:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
+        listed = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
+        raise UserError(
+            f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
+            f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
+            hint="list what the job does not change in .gitignore (it is then linked to), raise "
+            "the limit with --snapshot-limit MB, or use --no-snapshot",
+        )
+
+
+def find_received(cwd: Path) -> SnapshotPlan | None:
+    """Return the plan for a folder in a work tree that a laptop has sent; None elsewhere."""
+    here = Path(os.path.realpath(cwd))
+    for root in (here, *here.parents):
+        if RECEIVED.fullmatch(root.name) and is_own(root):
+            targets = {path: target for path, _, target in _walk(root)}
+            return SnapshotPlan(
+                root=str(root), source=str(root.parent), cwd=str(here), targets=targets
+            )
+    return None
 
 
 def _is_key(root: str, path: str) -> bool:
     """Return whether the content of a file is a private key."""
-    place = os.path.join(root, path)
-    with open_original(place) as file:
+    with _open_original(os.path.join(root, path)) as file:
         return is_private_key(os.pread(file.fileno(), _KEY_BYTES, 0)) and not is_fixture(path)
 
 
-def open_original(path: str) -> FileIO:
-    """Open a file of the work tree; UserError where that cannot be done."""
+def _open_original(path: str) -> FileIO:
     try:
-        return open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
+        return files.open_regular(path, most_bytes=math.inf, flags=os.O_NOFOLLOW)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read for the snapshot: {error.strerror}",
@@ -184,53 +208,6 @@ def _target(root: str, path: str, left_out: set[str]) -> str:
     return os.path.relpath(within, folder or ".") if os.path.isabs(target) else target
 
 
-def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
-    total = sum(sizes.values())
-    if total <= limit_bytes:
-        return
-    largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
-    listed = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
-    raise SnapshotTooLargeError(
-        f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
-        f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
-        hint="list what the job does not change in .gitignore (it is then linked to), raise the "
-        "limit with --snapshot-limit MB, or run from the work tree itself with --no-snapshot",
-    )
-
-
-def _links_to_ignored(
-    root: str, left_out: set[str], copied: Iterable[str]
-) -> tuple[list[Entry], list[str]]:
-    """Return links that keep what git ignores in reach, and what there is to say about them."""
-    # git lists a folder whose files are all ignored by a pattern, and then its files as well.
-    ignored = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
-    whole = sorted(path for path in ignored if ignored.isdisjoint(parents_of(path)))
-    taken = {place for path in copied for place in (path, *parents_of(path))}
-    paths = [path for path in whole if path not in taken and not _is_out(path, left_out)]
-    entries = [Entry(path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]]
-    missing = len(paths) - len(entries)
-    if not missing:
-        return entries, []
-    note = (
-        f"{missing:,} of {len(paths):,} files that git ignores are out of the snapshot's reach; "
-        "ignore their folder whole, and it is linked to"
-    )
-    return entries, [note]
-
-
-def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
-    """Return folders that are left out, relative to the root, because runs are in them."""
-    folders: list[Path] = []
-    default = cwd / DEFAULT_RUNS
-    for folder in (runs, default):
-        if os.path.realpath(folder) == root:
-            folders += [run.path for run in all_runs(folder)] + all_sweeps(folder)
-        elif folder == runs or all_runs(folder):
-            folders.append(folder)
-    inside = (os.path.relpath(os.path.realpath(folder), root) for folder in folders)
-    return {path for path in inside if path != "." and path.split("/")[0] != ".."}
-
-
 def _is_out(path: str, left_out: set[str]) -> bool:
     if path.endswith(".pyc") or "__pycache__" in path.split("/"):
         return True
@@ -243,97 +220,156 @@ def parents_of(path: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-_NUM_THREADS = 8  # on a shared file system each file is a wait, not work
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+# The copy.
 
 
-def in_threads(
-    function: Callable[[Item], Result],
-    items: Sequence[Item],
-    *,
-    what: str = "reading files",
-) -> list[Result]:
-    """Return the function's results in order, the files being read side by side."""
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return list(track(pool.map(function, items), what, total=len(items)))
+def copy_code(plan: SnapshotPlan, owner: Path) -> None:
+    """Copy a work tree into the folder of a run or a sweep, which nobody else knows yet.
 
+    Raises UserError where a file cannot be read any more, and RunDirectoryError.
+    """
+    copy = owner / FOLDER
+    # One that a laptop has sent was made for this command, and can be linked to itself.
+    former = Path(plan.root) if plan.root != plan.source else _find_last_copy(owner.parent)
+    try:
+        copy.mkdir(mode=files.PRIVATE_FOLDER)
+        for path in sorted({os.path.dirname(path) for path in plan.targets} - {""}):
+            os.makedirs(copy / path, mode=files.PRIVATE_FOLDER, exist_ok=True)
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            done = pool.map(lambda path: _put(plan, path, copy, former), plan.targets)
+            for _ in track(done, "copying the work tree", total=len(plan.targets)):
+                pass
+    except OSError as error:
+        raise cannot_write(owner.parent, error) from None
+
+
+def _put(plan: SnapshotPlan, path: str, copy: Path, former: Path | None) -> None:
+    if plan.targets[path]:
+        os.symlink(plan.targets[path], copy / path)
+        return
+    with _open_original(os.path.join(plan.root, path)) as original:
+        status = os.fstat(original.fileno())
+        mode = 0o500 if status.st_mode & stat.S_IXUSR else 0o400
+        wanted = (stat.S_IFREG | mode, os.geteuid(), status.st_size, status.st_mtime_ns)
+        if former is not None:
+            with suppress(OSError):  # the file is new, or the file system has no hard links
+                last = os.lstat(former / path)
+                is_same = (last.st_mode, last.st_uid, last.st_size, last.st_mtime_ns) == wanted
+                if is_same and last.st_ctime_ns - last.st_mtime_ns > _TICK_NS:
+                    os.link(former / path, copy / path, follow_symlinks=False)
+                    return
+        descriptor = os.open(copy / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "wb") as file:
+            shutil.copyfileobj(original, file)
+        os.utime(copy / path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _find_last_copy(runs: Path) -> Path | None:
+    """Return the copy of a work tree that was made last among these runs; None without one."""
+    with suppress(OSError):
+        names = [name for name in files.list_names(runs) if ID.fullmatch(name)]
+        names.sort(key=lambda name: re.findall(r"-\d{8}-\d{6}-", name)[-1], reverse=True)
+        return next((copy for name in names if is_own(copy := runs / name / FOLDER)), None)
+    return None
+
+
+def find_code(run: Run, spec: RunSpec | None) -> Path | None:
+    """Return the copy that a run starts from, its own or that of its sweep, beside which it lies;
+    None where there is none, or it is another user's."""
+    if spec is None or spec.snapshot is None or spec.snapshot.folder is None:
+        return None
+    owner = Path(spec.snapshot.folder).parent.name
+    copy = run.path.parent / owner / FOLDER
+    is_there = owner != ".." and not copy.parent.is_symlink() and not copy.is_symlink()
+    return copy if is_there and is_own(copy.parent) and is_own(copy) else None
+
+
+def read_contents(copy: Path) -> dict[str, str]:
+    """Return the digest of each file in a copy, and where links lead, without what jobs wrote
+    there."""
+    found = {}
+    for path, status, target in _walk(copy):
+        if target:
+            found[path] = f"link to {target}"
+        elif not status.st_mode & stat.S_IWUSR:
+            with suppress(OSError):
+                content = files.read_bytes(copy / path, most_bytes=math.inf)
+                found[path] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def find_written(copy: Path) -> Path | None:
+    """Return a file that a job wrote into a copy: it can be written to, as those that were copied
+    cannot. Bytecode does not count."""
+    for path, status, target in _walk(copy):
+        is_of_job = not target and status.st_mode & stat.S_IWUSR
+        if is_of_job and "__pycache__" not in path.split("/"):
+            return copy / path
+    return None
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
+    """Yield path, status and target of all files and links, in order; links are not followed."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted([*names, *folders]):
+            place = os.path.join(parent, name)
+            with suppress(FileNotFoundError):  # removed at this moment
+                status = os.lstat(place)
+                is_link = stat.S_ISLNK(status.st_mode)
+                if is_link or stat.S_ISREG(status.st_mode):
+                    target = os.readlink(place) if is_link else ""
+                    yield os.path.relpath(place, folder), status, target
+
+
+# git.
 
 _TIMEOUT_S = 60.0
 _LISTED = ("--cached", "--others", "--exclude-standard")
 _IGNORED = ("--others", "--ignored", "--exclude-standard", "--directory")
 
 
-class NoWorkTreeError(UserError):
-    """The working directory lies in no git work tree, or git cannot tell."""
-
-
 def find_work_tree(cwd: str) -> str:
     """Return the root of the work tree that `cwd` lies in; NoWorkTreeError where there is none."""
-    done = run_git(cwd, ["rev-parse", "--show-toplevel"])
-    root = os.fsdecode(done.stdout).removesuffix("\n")
-    if not root:
-        said = _said(done)  # where there simply is no repository, the same once more
-        why = "" if said.startswith("not a git repository") else f" that can be read: {said}"
-        raise NoWorkTreeError(
-            f"{cwd} is in no git work tree{why}",
-            hint="make one with git init, or submit without a snapshot: --no-snapshot",
-        )
-    return root
+    return os.fsdecode(run_git(cwd, ["rev-parse", "--show-toplevel"])).removesuffix("\n")
 
 
-def _list_files(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:
-    """Return the files that git lists, those of nested work trees too; one that is tracked but
+def _list_files(folder: str, prefix: str = "") -> Iterator[str]:
+    """Yield the files that git lists, those of nested work trees too; one that is tracked but
     deleted is still among them."""
-    files: list[str] = []
-    for entry in sorted(set(_ls_files(folder, arguments))):
-        path = os.path.join(folder, entry)
+    for entry in set(_ls_files(folder, _LISTED)):
+        name = entry.rstrip("/")
+        path = os.path.join(folder, name)
         is_tree = os.path.lexists(os.path.join(path, ".git"))
         # A submodule, or a work tree that lies in this one: git lists the folder alone.
-        if entry.endswith("/") or is_tree:
-            name = entry.rstrip("/")
-            if is_tree and not os.path.islink(path):
-                files += _list_files(os.path.join(folder, name), arguments, f"{prefix}{name}/")
-        else:
-            files.append(prefix + entry)
-    return files
+        if not is_tree and not entry.endswith("/"):
+            yield prefix + entry
+        elif is_tree and not os.path.islink(path):
+            yield from _list_files(path, f"{prefix}{name}/")
 
 
 def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
-    done = run_git(folder, ["ls-files", "-z", *arguments])
-    if done.returncode:
-        raise HpcdistError(
-            f"git cannot list the files of {folder}: {_said(done)}",
-            hint="see git status there, or submit without a snapshot: --no-snapshot",
-        )
-    return [os.fsdecode(entry) for entry in done.stdout.split(b"\0") if entry]
+    listed = run_git(folder, ["ls-files", "-z", *arguments])
+    return [os.fsdecode(entry) for entry in listed.split(b"\0") if entry]
 
 
-def run_git(
-    folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_S
-) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder, without any program that the repository's settings name: .git/config
-    may have come with an archive. Raises HpcdistError where git is missing or does not answer."""
+def run_git(folder: str, arguments: Sequence[str], *, limit_s: float = _TIMEOUT_S) -> bytes:
+    """Return what git prints in a folder, without any program that the repository's settings name:
+    .git/config may have come with an archive.
+
+    Raises NoWorkTreeError where git is missing or fails, and HpcdistError where it is silent.
+    """
     settings = ["core.fsmonitor=", "core.hooksPath=/dev/null"]
-    if "status" in arguments:  # it alone compares contents
-        listed = _call_git(folder, settings, ["config", "--list", "-z"], limit_s).stdout
-        names = {entry.partition("\n")[0] for entry in os.fsdecode(listed).split("\0")}
-        filters = {name.rpartition(".")[0] for name in names if name.startswith("filter.")}
-        if odd := next((each for each in filters if "=" in each), None):
-            raise HpcdistError(f"the git repository of {folder} has the filter {odd!r}")
-        settings += [
-            f"{each}.{key}" for each in filters for key in ("clean=", "process=", "required=false")
-        ]
-    return _call_git(folder, settings, arguments, limit_s)
-
-
-def _call_git(
-    folder: str, settings: Sequence[str], arguments: Sequence[str], limit_s: float
-) -> subprocess.CompletedProcess[bytes]:
+    if "status" in arguments:  # it alone compares contents, by filters
+        listed = run_git(folder, ["config", "--list", "-z"], limit_s=limit_s)
+        names = (entry.partition("\n")[0] for entry in os.fsdecode(listed).split("\0"))
+        for name in {name.rpartition(".")[0] for name in names if name.startswith("filter.")}:
+            if "=" in name:
+                raise HpcdistError(f"the git repository of {folder} has the filter {name!r}")
+            settings += [f"{name}.{key}" for key in ("clean=", "process=", "required=false")]
     given = [word for setting in settings for word in ("-c", setting)]
     try:
-        return subprocess.run(
+        done = subprocess.run(
             ["git", "--no-optional-locks", *given, *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -351,8 +387,10 @@ def _call_git(
             f"git {arguments[0]} has not answered after {limit_s:.0f} s in {folder}",
             hint="see whether the file system answers, or use --no-snapshot",
         ) from None
-
-
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    text = " ".join(done.stderr.decode(errors="replace").split())
-    return text.removeprefix("fatal: ") or f"exit code {done.returncode}"
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").split()).removeprefix("fatal: ")
+        raise NoWorkTreeError(
+            f"{folder} is in no git work tree that can be read: {said}",
+            hint="make one with git init, or submit without a snapshot: --no-snapshot",
+        )
+    return done.stdout

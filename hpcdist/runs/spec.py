@@ -1,5 +1,4 @@
-"""The typed content of spec.json and submission.json: what was asked for, who has the run, and what
-its scheduler says that it took.
+"""The typed content of spec.json and submission.json, and a scheduler's accounting.
 
 A file whose keys have values of other types counts as damaged, see `hpcdist.base.files.read_as`.
 """
@@ -7,18 +6,19 @@ A file whose keys have values of other types counts as damaged, see `hpcdist.bas
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.spec import JobSpec, job_from_dict
+from hpcdist.job.spec import Checkpoint, JobSpec
 from hpcdist.machine.containers import InContainer
 from hpcdist.machine.process import ProcessId
 from hpcdist.runs.verdict import UnixTime
 
-SPEC_VERSION = 1
+FolderName = Annotated[str, msgspec.Meta(pattern=r"^[^./][^/]*$")]
+"""The name of a folder beside the run."""
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,6 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The copy of a git work tree that a run executes."""
 
-    digest: str | None = None
-    """Of all files and links in it: equal copies have one."""
     folder: str | None = None
     """Where it is."""
     source: str | None = None
@@ -123,7 +121,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
 class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The sweep that a run belongs to, and its place there."""
 
-    id: str | None = None
+    id: FolderName | None = None
     index: int | None = None
     """From 0, in the order of the points."""
     num_points: int | None = None
@@ -142,53 +140,25 @@ class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The run's number in that array."""
 
 
-class OutlineResources(msgspec.Struct, frozen=True, kw_only=True):
-    """Size of a job."""
+class JobOutline(JobSpec, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The keys of a job that commands need, whatever its workload."""
 
-    nodes: int | None = None
-    gpus: int | None = None
-    """Per node."""
-
-    @property
-    def num_ranks(self) -> int:
-        return (self.nodes or 1) * (self.gpus or 1)
-
-
-class OutlineLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """Restarts and patience of a job."""
-
-    max_restarts: int = 0
-    grace_s: float = 0.0
-
-
-class OutlineCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint that a job goes on from."""
-
-    resume: str | None = None
-
-
-class JobOutline(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of a job that are needed of runs of any version."""
-
-    name: str | None = None
-    workload: str | None = None
-    resources: OutlineResources = OutlineResources()
-    launch: OutlineLaunch = OutlineLaunch()
-    checkpoint: OutlineCheckpoint = OutlineCheckpoint()
+    name: str = ""
+    workload: str = ""
+    checkpoint: Checkpoint = Checkpoint()
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """spec.json: all that was decided about a run, and what it was decided with."""
 
-    version: int = SPEC_VERSION
+    version: Literal[1] = 1
     id: str | None = None
     created_s: UnixTime | None = None
     """Unix time."""
     scheduler: str | None = None
     cluster: UsedCluster = UsedCluster()
     job: dict[str, Any] = {}
-    """The job by its keys, as `job_to_dict` writes it; other versions have other keys. Values
-    that look secret are starred out."""
+    """The job by its keys, as `job_to_dict` writes it. Values that look secret are starred out."""
     hidden: list[str] = []
     """Keys of the job that have stars: private.json has their values."""
     plan: LaunchPlan | None = None
@@ -200,7 +170,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None: no image."""
     command: list[str] = []
     """The command by which the user asked for the run."""
-    user: str | None = None
     host: str | None = None
     """Where the run was submitted."""
     versions: dict[str, str | None] = {}
@@ -221,92 +190,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             return files.convert(self.job, JobOutline)
         except msgspec.ValidationError:
             return JobOutline()
-
-    @classmethod
-    def decode(cls, value: object) -> RunSpec | None:
-        """Return the content of a spec.json; None where it is none."""
-        try:
-            spec = _convert(value)
-        except msgspec.ValidationError:
-            return None
-        if spec.sweep is not None and not _is_name(spec.sweep.id):
-            return msgspec.structs.replace(spec, sweep=None)
-        return spec
-
-    def encode(self) -> dict[str, Any]:
-        """Return the content of spec.json."""
-        value: dict[str, Any] = msgspec.to_builtins(self)
-        for key in ("sweep", "container", "job_name"):
-            if value[key] is None:
-                del value[key]
-        return value
-
-
-def _convert(value: object) -> RunSpec:
-    """Return the content of a spec.json, without a profile that has keys of another version."""
-    try:
-        return files.convert(value, RunSpec)
-    except msgspec.ValidationError:
-        if not isinstance(value, dict) or not isinstance(cluster := value.get("cluster"), dict):
-            raise
-        return files.convert(value | {"cluster": {"name": cluster.get("name")}}, RunSpec)
-
-
-def _is_name(name: str | None) -> bool:
-    """Return whether this can be the name of a folder beside the run, and is none elsewhere."""
-    return bool(name) and name not in {".", ".."} and "/" not in str(name)
-
-
-def decode_launch(value: object, private: object = None) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-    """Return what an agent starts its ranks by: the version, the job and the plan must be as
-    hpcdist writes them today. `private` is the content of private.json, where there is one.
-
-    Raises msgspec.ValidationError.
-    """
-    content = files.convert(value, dict[str, Any])
-    if content.get("version") != SPEC_VERSION:
-        version = content.get("version")
-        raise msgspec.ValidationError(f"its version is {version}, and this hpcdist reads 1")
-    for key in ("plan", "job"):
-        if not isinstance(content.get(key), dict):
-            raise msgspec.ValidationError(f"Object missing required field `{key}`")
-    if "workload" not in content["job"]:
-        raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
-    plan, spec = files.convert(content["plan"], LaunchPlan), _convert(content)
-    hidden = msgspec.convert(private, dict[str, Any]) if spec.hidden else {}
-    if missing := sorted(set(spec.hidden) - hidden.keys()):
-        raise msgspec.ValidationError(f"private.json has no value for the stars of {missing}")
-    given = {key: hidden[key] for key in spec.hidden}
-    return job_from_dict(content["job"] | given), plan, spec
-
-
-class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that a scheduler has, of a sweep."""
-
-    name: str
-    job_id: str
-    """Id of the job; of an array, its own."""
-    runs: list[str]
-    """Ids of the runs, in the order of the array."""
-
-
-class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """sweep.json: the runs and jobs of a sweep."""
-
-    version: int = SPEC_VERSION
-    id: str | None = None
-    created_s: UnixTime | None = None
-    """Unix time."""
-    job: str | None = None
-    """Name of the job, or of the comparison."""
-    scheduler: str | None = None
-    command: list[str] = []
-    """The command by which the user asked for the sweep."""
-    num_points: int | None = None
-    max_parallel: int | None = None
-    jobs: list[SubmittedJob] = []
-    summary_job_id: str | None = None
-    """Id of the job that writes the summary."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,15 +1,15 @@
-"""From the ranks' accounts of their collective operations to the one in which a run stands still.
+"""The collective operation in which a run stands still, from the ranks' accounts of theirs.
 
 Every rank of a process group counts the operations that it begins there, and all must begin the
 same ones in the same order. So the first number that some have begun and not finished, and others
-have not begun, or began as something else, is where the run hangs; who is missing there and waits
-nowhere else is the rank to look at.
+have not begun, or began as something else, is where the run hangs; the rank that is missing there
+and waits nowhere else is the one to look at.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,6 @@ _MOST_SHOWN = 3
 _WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
 """Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
 ends when the gradients of all ranks are there."""
-
 _DECORATORS = ("/torch/distributed/c10d_logger.py", "/torch/utils/_contextlib.py")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcdist/rank/")
 
@@ -37,11 +36,11 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that have begun it, as most of them did."""
     operation: Operation
     """The operation, as the first of these began it."""
-    missing: list[int] = []
+    missing: list[int]
     """Ranks that have begun fewer operations in this group."""
-    others: dict[int, Operation] = {}
+    others: dict[int, Operation]
     """Ranks that began something else in its place."""
-    mute: list[int] = []
+    mute: list[int]
     """Ranks that said nothing: they may have begun it."""
 
 
@@ -61,11 +60,8 @@ def find_standstills(
     and `ranks` all of the run.
     """
     names = {group.name for account in accounts.values() for group in account.groups}
-    found = [
-        standstill
-        for name in sorted(names)
-        if (standstill := _standstill(name, accounts, ranks, mute)) is not None
-    ]
+    each = (_standstill(name, accounts, ranks, mute) for name in sorted(names))
+    found = [standstill for standstill in each if standstill is not None]
     waiting = {rank for standstill in found for rank in standstill.waiting}
 
     def order(one: Standstill) -> tuple[bool, bool, float]:
@@ -77,65 +73,46 @@ def find_standstills(
 
 
 def _standstill(
-    name: str,
-    accounts: Mapping[int, Collectives],
-    ranks: Collection[int],
-    mute: Collection[int],
+    name: str, accounts: Mapping[int, Collectives], ranks: Collection[int], mute: Collection[int]
 ) -> Standstill | None:
-    records = {
+    groups = {
         rank: group
-        for rank, account in accounts.items()
+        for rank, account in sorted(accounts.items())
         for group in account.groups
         if group.name == name
     }
-    all_begun = [one for group in records.values() for one in group.operations]
-    number = min((one.number for one in all_begun if not one.is_done), default=None)
-    if number is None:
+    pending = [op.number for group in groups.values() for op in group.operations if not op.is_done]
+    if not pending:
         return None
-    begun = {
-        rank: operation
-        for rank, group in records.items()
-        for operation in sorted(group.operations, key=lambda one: not one.is_done)
-        if operation.number == number  # of two by one number, the one that goes on
-    }
+    number, begun = min(pending), dict[int, Operation]()
+    for rank, group in groups.items():
+        for operation in group.operations:
+            # Of two by one number, the one that goes on.
+            if operation.number == number and (rank not in begun or not operation.is_done):
+                begun[rank] = operation
     # Of those that go on, the one that most ranks began; then that of the lowest rank.
     usual = max(
-        (begun[rank] for rank in sorted(begun) if not begun[rank].is_done),
+        (one for one in begun.values() if not one.is_done),
         key=lambda one: sum(_fits(other, one) for other in begun.values()),
     )
-    others = {rank: one for rank, one in begun.items() if not _fits(one, usual)}
-    members = next((group.ranks for group in records.values() if group.ranks), None)
-    expected = sorted(ranks) if members is None else members
+    members = next((group.ranks for group in groups.values() if group.ranks), sorted(ranks))
+    behind = {r for r in members if r not in groups or groups[r].last_number < number}
     return Standstill(
         group=name,
-        num_members=len(expected),
-        waiting=sorted(r for r, one in begun.items() if r not in others and not one.is_done),
+        num_members=len(members),
+        waiting=[r for r, one in begun.items() if _fits(one, usual) and not one.is_done],
         operation=usual,
-        missing=[
-            rank
-            for rank in expected
-            if rank not in mute and _last_number(accounts.get(rank), name) < number
-        ],
-        others=others,
-        mute=sorted(set(expected) & set(mute)),
+        missing=[rank for rank in members if rank in behind and rank not in mute],
+        others={rank: one for rank, one in begun.items() if not _fits(one, usual)},
+        mute=sorted(set(members) & set(mute)),
     )
-
-
-def _last_number(account: Collectives | None, name: str) -> int:
-    groups = account.groups if account is not None else []
-    return max((group.last_number for group in groups if group.name == name), default=0)
 
 
 def _fits(one: Operation, other: Operation) -> bool:
     """Return True where two ranks' operations are one; a root gives what others do not."""
-    if one.name != other.name:
-        return False
     if one.name not in _OF_ONE_SIZE or not one.sizes or not other.sizes:
-        return True
-    return (one.sizes, one.dtypes) == (other.sizes, other.dtypes)
-
-
-# Sentences.
+        return one.name == other.name
+    return (one.name, one.sizes, one.dtypes) == (other.name, other.sizes, other.dtypes)
 
 
 def to_blame(standstills: Sequence[Standstill]) -> int | None:
@@ -144,8 +121,7 @@ def to_blame(standstills: Sequence[Standstill]) -> int | None:
         return None
     first = standstills[0]
     waiting = {rank for standstill in standstills for rank in standstill.waiting}
-    free = [rank for rank in first.missing if rank not in waiting]
-    if free:
+    if free := [rank for rank in first.missing if rank not in waiting]:
         return free[0]
     if first.others:
         return min(first.others)
@@ -153,10 +129,7 @@ def to_blame(standstills: Sequence[Standstill]) -> int | None:
 
 
 def describe(
-    standstills: Sequence[Standstill],
-    lines: Mapping[int, str],
-    *,
-    lacks: str = "never reached",
+    standstills: Sequence[Standstill], lines: Mapping[int, str], *, lacks: str = "never reached"
 ) -> str | None:
     """Return how the ranks stand to each other in words; None where nothing is known.
 
@@ -166,38 +139,31 @@ def describe(
     if not standstills:
         return None
     first, blamed = standstills[0], to_blame(standstills)
+    operation, waiters, since = _words(first, lines)
     if first.others:
         other = min(first.others)
         instead = f"{_signature(first.others[other])} in its place{_at([other], lines)}"
         who = listed(sorted(first.others))
-        return f"{_who_waits(first, lines)}, and {who} began {instead}"
+        return f"{waiters} in {operation} {since}, and {who} began {instead}"
     if blamed is not None and blamed in first.mute:
-        return _who_waits(first, lines)
+        return f"{waiters} in {operation} {since}"
     if blamed is None and len(standstills) > 1:
-        waits = ", and ".join(_who_waits(one, lines) for one in standstills[:_MOST_SHOWN])
+        each = (_words(one, lines) for one in standstills[:_MOST_SHOWN])
+        waits = ", and ".join(f"{who} in {what} {when}" for what, who, when in each)
         return f"the ranks use process groups in different orders: {waits}"
-    operation = _operation(first, lines)
     if not first.missing:
         members = number_of(first.num_members, "rank")
         return f"all {members} have begun {operation}, which does not end"
-    waits = f"in which {_waiters(first)} since {_clock(first)}"
-    return f"{listed(first.missing)} {lacks} {operation}, {waits}"
+    return f"{listed(first.missing)} {lacks} {operation}, in which {waiters} {since}"
 
 
-def _who_waits(standstill: Standstill, lines: Mapping[int, str]) -> str:
-    where = _operation(standstill, lines)
-    return f"{_waiters(standstill)} in {where} since {_clock(standstill)}"
-
-
-def _waiters(standstill: Standstill) -> str:
-    return f"{listed(standstill.waiting)} {'waits' if len(standstill.waiting) == 1 else 'wait'}"
-
-
-def _operation(standstill: Standstill, lines: Mapping[int, str]) -> str:
-    operation = standstill.operation
-    group = "" if standstill.group == "0" else f" of process group {standstill.group}"
-    name = f"{_signature(operation)}, number {operation.number}{group}"
-    return name + _at(standstill.waiting, lines)
+def _words(one: Standstill, lines: Mapping[int, str]) -> tuple[str, str, str]:
+    """Return words on the operation, on the ranks that wait in it, and since when."""
+    group = "" if one.group == "0" else f" of process group {one.group}"
+    operation = f"{_signature(one.operation)}, number {one.operation.number}{group}"
+    waiters = f"{listed(one.waiting)} {'waits' if len(one.waiting) == 1 else 'wait'}"
+    clock = time.strftime("%H:%M:%S", time.localtime(one.operation.begun_s))
+    return operation + _at(one.waiting, lines), waiters, f"since {clock}"
 
 
 def _at(ranks: Sequence[int], lines: Mapping[int, str]) -> str:
@@ -205,19 +171,12 @@ def _at(ranks: Sequence[int], lines: Mapping[int, str]) -> str:
     return f" (at {line})" if line else ""
 
 
-def _clock(standstill: Standstill) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(standstill.operation.begun_s))
-
-
 def _signature(operation: Operation) -> str:
-    tensors = ", ".join(
-        f"{dtype.lower()}[{'x'.join(map(str, sizes))}]"
-        for sizes, dtype in zip(operation.sizes, operation.dtypes, strict=False)
-    )
-    return f"{operation.name}({tensors})" if tensors else operation.name
-
-
-# Stacks.
+    shapes = ("x".join(map(str, sizes)) for sizes in operation.sizes)
+    tensors = [
+        f"{kind.lower()}[{shape}]" for shape, kind in zip(shapes, operation.dtypes, strict=False)
+    ]
+    return f"{operation.name}({', '.join(tensors)})" if tensors else operation.name
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
@@ -226,18 +185,16 @@ def place_of(frames: Sequence[Frame]) -> tuple[str | None, str | None, bool]:
     it."""
     if not frames:
         return None, None, False
-    own = [frame for frame in frames if not _is_in(frame.file, _LIBRARIES)]
-    innermost = (own or frames)[0]
+
+    def is_in(frame: Frame, places: Sequence[str]) -> bool:
+        return any(place in frame.file for place in places)
+
+    innermost = next((frame for frame in frames if not is_in(frame, _LIBRARIES)), frames[0])
     below = reversed(frames[: frames.index(innermost)])
-    called = next((frame for frame in below if not _is_in(frame.file, _DECORATORS)), None)
+    called = next((frame for frame in below if not is_in(frame, _DECORATORS)), None)
     calls = f"{called.function} of {Path(called.file).name}" if called else None
     # It waits where only installed libraries' frames are below one that waits for others.
-    files = (frame.file for frame in frames)
-    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
-    is_waiting = _is_in(decisive, _WAITING)
+    waits = (f for f in frames if is_in(f, _WAITING) or not is_in(f, _LIBRARIES))
+    decisive = next(waits, None)
     place = f"{Path(innermost.file).name}:{innermost.line} ({innermost.function})"
-    return place, calls, is_waiting
-
-
-def _is_in(file: str, places: Iterable[str]) -> bool:
-    return any(place in file for place in places)
+    return place, calls, decisive is not None and is_in(decisive, _WAITING)

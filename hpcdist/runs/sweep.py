@@ -1,7 +1,7 @@
 """The folder of a sweep, and which runs a name stands for.
 
     <runs>/<sweep id>/
-      sweep.json          the points, their runs and jobs
+      sweep.json          its id: the runs have all else
       <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
       summary.txt, .json  what --summary-after writes
     <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
@@ -11,24 +11,22 @@ It has no spec.json: a sweep is no run.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Collection, Sequence
 from pathlib import Path
-
-import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.base.ownership import owner_id
-from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, is_run_name
-from hpcdist.runs.spec import SweepSpec
+from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
+from hpcdist.runs.spec import SweepPlace
 
 SWEEP_FILE = "sweep.json"
 
 
 class Sweep:
-    """One sweep's folder: its paths, and sweep.json."""
+    """One sweep's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,13 +54,10 @@ class Sweep:
         )
         return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
 
-    def read(self) -> SweepSpec:
-        """Return what sweep.json says; nothing where it is torn."""
-        return files.read_as(self.file, SweepSpec) or SweepSpec()
-
-    def write(self, spec: SweepSpec) -> None:
+    def write(self) -> None:
+        """Mark the folder as a sweep's."""
         try:
-            files.write_json(self.file, msgspec.to_builtins(spec))
+            files.write_json(self.file, {"id": self.id})
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
 
@@ -86,32 +81,6 @@ def all_sweeps(runs: Path) -> list[Path]:
     return sorted(file.parent for file in runs.glob(f"*/{SWEEP_FILE}"))
 
 
-def list_unfinished(runs: Path, finished: Sequence[Run]) -> list[Path]:
-    """Return the folders of submissions that ended before there was a run: those without spec.json,
-    and sweeps without runs and jobs. `finished` are all runs in the folder."""
-    known = {run.id for run in finished}
-    try:
-        with os.scandir(runs) as listed:
-            entries = files.first_entries(listed, runs)
-    except OSError:
-        return []
-    return sorted(
-        Path(entry.path)
-        for entry in entries
-        if entry.name not in known and is_run_name(entry.name)
-        if entry.is_dir(follow_symlinks=False) and _is_unfinished(Path(entry.path), known)
-    )
-
-
-def _is_unfinished(folder: Path, known: Collection[str]) -> bool:
-    if os.path.lexists(folder / "spec.json"):
-        return False
-    if not is_sweep(folder):
-        return True
-    has_runs = any(name.startswith(f"{folder.name}-") for name in known)
-    return not has_runs and not Sweep(folder).read().jobs
-
-
 def find_runs(runs: Path, name: str) -> list[Run]:
     """Return the runs that a name stands for: a run's, or a sweep's, which is all of its runs.
 
@@ -133,27 +102,15 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
 
     Raises RunNotFoundError.
     """
-    if "/" in name and is_sweep(Path(name)):
-        return Sweep(Path(name).absolute())
+    path = Path(name) if "/" in name else runs / name
     if name == "last":
         last = find_run(runs, name)
-        place = last.read_sweep_place()
-        sweep = Sweep(runs / (last.id if place is None else str(place.id)))
-        return sweep if is_sweep(sweep.path) else last
-    return _find_sweep(runs, name) or find_run(runs, name)
-
-
-def _find_sweep(runs: Path, name: str) -> Sweep | None:
-    """Return the one sweep that begins with `name`, unless runs of others do too."""
-    if not name or "/" in name:
-        return None
-    if is_sweep(runs / name):
-        return Sweep(runs / name)
-    try:
-        matches = [entry for entry in files.list_names(runs) if entry.startswith(name)]
-    except OSError:
-        return None
-    sweeps = [entry for entry in matches if is_sweep(runs / entry)]
-    if len(sweeps) != 1 or not all(entry.startswith(sweeps[0]) for entry in matches):
-        return None
-    return Sweep(runs / sweeps[0])
+        path = runs / ((last.read_sweep_place() or SweepPlace()).id or last.id)
+        return Sweep(path) if is_sweep(path) else last
+    if is_sweep(path):
+        return Sweep(path.absolute())
+    begun = [] if "/" in name or not name else sorted(runs.glob(f"{glob.escape(name)}*"))
+    # The one sweep that begins so, unless runs of others do too.
+    if begun and is_sweep(begun[0]) and all(one.name.startswith(begun[0].name) for one in begun):
+        return Sweep(begun[0])
+    return find_run(runs, name)

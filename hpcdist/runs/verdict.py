@@ -6,7 +6,6 @@ import time
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
 
@@ -29,7 +28,7 @@ Kind = Literal[
     "preempted",
     "no_progress",
 ]
-"""In words: `hpcdist.runs.meanings`."""
+"""In words: docs/terms/exit-codes.md."""
 
 
 class Beginning(Struct, frozen=True, kw_only=True):
@@ -55,9 +54,6 @@ class Hang(Struct, frozen=True, kw_only=True):
     """Unix time at which it was said."""
     recovered_s: UnixTime | None = None
     """Unix time at which a rank worked again; None: it still hangs."""
-
-    def recovered(self, now_s: float) -> Hang:
-        return replace(self, recovered_s=now_s)
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True):

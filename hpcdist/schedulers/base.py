@@ -199,8 +199,15 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-Task: TypeAlias = Callable[[], Any]
-"""A callable that every node of a job executes; it can be pickled."""
+class AgentTask(Struct, frozen=True, kw_only=True):
+    """The task of being the agent of a run, as it is pickled: hpcdist/entry.py carries it out."""
+
+    run_path: str
+    scheduler: str
+
+
+Task: TypeAlias = AgentTask | Callable[[], Any]
+"""A task for every node of a job; it can be pickled."""
 
 
 class Scheduler(ABC):
@@ -261,22 +268,17 @@ class Scheduler(ABC):
         """Return the script that is executed; pure, and nothing of `target` need exist."""
 
     @abstractmethod
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Submit, and write each run's submission.json; return what the scheduler had to say, one
         sentence each.
 
-        `runs` is one run, or those of the array in their order; `agents` are what each node of
-        theirs executes, in the same order. On an error nothing runs, unless it is a
-        SubmissionUnclearError: then the runs may be the scheduler's, and are found by their names.
+        `runs` is one run, or those of the array in their order. On an error nothing runs, unless it
+        is a SubmissionUnclearError: then the runs may be the scheduler's, and are found by their
+        names.
         """
+
+    def agents(self, runs: Sequence[Run]) -> list[Task]:
+        return [AgentTask(run_path=str(run.path), scheduler=self.name) for run in runs]
 
     # What became of it.
 

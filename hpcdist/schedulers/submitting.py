@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from submitit.core import core, utils
 from submitit.core.job_environment import JobEnvironment
@@ -29,6 +29,7 @@ from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_o
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.adoption import end_unless_adopted
+from hpcdist.schedulers.base import AgentTask, Task
 from hpcdist.schedulers.hosts import PLACE_VARIABLE
 
 _NO_LIMIT_S = 60 * 60 * 24 * 365
@@ -61,12 +62,12 @@ class ScriptExecutor(core.Executor):
         self._take_back = take_back
         self._array_from = array_from
 
-    def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
-        """Submit one callable, or those of an array; return submitit's ids of the jobs.
+    def submit_all(self, tasks: Sequence[Task]) -> list[str]:
+        """Submit one task, or those of an array; return submitit's ids of the jobs.
 
         Raises SchedulerError.
         """
-        delayed = [utils.DelayedSubmission(one) for one in callables]
+        delayed = [utils.DelayedSubmission(cast("Any", task)) for task in tasks]
         return [str(job.job_id) for job in self._internal_process_submissions(delayed)]
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
@@ -159,18 +160,19 @@ def _own_place() -> int:
     return int(os.environ.get(PLACE_VARIABLE) or JobEnvironment().array_task_id or 0)
 
 
-def load_task(folder: Path) -> object:
-    """Return what the job's node is to execute, for a process that has it run elsewhere. Ends with
-    a verdict where the folder or its files are not the user's own."""
+def load_task(folder: Path) -> AgentTask:
+    """Return what the job's node is to do, for a process that has it done elsewhere. Ends with a
+    verdict where the folder or its files are not the user's own."""
     try:
         _check_folders(folder)
         _end_unless_adopted(folder)
-        return _load_pickle(folder).function
+        task: object = _load_pickle(folder).function
     except NotOwnError as error:
         _refuse(folder, error)
+    return cast("AgentTask", task)
 
 
-def run_pickle(*, adopts: bool = False) -> None:
+def run_pickle(be_agent: Callable[[AgentTask], int], *, adopts: bool) -> None:
     """Run submitit's main on the folder that sys.argv names, if it is the user's own; with `adopts`
     where the job may have no id yet, as far as submitit knows."""
     folder = Path(sys.argv[1])
@@ -179,7 +181,7 @@ def run_pickle(*, adopts: bool = False) -> None:
         if adopts:
             _end_unless_adopted(folder)
             _adopt_pickle(folder)
-        _run_main()
+        _run_main(be_agent)
     except NotOwnError as error:
         _refuse(folder, error)
 
@@ -214,7 +216,7 @@ def _refuse(folder: Path, error: NotOwnError) -> NoReturn:
     sys.exit(EXIT_FAILED)
 
 
-def _run_main() -> None:
+def _run_main(be_agent: Callable[[AgentTask], int]) -> None:
     """Run submitit's main, in a process without numpy, on a pickle whose owner is checked as it is
     read.
 
@@ -233,7 +235,9 @@ def _run_main() -> None:
             del sys.modules["numpy"]
 
     def load(path: Path) -> utils.DelayedSubmission:
-        return _load_pickle(path.parent)
+        delayed = _load_pickle(path.parent)
+        is_agent = isinstance(delayed.function, AgentTask)
+        return utils.DelayedSubmission(be_agent, delayed.function) if is_agent else delayed
 
     utils.DelayedSubmission.load = load  # type: ignore[method-assign, assignment]
     submission.submitit_main()

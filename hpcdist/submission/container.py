@@ -28,7 +28,6 @@ from hpcdist.machine.containers import (
     has_runtime,
     is_reference,
     look_at_image,
-    missing_targets,
 )
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.schedulers.base import Scheduler
@@ -115,15 +114,6 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
             hint="rename the folder, or use another; --set container.image=none runs without an "
             "image",
         ) from None
-    if wanted.runtime == "charliecloud" and os.path.isdir(wanted.image):
-        fixed = [mount for mount in mounts if "$" not in mount.target]
-        if missing := missing_targets(wanted.image, fixed):
-            folders = " ".join(shlex.quote(wanted.image + target) for target in missing)
-            raise JobError(
-                f"container.image is {show(wanted.image)}, which has no "
-                f"{' and no '.join(missing)}, and charliecloud mounts only at what is there",
-                hint=f"make it: mkdir -p {folders}",
-            )
     return InContainer(
         runtime=wanted.runtime,
         image=wanted.image,

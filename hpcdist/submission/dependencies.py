@@ -6,6 +6,7 @@ locally for the command.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +14,10 @@ from typing import Literal, get_args
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
-from hpcdist.monitor.ends import EndWatch
-from hpcdist.monitor.states import OPEN_STATES, run_states
+from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
-from hpcdist.runs.sweep import Sweep, find_runs
+from hpcdist.runs.spec import SweepPlace
+from hpcdist.runs.sweep import find_runs
 from hpcdist.schedulers.base import Dependency, Scheduler
 
 Kind = Literal["ok", "any", "notok"]
@@ -126,10 +127,11 @@ def _job_ids(after: After, scheduler: Scheduler) -> list[str]:
     job_ids = [job_id for job_id in ids.values() if job_id is not None]
     if after.kind == "notok":  # an array has failed where one of its runs has; here each must
         return job_ids
-    # Of an array all of whose runs are waited for, one name does for them.
-    places = [(run.path.parent, place) for run in after.runs if (place := run.read_sweep_place())]
-    folders = {folder / str(place.id) for folder, place in places}
-    jobs = [job for folder in folders for job in Sweep(folder).read().jobs]
-    whole = {scheduler.dependency_id(job.job_id) for job in jobs if ids.keys() >= set(job.runs)}
-    names = {job_id: scheduler.dependency_id(job_id) for job_id in job_ids}
-    return list(dict.fromkeys(name if name in whole else job_id for job_id, name in names.items()))
+    # Of a sweep all of whose runs are waited for, the names of its arrays do for them.
+    places = [run.read_sweep_place() or SweepPlace() for run in after.runs]
+    counts = Counter(place.id for place in places)
+    names = [
+        scheduler.dependency_id(job_id) if counts[place.id] == place.num_points else job_id
+        for job_id, place in zip(job_ids, places, strict=True)
+    ]
+    return list(dict.fromkeys(names))

@@ -10,9 +10,8 @@ import msgspec
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.monitor.ends import EndWatch, wait_until_gone
-from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.run import Run, delete_folder
+from hpcdist.monitor.states import EndWatch, wait_until_gone
+from hpcdist.runs.run import Run, delete_folder, make_runs_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission.layout import single_job
@@ -79,9 +78,7 @@ class LocalSweep:
     def begin(cls, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> LocalSweep:
         """Make the sweep's folder in `runs`, and copy the code into it."""
         make_runs_folder(runs)
-        submission = Submission(planned, runs, command)
-        submission.write_sweep()
-        return cls(submission)
+        return cls(Submission(planned, runs, command))
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
         """Run the points, so many at one time as the sweep's max_parallel says, or one.

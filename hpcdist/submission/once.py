@@ -10,8 +10,7 @@ from pathlib import Path
 
 from hpcdist.base import files, served
 from hpcdist.base.errors import SchedulerError, UserError
-from hpcdist.runs.folder import make_runs_folder
-from hpcdist.runs.run import Run, all_runs
+from hpcdist.runs.run import Run, all_runs, make_runs_folder
 from hpcdist.runs.spec import RunSpec
 
 SUBMISSION_VARIABLE = "HPCDIST_SUBMISSION"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.task import AgentTask
 from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
@@ -22,8 +21,8 @@ from hpcdist.cluster.load import CHANNELS_FLAG, NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
-from hpcdist.runs.code import copy_code
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -115,8 +114,7 @@ class PlannedRun:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; return what the scheduler had to say."""
         job = self.workspace.job(self.loaded.job)
-        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
-        return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
+        return self.scheduler.submit(job, target, runs, self.script(target))
 
     def prepare(self) -> None:
         """Do what comes before any submission, such as a download, which may take long; what jobs
@@ -225,9 +223,9 @@ class PlannedSubmission:
         for run in {id(run): run for run in self.runs}.values():
             run.prepare()
 
-    def placed(self, path: Path, digest: str | None = None) -> PlannedSubmission:
+    def placed(self, path: Path) -> PlannedSubmission:
         """Return the plan with its code copied into the run's or the sweep's folder."""
-        runs = [replace(run, workspace=run.workspace.placed(path, digest)) for run in self.runs]
+        runs = [replace(run, workspace=run.workspace.placed(path)) for run in self.runs]
         return replace(self, runs=runs)
 
     def copied(self, path: Path) -> PlannedSubmission:
@@ -236,7 +234,9 @@ class PlannedSubmission:
         if any(run.loaded.job.container.image for run in self.runs):
             carry()
         snapshots = [run.workspace.snapshot for run in self.runs if run.workspace.snapshot]
-        return self.placed(path, copy_code(snapshots[0], path) if snapshots else None)
+        if snapshots:
+            copy_code(snapshots[0], path)
+        return self.placed(path)
 
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""
@@ -274,6 +274,7 @@ def plan_run(
             plan = chosen.plan(loaded.job, cluster.profile)
         else:
             plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+        load_workload(loaded.job).check_device(plan.launch.device)
     if workspace is None:
         workspace = plan_workspace(
             loaded.job,
@@ -361,6 +362,7 @@ def plan_points(
                 of_plan = same.plan
                 if shape_of(job) != shape_of(same.loaded.job):
                     of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
+                load_workload(job).check_device(of_plan.launch.device)
             planned = replace(same, loaded=loaded, plan=of_plan, container_notes=container_notes)
         else:
             planned = plan(loaded, point)
@@ -380,7 +382,9 @@ def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun
     `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
     """
     with _located(planned.loaded):
-        plan = planned.scheduler.plan(planned.loaded.job, planned.plan.cluster, busy_gpus=busy_gpus)
+        job = planned.loaded.job
+        plan = planned.scheduler.plan(job, planned.plan.cluster, busy_gpus=busy_gpus)
+        load_workload(job).check_device(plan.launch.device)
     return replace(planned, plan=plan)
 
 

@@ -28,8 +28,7 @@ from hpcdist.cluster.load import LoadedProfile, load_profile
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
 from hpcdist.job.spec import Container, JobSpec, ScriptJob, job_to_dict
-from hpcdist.monitor.ends import wait_until_free
-from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
+from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions, wait_until_gone
 from hpcdist.runs.run import Run, check_own, name_to_type
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -180,7 +179,7 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
     for the end of the former job, whose script may be doing its last; raises SchedulerError where
     that does not come.
     """
-    if not wait_until_free(run):
+    if not wait_until_gone(run, with_job=True):
         raise SchedulerError(
             f"run {run.id} has ended, but {planned.scheduler.title} still has its job",
             hint="try again when it is gone, or end it with hpcdist cancel "
@@ -223,7 +222,6 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     try:
         run.launch_folder.mkdir(mode=files.PRIVATE_FOLDER)
         run.write_reserve()
-        run.requests_file.touch(files.PRIVATE_FILE)
         attempt = run.newest_attempt()
         if attempt >= 0:
             ended = run.read_attempt_verdict(attempt) or verdict

@@ -6,12 +6,12 @@ hand-over. A single run is a submission of one point, which needs no folder of a
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,28 +19,20 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import job_to_dict
-from hpcdist.runs.folder import make_runs_folder
+from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
     delete_folder,
+    make_runs_folder,
     make_unique_folder,
     name_to_type,
     slug,
 )
 from hpcdist.runs.snapshot import run_git
-from hpcdist.runs.spec import (
-    GitState,
-    JobSource,
-    RunSpec,
-    SubmittedJob,
-    SweepPlace,
-    SweepSpec,
-    UsedCluster,
-)
+from hpcdist.runs.spec import GitState, JobSource, RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency
+from hpcdist.schedulers.base import Dependency, Plan
 from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -83,6 +75,14 @@ def submit(
     return submission
 
 
+class SubmittedJob(NamedTuple):
+    """One job that a scheduler has; of an array, its own id, and the ids of its runs in order."""
+
+    name: str
+    job_id: str
+    runs: list[str]
+
+
 class Submission:
     """Runs that a scheduler has; half way, those that it has and those that it has not."""
 
@@ -97,10 +97,12 @@ class Submission:
         path = make_unique_folder(runs, slug(planned.name))
         try:
             self.planned = planned.copied(path)
+            self.places = planned.places(path)
+            if self.places.sweep is not None:
+                self.places.sweep.write()
         except BaseException:
             delete_folder(path)
             raise
-        self.places = planned.places(path)
         self.layout: list[LaidOutJob] = []
         self.jobs: list[SubmittedJob] = []
         """The jobs that the scheduler has accepted."""
@@ -109,7 +111,6 @@ class Submission:
         """The messages of the scheduler, each sentence once."""
         self._command = _without_secrets(list(command), planned.runs)
         self._surroundings = surroundings_now()
-        self._created_s = time.time()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
         self._are_runs_submitted = False
@@ -131,7 +132,6 @@ class Submission:
         here = set(self.planned.points_here() if self.planned.has_queue else ())
         jobs = lay_out(self.planned, self.places, dependencies)
         self.layout = [job for job in jobs if here.isdisjoint(job.points)]
-        self.write_sweep()
         for job in self.layout:
             for task, index in enumerate(job.points):
                 self.make_run(index, self.planned.runs[index], job, task)
@@ -171,7 +171,6 @@ class Submission:
         job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
         ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
-        self.write_sweep()
 
     def submit_summary(self, make_task: MakeTask) -> None:
         """Submit the job that writes the summary, where the scheduler can hold it back."""
@@ -182,28 +181,9 @@ class Submission:
         job_ids = [job.job_id for job in self.jobs]
         self.summary_job_id, messages = summary.submit(self.runs, job_ids, make_task)
         self._note(messages)
-        self.write_sweep()
 
     def _note(self, messages: Sequence[str]) -> None:
         self.messages = list(dict.fromkeys([*self.messages, *messages]))
-
-    def write_sweep(self) -> None:
-        """Write sweep.json, where the runs belong to a sweep."""
-        if self.places.sweep is None:
-            return
-        self.places.sweep.write(
-            SweepSpec(
-                id=self.id,
-                created_s=self._created_s,
-                job=self.planned.name,
-                scheduler=self.planned.schedulers,
-                command=self._command,
-                num_points=len(self.planned.points),
-                max_parallel=self.planned.max_parallel,
-                jobs=self.jobs,
-                summary_job_id=self.summary_job_id,
-            )
-        )
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
@@ -239,13 +219,18 @@ class Submission:
         )
 
 
-def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process.
+def debug(
+    planned: PlannedRun,
+    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
+    *,
+    runs: Path,
+    command: Sequence[str],
+) -> tuple[Run, Verdict]:
+    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
+    `begin` makes a rank.
 
     There is no fork, so breakpoints and pdb work.
     """
-    from hpcdist.agent.debug import begin, run_here
-
     if planned.loaded.job.container.image is not None:
         raise UserError(
             "debug mode runs in this process, and in no container",
@@ -257,7 +242,7 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     job = planned.workspace.job(planned.loaded.job)
     try:
         submission.make_runs(())
-        rank = begin(run, job, planned.plan)
+        run_rank = begin(run, job, planned.plan)
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
@@ -266,19 +251,14 @@ def debug(planned: PlannedRun, *, runs: Path, command: Sequence[str]) -> tuple[R
     os.environ.update(planned.workspace.variables)
     os.chdir(planned.workspace.cwd)
     try:
-        return run, run_here(run, job, rank)
+        return run, run_rank()
     except OSError as error:
         raise cannot_write(runs, error) from None
 
 
 def surroundings_now() -> RunSpec:
     """Return what is the same in spec.json for all runs of a submission, and slow to find out."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container that knows the user by number only
-        user = str(os.getuid())
     return RunSpec(
-        user=user,
         host=socket.gethostname(),
         versions=versions() | locked(Path.cwd()),
         git=git_state(),
@@ -347,12 +327,10 @@ def git_state() -> GitState | None:
     """Return commit and changes of the working directory; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:  # git starts one of its own in a submodule, by the settings there
-        done = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
-    except HpcdistError:  # it is not installed, or does not answer
+        said = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
+    except HpcdistError:  # there is no repository, git is not installed or does not answer
         return None
-    if done.returncode != 0:
-        return None
-    lines = done.stdout.decode(errors="replace").splitlines()
+    lines = said.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
     return GitState(commit=headers.get("branch.oid"), dirty=bool(changed))

@@ -11,9 +11,15 @@ import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
-from hpcdist.runs.code import FOLDER, find_received
 from hpcdist.runs.run import runs_folder
-from hpcdist.runs.snapshot import DEFAULT_LIMIT_BYTES, NoWorkTreeError, SnapshotPlan, plan_snapshot
+from hpcdist.runs.snapshot import (
+    DEFAULT_LIMIT_BYTES,
+    FOLDER,
+    NoWorkTreeError,
+    SnapshotPlan,
+    find_received,
+    plan_snapshot,
+)
 from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.training.model.checks import is_own
 
@@ -51,14 +57,13 @@ class Workspace:
     notes: list[str] = field(default_factory=list)
     """Notes for the user, one sentence each."""
 
-    def placed(self, owner: Path, digest: str | None = None) -> Workspace:
+    def placed(self, owner: Path) -> Workspace:
         """Return the workspace with its copy in the folder of a run or a sweep."""
         if self.snapshot is None:
             return self
         copy = owner / FOLDER
         within = os.path.relpath(self.snapshot.cwd, self.snapshot.root)
         used = UsedSnapshot(
-            digest=digest,
             folder=str(copy),
             source=self.snapshot.source,
             cwd=str(copy / within),

@@ -25,9 +25,9 @@ from hpcdist.training.ranks import TrainingRank
 class Trainer(TrainingRank):
     """One rank's part in a training by the torch loop."""
 
-    def __init__(self, context: RankContext, job: TrainJob, *, has_group: bool) -> None:
+    def __init__(self, context: RankContext, job: TrainJob) -> None:
         """Spread the model, and make what trains it; the ranks are in their process group."""
-        super().__init__(context, job, has_group=has_group)
+        super().__init__(context, job)
         if job.train.activation_checkpointing:
             recompute_blocks(self.model)
         self._module = self.strategy.wrap(self.model, context, job.train)
@@ -132,7 +132,7 @@ class Trainer(TrainingRank):
             nn.utils.clip_grad_norm_(self.model.parameters(), self.job.train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        self.memory.step(self.model, self._optimizer, step=self.progress.position.step)
+        self.memory.step(self.model, self._optimizer)
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
 
     def _save(self) -> None:
@@ -163,7 +163,7 @@ def train(context: RankContext, job: TrainJob, *, has_group: bool, begin_s: floa
     False where the agent asked to stop before the end: then a checkpoint is saved. The set-up began
     at `begin_s` of time.perf_counter.
     """
-    trainer = Trainer(context, job, has_group=has_group)
+    trainer = Trainer(context, job)
     trainer.write_setup(begin_s)
     path = find_start(context, job, has_group=has_group)
     if path is None:

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.runs.events import EventWriter
+from hpcdist.runs.events import EventWriter, Memory
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ class MemoryLog:
         self._device = device
         self._states: dict[str, int] | None = None
 
-    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int) -> None:
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer step is done, and its gradients are still there; only the first counts."""
         if self._states is None:
             moments = [value for state in optimizer.state.values() for value in state.values()]
@@ -33,23 +33,21 @@ class MemoryLog:
                 "gradient_bytes": _bytes([parameter.grad for parameter in model.parameters()]),
                 "optimizer_bytes": _bytes(moments),
             }
-            self._write("first_step", step)
+            self._write("first_step")
 
-    def end(self, *, step: int) -> None:
+    def end(self) -> None:
         """No step follows: what the first one held is told again, with the peak by now."""
         if self._states is not None:
-            self._write("end", step)
+            self._write("end")
 
-    def _write(self, when: str, step: int) -> None:
+    def _write(self, when: str) -> None:
         if self._device.type == "cuda":  # of tensors; on CPUs of the whole process (RSS)
             import torch
 
             peak_bytes = torch.cuda.max_memory_allocated(self._device)
         else:
             peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._events.write(
-            "memory", when=when, step=step, **(self._states or {}), peak_bytes=peak_bytes
-        )
+        self._events.write(Memory(when=when, **(self._states or {}), peak_bytes=peak_bytes))
 
 
 def _bytes(values: Iterable[Any]) -> int:

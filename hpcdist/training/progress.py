@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from hpcdist.data.images.samples import BadFile
 from hpcdist.data.order import EpochPlan
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import Epoch, Evaluation, Resume
 from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.checkpoint.resume import describe_differences
 from hpcdist.training.evaluation import Score
@@ -62,11 +64,12 @@ class Progress:
             self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
         loss = float(self.loss_sum) / self.samples if self.samples else None
         self.context.events.write(
-            "epoch",
-            epoch=self.position.epoch,
-            step=self.position.step,
-            loss=loss,
-            epoch_time_s=self.epoch_time_s,
+            Epoch(
+                epoch=self.position.epoch,
+                step=self.position.step,
+                loss=loss,
+                epoch_time_s=self.epoch_time_s,
+            )
         )
         if self.context.rank == 0:
             self.context.say(self._line(loss, score))
@@ -152,19 +155,18 @@ class Progress:
         if message is not None and self.context.rank == 0:
             self.context.note(message)
 
-    def write_resume(
-        self, checkpoint: str, before: dict[str, object], now: dict[str, object]
-    ) -> None:
+    def write_resume(self, checkpoint: str, before: dict[str, Any], now: dict[str, Any]) -> None:
         """Record that the training goes on, and what differs between both descriptions."""
         position, context = self.position, self.context
         differing = describe_differences(before, now)
         context.events.write(
-            "resume",
-            checkpoint=checkpoint,
-            step=position.step,
-            epoch=position.epoch,
-            exact=not differing,
-            world_size_before=before["world_size"],
+            Resume(
+                checkpoint=checkpoint,
+                step=position.step,
+                epoch=position.epoch,
+                exact=not differing,
+                world_size_before=before["world_size"],
+            )
         )
         if context.rank != 0:
             return
@@ -172,14 +174,9 @@ class Progress:
         if differing:
             context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")
 
-    def write_evaluation(self, score: Score, begin_s: float) -> None:
-        """Record an evaluation that began at `begin_s` of time.perf_counter."""
+    def write_evaluation(self, score: Score) -> None:
         self.context.events.write(
-            "evaluate",
-            epoch=self.epochs_done,
-            step=self.position.step,
-            evaluate_time_s=time.perf_counter() - begin_s,
-            **asdict(score),
+            Evaluation(epoch=self.epochs_done, step=self.position.step, **asdict(score))
         )
 
 

@@ -27,6 +27,7 @@ from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
+from hpcdist.runs.events import Save, Setup
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -45,15 +46,21 @@ class TrainingRank:
 
     timer: Timer
 
-    def __init__(self, context: RankContext, job: TrainingJob, *, has_group: bool) -> None:
+    def __init__(self, context: RankContext, job: TrainingJob) -> None:
         """Load the data and build the model; the ranks are in their process group."""
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
         of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        mem_gb = job.resources.mem_gb
-        share_parts(of_files, context, job.data, mem_gb=mem_gb, has_group=has_group)
+        share_parts(
+            of_files,
+            job.data,
+            node_rank=context.node_rank,
+            local_rank=context.local_rank,
+            mem_gb=job.resources.mem_gb,
+            note=context.note,
+        )
         model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self._num_test_samples = len(data.test)
@@ -120,14 +127,14 @@ class TrainingRank:
     def write_setup(self, begin_s: float) -> None:
         """Record that all is ready for the first step; the set-up began at `begin_s`."""
         self.context.events.write(
-            "setup",
-            setup_time_s=time.perf_counter() - begin_s,
-            parameters=self._num_parameters,
-            num_threads=torch.get_num_threads(),
-            train_samples=self.plan.num_samples,
-            test_samples=self._num_test_samples,
-            steps_per_epoch=self.plan.num_steps(),
-            total_steps=self.progress.total_steps,
+            Setup(
+                setup_time_s=time.perf_counter() - begin_s,
+                parameters=self._num_parameters,
+                train_samples=self.plan.num_samples,
+                test_samples=self._num_test_samples,
+                steps_per_epoch=self.plan.num_steps(),
+                total_steps=self.progress.total_steps,
+            )
         )
 
     def start_timer(self) -> None:
@@ -228,7 +235,6 @@ class TrainingRank:
         if not self.progress.is_evaluation_due:
             self.progress.end_epoch(None)
             return
-        begin_s = time.perf_counter()
         self.strategy.align_buffers(self.model)
         self.model.eval()
         with torch.inference_mode(), self.autocast:
@@ -240,14 +246,14 @@ class TrainingRank:
                 after_batch=self.progress.tell_alive,
             )
         self.model.train()
-        self.progress.write_evaluation(score, begin_s)
+        self.progress.write_evaluation(score)
         self.progress.end_epoch(score)
 
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
         self.timer.finish()
         write_ddp_communication(self._wrapped, self.context.events)
-        self.memory.end(step=self.progress.position.step)
+        self.memory.end()
 
     def write_flops(self) -> None:
         """Record what the model takes, if it was counted."""
@@ -259,12 +265,9 @@ class TrainingRank:
         self.finish()
         if self.progress.saved != self.progress.position:
             save()
-        position = self.progress.position
-        self.context.events.write("stop", step=position.step, epoch=position.epoch)
         if self.context.rank == 0:
-            self.context.say(
-                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
-            )
+            step = self.progress.position.step
+            self.context.say(f"stopped at step {step}, as was asked; a checkpoint is saved")
 
     # Checkpoints.
 
@@ -279,12 +282,10 @@ class TrainingRank:
             return
         checkpoint_files.remove_old(folder, self.job.checkpoint.keep)
         self.context.events.write(
-            "checkpoint",
-            checkpoint=path.name,
-            step=position.step,
-            epoch=position.epoch,
-            bytes=checkpoint_files.num_bytes(path),
-            save_time_s=time.perf_counter() - begin_s,
+            Save(
+                step=position.step,
+                save_time_s=time.perf_counter() - begin_s,
+            )
         )
 
     def describe_state(self) -> dict[str, Any]:

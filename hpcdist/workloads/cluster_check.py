@@ -40,9 +40,9 @@ class CheckWorkload(Workload[CheckJob]):
         Raises WrongSumError where the sum is wrong.
         """
         place = _place(context)
-        context.events.write("place", **place)
+        context.events.write({"event": "place", **place})
         times = _meet(context, self.job.timeout_s)
-        context.events.write("collective", **times)
+        context.events.write({"event": "collective", **times})
         where = f"{context.device} {place['gpu'] or ''}".strip()
         context.say(f"rank {context.rank} of {context.world_size} on {context.host}: {where}")
         if context.rank == 0:

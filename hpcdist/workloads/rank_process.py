@@ -31,16 +31,16 @@ from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
 from hpcdist.machine.memory import kernel_kills
-from hpcdist.machine.process import die_with_parent
+from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
-from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
+from hpcdist.rank.exit import leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import renew_import_state
 from hpcdist.rank.pipe import Unwritten
 from hpcdist.rank.script_trackers import find_mlflow_run
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
 from hpcdist.workloads.main_module import set_main
@@ -128,8 +128,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     place = context.place_fields()
     node = place.pop("node_rank")
     code_digest = None if context.rank else _digest_of_program(job)
-    start = {"schema": SCHEMA_VERSION, "pid": pid, "node": node, "code": code_digest}
-    context.events.write("start", **start, **place)
+    context.events.write(Start(pid=pid, node=node, code=code_digest, **place))
     code, report = 0, None
     progress.alive()
     if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
@@ -166,16 +165,14 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     torch = sys.modules.get("torch")
     has_cuda = torch is not None and torch.cuda.is_initialized()
     context.events.write(
-        "end",
-        status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
-        exit_code=code,
-        signal=None,
-        exception=report.exception if report else None,
-        message=report.text if report else None,
-        step=progress.last_step,
-        max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        max_cuda_bytes=int(torch.cuda.max_memory_allocated()) if torch and has_cuda else None,
-        by="rank",
+        End(
+            status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
+            exit_code=code,
+            step=progress.last_step,
+            max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            max_cuda_bytes=int(torch.cuda.max_memory_allocated()) if torch and has_cuda else None,
+            by="rank",
+        )
     )
     if code == 0 and is_rank:
         progress.finish()

@@ -108,7 +108,7 @@ class Members:
         self.selector = selectors.DefaultSelector()
         self.heard = {}  # kind of message -> when each node heard it last
         self.closed = set()
-        self.beat_at, self.num_beats = time.monotonic(), 0
+        self.beat_at = time.monotonic()
 
     def join(self, run):
         failed = []
@@ -140,10 +140,9 @@ class Members:
         found = self.selector.select(max(0.0, self.beat_at - time.monotonic()))
         if time.monotonic() >= self.beat_at:
             self.beat_at += beat_every_s(AGENT_TIMEOUT_S)
-            self.num_beats += 1
             for one in self.members:
                 if one.channel is not None and one.node not in self.closed:
-                    one.channel.send(messages.Beat(turns=self.num_beats))
+                    one.channel.send(messages.Beat())
         return found
 
     def receive(self, one):

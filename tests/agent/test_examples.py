@@ -82,7 +82,7 @@ def go_on(zygote, run_script):
 
 def has_stepped(run):
     path = run.event_file(1)
-    return path.exists() and any(e["event"] == "steps" for e in read_events(path).events)
+    return path.exists() and any(e["event"] == "steps" for e in read_events(path))
 
 
 def test_a_training_from_a_snapshot_leaves_what_it_leaves_without_hpcdist(

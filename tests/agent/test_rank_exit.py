@@ -159,8 +159,7 @@ def test_a_crash_at_the_end_is_hpcdists_and_loses_nothing(launch, write_script, 
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)
     assert verdict.remark == (
-        "hpcdist's end of ranks 0 and 1 crashed (SIGSEGV), after the program was done and its "
-        "files were written"
+        "hpcdist's end of ranks 0 and 1 crashed (SIGSEGV), after the work was done"
     )
     assert (tmp_path / "file").read_text() == "whole"
     assert launched.events(0)[-1]["status"] == "done"
@@ -172,7 +171,7 @@ def test_a_rank_that_hangs_at_its_end_is_ended_and_told(launch, write_script, tm
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("done", 0)
     assert verdict.message == (
-        "every rank ended well; rank 0 hung at the end, after the work was done"
+        "every rank ended well; hpcdist's end of rank 0 hung, after the work was done"
     )
 
 

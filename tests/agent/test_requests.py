@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -11,12 +12,12 @@ import pytest
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Now, Stage
 from hpcdist.agent.leader import Answers
+from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
 from hpcdist.cli.main import main
-from hpcdist.monitor import requests
-from hpcdist.monitor.requests import ask
-from hpcdist.monitor.stacks import view_stacks
+from hpcdist.monitor import living
+from hpcdist.monitor.living import ask, view_stacks
 from hpcdist.runs.requests import (
     Answer,
     Collectives,
@@ -26,12 +27,12 @@ from hpcdist.runs.requests import (
     NodeTrouble,
     Operation,
     RankStacks,
-    RequestFile,
     ThreadStack,
     WantStacks,
     leave_answer,
     send,
     take_answer,
+    take_request,
     withdraw,
 )
 from hpcdist.runs.run import Run
@@ -83,7 +84,8 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     launched.wait(lambda: _is_waiting(launched))
     view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
     of = {one.of.rank: one.of for one in view.ranks}
-    group_of = {rank: group for group in view.groups for rank in group.ranks}
+    mains = [group for group in view.groups if group.thread is None]
+    group_of = {rank: group for group in mains for rank in group.ranks}
     assert [frame.function for frame in group_of[0].frames] == ["rest", "<module>"]
     assert [frame.function for frame in group_of[1].frames][-1] == "<module>"
     assert [thread.name for thread in of[1].threads[1:]] == ["prefetch"]
@@ -113,7 +115,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     with pytest.raises(UserError, match="has no rank 7"):
         ask(launched.run, WantStacks(limit_s=30, ranks=[7]))
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
-    monkeypatch.setattr(requests, "_BEYOND_S", 0.5)
+    monkeypatch.setattr(living, "_BEYOND_S", 0.5)
     with pytest.raises(HpcdistError, match="did not answer within") as caught:
         ask(launched.run, WantStacks(limit_s=0.5))
     is_there = launched.run.agent_log_file(0).exists()
@@ -136,39 +138,60 @@ def test_a_run_that_never_began_says_so(make_run):
         ask(make_run, WantStacks(limit_s=1))
 
 
-def test_requests_are_read_once_also_early_ones_and_lines_of_others_are_left_out(make_run):
-    logged = []
-    early = WantStacks(limit_s=1)
-    send(make_run, early)
-    file = RequestFile(make_run.requests_file, logged.append)
-    assert file.new() == [early]
-    wanted = [WantStacks(limit_s=2, ranks=[3]), WantStacks(limit_s=3)]
-    for request in wanted:
-        send(make_run, request)
-    with make_run.requests_file.open("ab") as out:
-        out.write(b'{"wants":"stacks","id":"../../x","limit_s":1}\n{"wants":"all"}\n\xff\n')
-        out.write(b'{"wants":"sta')
-    assert file.new() == wanted
-    assert len(logged) == 1
-    after = WantStacks(limit_s=4)
-    send(make_run, after)  # after a line without an end
-    assert file.new() == [after]
-    with make_run.requests_file.open("ab") as out:
-        out.write(b"x" * 10_000_000)
-    last = WantStacks(limit_s=5)
-    send(make_run, last)
-    assert file.new() == [last]
-    assert len(logged) == 3
-    os.truncate(make_run.requests_file, 0)
-    assert file.new() == []
-    again = WantStacks(limit_s=6)
-    send(make_run, again)
-    assert file.new() == [again]
+def test_a_request_is_taken_once_and_one_that_nobody_waits_for_is_dropped(make_run):
+    assert take_request(make_run) is None
+    request = WantStacks(limit_s=2, ranks=[3])
+    send(make_run, request)
+    assert make_run.request_file.stat().st_mode & 0o777 == 0o600
+    assert take_request(make_run) == request
+    assert take_request(make_run) is None
+    given_up = WantStacks(limit_s=1)
+    send(make_run, given_up)
+    withdraw(make_run, given_up)
+    assert take_request(make_run) is None
+    assert not list(make_run.launch_folder.glob("request*"))
+
+
+def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
+    requests = [WantStacks(limit_s=1), WantStacks(limit_s=2)]
+    send(make_run, requests[0])
+    second = threading.Thread(target=send, args=(make_run, requests[1]))
+    second.start()
+    assert take_request(make_run) == requests[0]
+    second.join()
+    assert take_request(make_run) == requests[1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"wants":"stacks","id":"../../x","limit_s":1}',
+        b'{"wants":"all"}',
+        b'{"wants":"sta',
+        b"\xff",
+        b"x" * 10_000_000,
+    ],
+    ids=["name", "kind", "torn", "bytes", "large"],
+)
+def test_what_is_no_request_is_removed(make_run, content):
+    files.write_whole(make_run.request_file, content)
+    assert take_request(make_run) is None
+    assert not make_run.request_file.exists()
+
+
+def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path):
+    request = WantStacks(limit_s=1)
+    send(make_run, request)
+    make_run.request_file.chmod(0o620)
+    assert take_request(make_run) is None
+    files.write_whole(tmp_path / "elsewhere", msgspec.json.encode(request))
+    make_run.request_file.symlink_to(tmp_path / "elsewhere")
+    assert take_request(make_run) is None
+    assert (tmp_path / "elsewhere").exists()
 
 
 def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_run):
     request = WantStacks(limit_s=1)
-    assert take_answer(make_run, request) is None
     answer = Answer(
         attempt=1,
         time_s=2.0,
@@ -179,13 +202,15 @@ def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_
     leave_answer(make_run, request.id, answer)
     assert not make_run.answer_file(request.id).exists()
     send(make_run, request)
+    assert take_answer(make_run, request) is None
     leave_answer(make_run, request.id, answer)
     assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
     assert take_answer(make_run, request) == answer
     assert list(answer.troubles()) == [0, 2]
     withdraw(make_run, request)
-    assert take_answer(make_run, request) is None
     assert not list(make_run.launch_folder.glob("*-*"))
+    leave_answer(make_run, request.id, answer)
+    assert not make_run.answer_file(request.id).exists()
     make_run.answer_file(request.id).write_text('{"attempt": "x"}')
     with pytest.raises(msgspec.MsgspecError):
         take_answer(make_run, request)

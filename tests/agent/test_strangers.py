@@ -16,10 +16,11 @@ from meeting_host import LIMIT_S, MeetingHost, join_in_time, write_place
 from hpcdist.agent import meeting, messages
 from hpcdist.agent.meeting import (
     CHALLENGE_BYTES,
+    GREETING_BYTES,
     PROOF_BYTES,
     NotReachedError,
     StrangerError,
-    proofs,
+    proof,
     prove_to_leader,
 )
 from hpcdist.runs.run import Run
@@ -27,10 +28,10 @@ from hpcdist.runs.run import Run
 GARBAGE = {
     "deep-json": b'{"a":' + b"[" * 1_001 + b"\n",
     "a-line-without-an-end": b"x" * (1 << 20),
-    "a-hello": messages.encode(messages.Hello(node=1, version="1")).ljust(64),
+    "a-message": messages.encode(messages.Failed(sentence="x" * 64)),
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n",
-    "zeros": bytes(CHALLENGE_BYTES + PROOF_BYTES),
-    "a-part-of-a-proof": b"x" * (CHALLENGE_BYTES + PROOF_BYTES - 1),
+    "zeros": bytes(GREETING_BYTES),
+    "a-part-of-a-proof": b"x" * (GREETING_BYTES - 1),
     "nothing": b"",
 }
 
@@ -79,31 +80,20 @@ def test_garbage_ends_its_own_connection_and_nothing_else(host, garbage):
     assert not host.lost
 
 
-def test_no_more_is_read_of_a_stranger_than_a_proof(host, monkeypatch):
-    read, recv = [], meeting._read
-    monkeypatch.setattr(meeting, "_read", lambda *args: read.append(recv(*args)) or read[-1])
-    with host.connect() as attacker:
-        attacker.sendall(b"x" * 100_000)
-        host.turn_until(lambda: host.logged)
-    assert [len(one) for one in read] == [CHALLENGE_BYTES + PROOF_BYTES]
-
-
 def test_a_proof_cannot_be_used_a_second_time(host):
     with host.connect() as follower, host.connect() as attacker, host.serving():
         leaders = follower.recv(CHALLENGE_BYTES)
-        followers = secrets.token_bytes(CHALLENGE_BYTES)
-        said = followers + proof_for(host, "follower", leaders, followers)
+        ours = secrets.token_bytes(CHALLENGE_BYTES) + (1).to_bytes(4)
+        said = ours + proof(host.secret, "follower", leaders + ours, host.address)
         follower.sendall(said)
-        assert follower.recv(PROOF_BYTES) == proof_for(host, "leader", leaders, followers)
+        answer = follower.recv(PROOF_BYTES + 8)
+        clock = answer[PROOF_BYTES:]
+        theirs = proof(host.secret, "leader", leaders + ours + clock, host.address)
+        assert answer[:PROOF_BYTES] == theirs
         attacker.recv(CHALLENGE_BYTES)
         attacker.sendall(said)
         assert read_to_end(attacker) == b""
     assert "does not know the secret" in host.logged[0]
-
-
-def proof_for(host, side, leaders, followers):
-    follower, leader = proofs(host.secret, leaders, followers, host.address)
-    return leader if side == "leader" else follower
 
 
 def test_strangers_that_say_nothing_are_turned_away_in_time(host, monkeypatch):
@@ -169,9 +159,8 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
 
 @pytest.mark.parametrize("num_left", [0, 5])
 def test_where_no_descriptor_is_left_for_the_run_that_is_its_end_with_the_limit_named(
-    host, descriptors, monkeypatch, num_left
+    host, descriptors, num_left
 ):
-    monkeypatch.setattr(meeting, "_REST_S", 0.1)
     attacker = socket.socket()
     none_left = next_descriptor()
     descriptors(none_left + num_left)
@@ -213,7 +202,7 @@ def send_garbage(connection, heard):
 def send_back(connection, heard):
     """The follower's own proof, and its own challenge before."""
     connection.sendall(bytes(CHALLENGE_BYTES))
-    said = connection.recv(CHALLENGE_BYTES + PROOF_BYTES)
+    said = connection.recv(GREETING_BYTES)
     heard.append(said)
     connection.sendall(said[CHALLENGE_BYTES:])
     heard.append(connection.recv(4096))
@@ -249,7 +238,7 @@ def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
 
     def follow():
         try:
-            prove_to_leader(follower, host.secret)
+            prove_to_leader(follower, host.secret, 1)
         except StrangerError as error:
             refusals.append(error)
 
@@ -257,9 +246,9 @@ def test_nobody_between_two_agents_can_pass_their_proofs_on(host):
         thread = threading.Thread(target=follow)
         thread.start()
         to_follower.sendall(to_leader.recv(CHALLENGE_BYTES))
-        to_leader.sendall(to_follower.recv(CHALLENGE_BYTES + PROOF_BYTES))
+        to_leader.sendall(to_follower.recv(GREETING_BYTES))
         assert read_to_end(to_leader) == b""
-        to_follower.sendall(bytes(PROOF_BYTES))
+        to_follower.sendall(bytes(PROOF_BYTES + 8))
         thread.join()
     assert refusals
     assert "does not know the secret" in host.logged[0]

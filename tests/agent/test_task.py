@@ -1,32 +1,25 @@
-"""A job may wait while hpcdist is replaced by a newer version: its files are the older one's."""
+"""What an agent starts its ranks by: the job and the plan must be as hpcdist writes them."""
 
 import msgspec
 import pytest
 
-from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.base import files
 from hpcdist.job.spec import ScriptJob, job_to_dict
-from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, UsedCluster, decode_launch
-
-
-@pytest.fixture
-def spec():
-    job = ScriptJob(name="job", workload="script", script="train.py")
-    plan = LaunchPlan(nodes=[NodePlan()], device="cpu", backend="gloo")
-    used = UsedCluster(name="here", profile=ClusterProfile())
-    return RunSpec(scheduler="lsf", job=job_to_dict(job), plan=plan, cluster=used).encode()
-
-
-def test_keys_of_a_profile_that_this_version_does_not_know_hinder_no_agent(spec):
-    spec["cluster"]["profile"]["lsf"]["node_rank_variable"] = None
-    job, plan, rest = decode_launch(spec)
-    assert (job.script, plan.backend, rest.scheduler) == ("train.py", "gloo", "lsf")
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec
 
 
 @pytest.mark.parametrize("section", ["job", "plan"])
-def test_job_and_plan_must_be_as_this_version_writes_them(spec, section):
-    for wrong in ({}, None, []):
+def test_job_and_plan_must_be_as_this_version_writes_them(tmp_path, section):
+    job = ScriptJob(name="job", workload="script", script="train.py")
+    plan = LaunchPlan(nodes=[NodePlan()], device="cpu", backend="gloo")
+    run = Run.create(tmp_path, "job")
+    run.write_spec(RunSpec(scheduler="lsf", job=job_to_dict(job), plan=plan))
+    read, launch, rest = run.read_launch()
+    assert (read.script, launch.backend, rest.scheduler) == ("train.py", "gloo", "lsf")
+    spec = files.read_json(run.spec_file)
+    without = {key: value for key, value in spec.items() if key != section}
+    for wrong in (*(spec | {section: value} for value in ({}, None, [])), without):
+        files.write_json(run.spec_file, wrong)
         with pytest.raises(msgspec.ValidationError):
-            decode_launch(spec | {section: wrong})
-    del spec[section]
-    with pytest.raises(msgspec.ValidationError):
-        decode_launch(spec)
+            run.read_launch()

@@ -26,8 +26,8 @@ from hpcdist.base import needs
 found = {{"missing": needs.missing(), "is_behind": sys.path[:len(before)] == before}}
 found["advice"] = needs.what_to_do(found["missing"], "the image")
 if "msgspec" not in found["missing"]:
-    import hpcdist.agent.agent, hpcdist.agent.sampler, hpcdist.agent.task
-    import hpcdist.schedulers.submitting
+    import hpcdist.agent.agent, hpcdist.agent.sampler
+    import hpcdist.entry, hpcdist.schedulers.submitting
     from importlib.metadata import version
     from hpcdist.base.files import shipped_folder
     from hpcdist.workloads import own_code

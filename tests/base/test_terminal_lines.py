@@ -130,16 +130,6 @@ def test_a_line_is_given_with_its_newline_and_open_until_then():
     assert (live.open_lines(), live.finish()) == ([], [])
 
 
-def test_a_line_that_was_given_while_it_was_open_comes_again_only_if_it_has_changed():
-    live = TerminalLines()
-    live.feed(b"Continue? ")
-    assert live.give_open() == ["Continue? "]
-    assert (live.open_lines(), live.give_open()) == ([], [])
-    assert live.feed(b"\nloading") == []
-    assert live.give_open() == ["loading"]
-    assert live.feed(b" done\n") == ["loading done"]
-
-
 def test_while_nested_bars_go_on_both_are_open_and_nothing_is_given_twice():
     log = Written()
     live = TerminalLines()

@@ -17,7 +17,7 @@ from hpcdist.cli.cancel import cancel
 from hpcdist.cli.main import main
 from hpcdist.machine.process import identify, works_in
 from hpcdist.runs.run import Run, check_own, find_run
-from hpcdist.runs.spec import Submission, SweepSpec
+from hpcdist.runs.spec import Submission
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers.jobs import JobIndex
 from hpcdist.schedulers.slurm.steps import cancel_step
@@ -184,7 +184,7 @@ def test_a_link_of_another_user_to_an_own_run_is_not_last(runs, reachable):
 def make_sweep(runs, name, owner=None):
     sweep = Sweep(runs / name)
     sweep.path.mkdir(mode=0o700)
-    sweep.write(SweepSpec(id=name, num_points=2))
+    sweep.write()
     if owner is not None:
         os.chown(sweep.path, owner, owner)
     return sweep

@@ -12,7 +12,7 @@ from hpcdist.job.check import annotation_at
 from hpcdist.job.keys import example_of, job_keys
 from hpcdist.job.spec import JOB_TYPES
 from hpcdist.job.yaml_text import parse_yaml
-from hpcdist.runs.meanings import KINDS, STATES
+from hpcdist.runs.meanings import meanings
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -180,15 +180,15 @@ def test_names_are_told_in_the_order_of_the_help_and_by_kind(capsys):
 
     assert told("75") == ("code", "75", EXIT_CODES[75])
     assert told("137")[2].endswith("SIGKILL ended")
-    assert told("hang") == ("verdict", "hang", KINDS["hang"].meaning)
-    assert told("pending")[2] == STATES["pending"]
+    assert told("hang") == ("verdict", "hang", meanings("kind")["hang"])
+    assert told("pending")[2] == meanings("state")["pending"]
     assert told("accumulate")[:2] == ("key", "train.accumulate")
     assert told("gpu_request")[0] == "key"
     assert told("exposed", "communication")[:2] == ("word", "exposed communication (exposed comm.)")
     assert told("Exposed comm.")[0] == "word"
     assert told("rank")[2].startswith("One process of a training, and its number")
     assert told("launch")[0] == "key"
-    assert told("launch", "--as", "verdict") == ("verdict", "launch", KINDS["launch"].meaning)
+    assert told("launch", "--as", "verdict") == ("verdict", "launch", meanings("kind")["launch"])
     assert main(["explain", "launch"]) == 0
     also = "note: launch is also a kind of verdict: hpcdist explain launch --as verdict"
     assert also in capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_a_run_is_told_by_its_verdict_with_what_to_do(tmp_path, capsys):
     assert found["facts"]["exit code"] == "1: the run failed"
     (run.path / "verdict.json").unlink()
     assert main(["explain", "last", "--runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count(STATES["pending"]) == 1
+    assert capsys.readouterr().out.count(meanings("state")["pending"]) == 1
 
 
 def test_every_key_has_a_meaning_and_its_example_is_taken():

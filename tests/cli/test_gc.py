@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.files import write_json
-from hpcdist.cli.main import main
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import SubmittedJob, SweepSpec
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
@@ -239,63 +236,13 @@ def test_the_code_of_a_sweep_whose_runs_were_deleted_goes_when_it_is_old(hpcdist
     (sweep.path / "code").mkdir(parents=True)
     (sweep.path / "code/train.py").write_text("x")
     (sweep.path / "code/train.py").chmod(0o400)
-    sweep.write(SweepSpec(jobs=[SubmittedJob(name="x", job_id="7", runs=["x"])]))
+    sweep.write()
     reason = items(hpcdist("gc", "--yes", "--json"))["code", sweep.id]
     assert "it was made only" in reason
     two_months_ago_s = time.time() - 60 * DAY_S
     os.utime(sweep.path / "code", (two_months_ago_s, two_months_ago_s))
     hpcdist("gc", "--yes")
     assert not (sweep.path / "code").exists()
-
-
-def submit_killed_at(monkeypatch, owner, name, *options):
-    """Submit in a forked process that kills itself instead of calling one of its methods."""
-    pid = os.fork()
-    if pid == 0:
-        monkeypatch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-        main(["submit", "train.py", "--local", "--runs", "runs", *options])
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-
-
-MOMENTS = {
-    "with an empty folder": (Run, "make"),
-    "before spec.json": (Run, "write_spec"),
-    "before sweep.json": (Sweep, "write", "--repeat", "2"),
-    "before the first run of a sweep": (Run, "make", "--repeat", "2"),
-    "within the first run of a sweep": (Run, "write_spec", "--repeat", "2"),
-    "with a copy of the code": (Run, "make", "--snapshot"),
-}
-
-
-@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
-def test_what_a_submission_left_that_was_killed_half_way_is_listed_and_freed(
-    hpcdist, tree, monkeypatch, moment
-):
-    submit_killed_at(monkeypatch, *moment)
-    left = sorted((tree / "runs").iterdir())
-    assert (
-        "of submissions without a run, or without one yet: see hpcdist gc" in hpcdist("runs").stderr
-    )
-    kept = items(hpcdist("gc", "--yes", "--json"))
-    assert sorted(name for _, name in kept) == [folder.name for folder in left]
-    assert all("its submission may still be under way" in reason for reason in kept.values())
-    two_hours_ago_s = time.time() - 7200
-    for folder in left:
-        os.utime(folder, (two_hours_ago_s, two_hours_ago_s))
-    assert hpcdist("gc", "--yes").returncode == 0
-    assert os.listdir(tree / "runs") == []
-    assert "hpcdist gc" not in hpcdist("runs").stderr
-
-
-@pytest.mark.parametrize("foreign", ["mine.txt", "checkpoints/best.pt", "launch/notes"])
-def test_a_folder_without_a_spec_that_holds_anything_else_is_kept(hpcdist, tree, foreign):
-    run = Run.create(tree / "runs", "train")
-    (run.path / foreign).write_text("mine")
-    os.utime(run.path, (1e9, 1e9))
-    kept = items(hpcdist("gc", "--yes", "--json"))
-    assert kept == {("unfinished run", run.id): f"it holds {foreign}, which is of no submission"}
-    assert (run.path / foreign).read_text() == "mine"
 
 
 def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):

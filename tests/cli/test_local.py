@@ -191,7 +191,7 @@ def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
     done = hpcdist("submit", "fails.py", "--gpus", "4", "--local", "--", "2")
     assert done.returncode == 1
     *_, cause, log, verdict = done.stderr.splitlines()
-    assert "rank 2 failed first:" in done.stderr
+    assert "rank 2 failed first; the last lines of logs/rank-00002.log:" in done.stderr
     assert cause == "  second line"
     assert log.startswith("log of rank 2: ")
     assert log.endswith("/logs/rank-00002.log")

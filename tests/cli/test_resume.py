@@ -30,7 +30,6 @@ def test_a_failed_run_goes_on_where_its_program_stopped_and_is_one_run(hpcdist):
     done = hpcdist("resume", failed.id, "--wait", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "done"
-    assert failed.requests_file.exists()
     assert [failed.read_beginning(number).life for number in range(3)] == [0, 1, 2]
     assert failed.read_attempt_verdict(1).first.exit_code == 3
     (summary,) = json.loads(hpcdist("summary", "--json").stdout)

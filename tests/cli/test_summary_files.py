@@ -7,7 +7,6 @@ import json
 import pytest
 
 from hpcdist.base import files
-from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 
@@ -43,7 +42,7 @@ def user(hpcdist):
     files.write_json(run.spec_file, {"job": job, "source": source, "scheduler": "local"})
     files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
     run.write_verdict(DONE)
-    start = {"event": "start", "time_s": 99.0, "schema": SCHEMA_VERSION, "world_size": 1}
+    start = {"event": "start", "time_s": 99.0, "world_size": 1}
     events = [start, *map(window, (10, 20, 30)), {"event": "end", "time_s": 110.0}]
     run.event_file(0).write_text("".join(json.dumps(event) + "\n" for event in events))
     (hpcdist.folder / "runs" / "notes.txt").write_text("mine")

@@ -160,7 +160,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     terminal.wait_for("samples/s, loss")
     hpcdist.write("released", "")
     assert terminal.finish() == 0
-    assert "/300 " in terminal.shown
+    assert "/300, " in terminal.shown
     assert ": done in " in terminal.shown.splitlines()[-2]
     assert "\x1b[?25h" in terminal.shown  # the cursor is back
 

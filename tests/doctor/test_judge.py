@@ -7,7 +7,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.examine import examine_folder, file_system
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import Evidence
-from hpcdist.monitor.nodes import NodeSeen
+from hpcdist.monitor.progress import NodeSeen
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Note

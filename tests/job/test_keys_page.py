@@ -1,7 +1,11 @@
-import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
+
+from hpcdist.base.errors import EXIT_CODES
+from hpcdist.runs.meanings import meanings
+from hpcdist.runs.verdict import Kind, State
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -17,7 +21,7 @@ def test_the_page_of_job_keys_is_the_generated_one():
     assert done.stdout == (DOCS / "job-keys.md").read_text()
 
 
-def test_the_tables_of_exit_codes_states_and_verdicts_are_the_generated_ones():
-    page = runpy.run_path(str(DOCS / "generate_exit_codes.py"))["page"]
-    text = (DOCS / "exit-codes.md").read_text()
-    assert page(text) == text
+def test_the_page_explains_each_exit_code_state_and_kind_of_verdict():
+    assert meanings("code") == {str(code): words for code, words in EXIT_CODES.items()}
+    assert {*meanings("state")} == {*get_args(State)}
+    assert {*meanings("kind")} == {*meanings("kind", "what helps")} == {*get_args(Kind)}

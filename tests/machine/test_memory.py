@@ -1,18 +1,12 @@
-"""Memory: what cgroups leave, from trees of files as the kernel shows them, what ranks use against
-the job's limit, and which buffers fit."""
+"""Memory: what cgroups leave, from trees of files as the kernel shows them, and what ranks use
+against the job's limit."""
 
 import os
 import subprocess
 import sys
 
 from hpcdist.machine import memory
-from hpcdist.machine.memory import (
-    KernelKills,
-    kernel_kills,
-    largest_buffer,
-    memory_left,
-    split_by_room,
-)
+from hpcdist.machine.memory import KernelKills, kernel_kills, memory_left
 
 
 def write(folder, **files):
@@ -28,13 +22,6 @@ def test_the_group_above_that_leaves_least_counts_and_read_files_count_as_free(t
     assert memory_left("0::/job/step\n", tmp_path) == 4500
 
 
-def test_version_1_is_read_where_the_controller_is(tmp_path):
-    folder = tmp_path / "memory" / "slurm" / "job_7"
-    stat = "inactive_file 1\ntotal_inactive_file 100"
-    write(folder, limit_in_bytes=2000, usage_in_bytes=900, stat=stat)
-    assert memory_left("4:memory:/slurm/job_7\n0::/\n", tmp_path) == 1200
-
-
 def test_a_group_that_is_over_its_limit_leaves_nothing(tmp_path):
     write(tmp_path / "job", max=100, current=150)
     assert memory_left("0::/job\n", tmp_path) == 0
@@ -45,12 +32,10 @@ def test_no_limit_is_none(tmp_path):
     assert memory_left("0::/job\n", tmp_path) is None
 
 
-def test_kills_are_counted_in_the_process_s_own_group_of_both_versions(tmp_path):
+def test_kills_are_counted_in_the_process_s_own_group(tmp_path):
     write(tmp_path, events="oom_kill 9")
     write(tmp_path / "job", events="oom 3\noom_kill 2")
     assert kernel_kills("0::/job\n", tmp_path) == KernelKills(2, is_of_group=True)
-    write(tmp_path / "memory" / "job", oom_control="oom_kill_disable 0\noom_kill 1")
-    assert kernel_kills("4:memory:/job\n", tmp_path) == KernelKills(1, is_of_group=True)
 
 
 def test_kills_of_the_machine_count_where_the_group_tells_nothing(tmp_path):
@@ -85,15 +70,3 @@ def test_memory_of_a_rank_counts_what_it_started():
         child.stdin.close()
     assert memory.proportional_bytes(child.pid) == 0
     assert memory.over_limit({}, 1.0) is None
-
-
-def test_ranks_of_one_machine_share_half_of_what_is_free():
-    assert largest_buffer(8e9, num_sharing=4, limit_bytes=None, num_in_limit=2) == 1e9
-
-
-def test_the_job_s_own_limit_holds_for_the_ranks_of_a_node():
-    assert largest_buffer(8e9, num_sharing=4, limit_bytes=2e9, num_in_limit=2) == 0.5e9
-
-
-def test_sizes_are_split_in_their_order():
-    assert split_by_room([4, 64, 16], 16) == ([4, 16], [64])

@@ -22,10 +22,10 @@ def test_a_process_is_told_from_a_later_one_with_its_pid():
 
 def test_a_zombie_counts_as_ended():
     child = subprocess.Popen(["true"])
-    wait_for(lambda: process.state_letter(child.pid) == "Z")
+    wait_for(lambda: process.process_use(child.pid).state == "Z")
     assert process.identify(child.pid) is None
     child.wait()
-    assert process.state_letter(child.pid) == "?"
+    assert process.process_use(child.pid) is None
 
 
 CUT_OFF = """

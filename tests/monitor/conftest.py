@@ -26,23 +26,27 @@ class GoingRun:
         }
 
     def start(self, rank, *, total_steps=400, **place):
-        self.writers[rank].write("start", rank=rank, world_size=self.world_size, **place)
-        self.writers[rank].write("setup", total_steps=total_steps)
+        self.writers[rank].write(
+            {"event": "start", "rank": rank, "world_size": self.world_size, **place}
+        )
+        self.writers[rank].write({"event": "setup", "total_steps": total_steps})
 
     def window(self, rank, step, *, wall_s=1.0, samples=100, waiting_s=0.0, epoch=0):
         self.writers[rank].write(
-            "steps",
-            step=step,
-            steps=10,
-            samples=samples,
-            wall_s=wall_s,
-            epoch=epoch,
-            step_time_s={"sum": wall_s},
-            phases_s={"exposed_communication": waiting_s},
+            {
+                "event": "steps",
+                "step": step,
+                "steps": 10,
+                "samples": samples,
+                "wall_s": wall_s,
+                "epoch": epoch,
+                "step_time_s": {"sum": wall_s},
+                "phases_s": {"exposed_communication": waiting_s},
+            }
         )
 
     def end(self, rank, status="done"):
-        self.writers[rank].write("end", status=status)
+        self.writers[rank].write({"event": "end", "status": status})
 
 
 @pytest.fixture

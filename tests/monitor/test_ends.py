@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.monitor import ends
-from hpcdist.monitor.ends import wait_until_free
+from hpcdist.monitor import states
+from hpcdist.monitor.states import wait_until_gone
 from hpcdist.schedulers.base import Condition
 
 
@@ -27,14 +27,15 @@ class Queue:
 
 @pytest.fixture
 def is_free_with(monkeypatch):
-    monkeypatch.setattr(ends, "_FREE_LOOK_S", 0.01)
-    monkeypatch.setattr(ends, "_FREE_LIMIT_S", 0.2)
-    monkeypatch.setattr(ends, "wait_until_gone", lambda _run: None)
-    run = SimpleNamespace(id="trained", read_scheduler=lambda: "slurm")
+    monkeypatch.setattr(states, "_LOOK_S", 0.01)
+    monkeypatch.setattr(states, "_FREE_LIMIT_S", 0.2)
+    run = SimpleNamespace(
+        id="trained", read_scheduler=lambda: "slurm", read_submission=lambda: None
+    )
 
     def wait(*answers):
-        monkeypatch.setattr(ends, "load_scheduler", lambda _name: Queue(*answers))
-        return wait_until_free(run)
+        monkeypatch.setattr(states, "load_scheduler", lambda _name: Queue(*answers))
+        return wait_until_gone(run, with_job=True)
 
     return wait
 

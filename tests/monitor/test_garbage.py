@@ -9,12 +9,11 @@ import pytest
 from another_user import NOBODY, as_nobody, needs_root
 
 from hpcdist.base import files, trees
-from hpcdist.monitor.garbage import Rules, find_garbage, remove
+from hpcdist.monitor.garbage import find_garbage, remove
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec, UsedSnapshot
+from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
-
-RULES = Rules(older_than_s=0.0)
 
 
 @pytest.fixture
@@ -37,9 +36,9 @@ def ended_run(runs, name="train-1"):
     return run
 
 
-def candidates(runs, rules=RULES):
+def candidates(runs):
     listed = all_runs(runs)
-    return find_garbage(runs, listed, {run.id: "done" for run in listed}, rules)
+    return find_garbage(runs, listed, {run.id: "done" for run in listed}, older_than_s=0.0)
 
 
 def precious(folder):
@@ -211,11 +210,13 @@ def test_code_that_is_exchanged_for_a_link_is_not_removed_elsewhere(
 def test_a_submission_is_as_old_as_its_file_server_says_whatever_clock_this_host_has(
     runs, monkeypatch
 ):
-    (runs / "t-20260101-000000-aaaa").mkdir(parents=True)
+    sweep = Sweep(runs / "t-20260101-000000-aaaa")
+    (sweep.path / "code").mkdir(parents=True)
+    sweep.write()
     own = time.time()
-    monkeypatch.setattr(time, "time", lambda: own + 4000)
+    monkeypatch.setattr(time, "time", lambda: own + 60 * 86400)
     (kept,) = candidates(runs)
-    assert "its submission may still be under way" in kept.kept_because
+    assert "it was made only" in kept.kept_because
 
 
 def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
@@ -227,7 +228,7 @@ def test_a_copy_of_hpcdist_for_images_that_no_job_has_used_for_long_is_removed(
         (folder / "hpcdist").mkdir(parents=True)
     os.utime(old, (1e9, 1e9))
     (found,) = candidates(tmp_path / "runs")
-    assert (found.what, found.path) == ("hpcdist for images", old)
+    assert (found.what, found.tree.path) == ("hpcdist for images", old)
     assert remove(found) is None
     assert not old.exists()
     assert new.exists()

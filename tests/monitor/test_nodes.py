@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcdist.monitor.nodes import awaited_nodes
+from hpcdist.monitor.progress import awaited_nodes
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning
 

@@ -58,7 +58,7 @@ def test_a_run_that_runs_is_shown_with_its_pace_its_nodes_and_failing_lines_of_s
     assert "a line of the profile's setup failed: exit code 1: ml cuda/99" in shown
     assert "node 0: n1" in shown
     assert "10.0.0.1 by ib0" in shown
-    assert "10/400 1 100 1/1" in said("watch", run.path)
+    assert "epoch 1, step 10/400, 100 samples/s" in said("watch", run.path)
 
 
 def test_a_run_that_waits_again_has_no_pace_and_no_nodes(queued, said):
@@ -76,8 +76,8 @@ def test_a_run_that_waits_again_has_no_pace_and_no_nodes(queued, said):
     assert described["progress"]["samples_per_s"] is None
     watched = said("watch", made.run.path)
     assert watched.startswith("1 pending")
-    assert "10/400 1 " in watched
-    assert "1/1" not in watched
+    assert "epoch 1, step 10/400" in watched
+    assert "samples/s" not in watched
 
 
 def test_a_run_whose_steps_have_stopped_has_no_pace(queued, said):
@@ -92,4 +92,3 @@ def test_a_run_whose_steps_have_stopped_has_no_pace(queued, said):
         shown = said(verb, made.run.path)
         assert "10/400" in shown
         assert "100 samples/s" not in shown
-        assert " 100 1/1" not in shown

@@ -164,7 +164,9 @@ class Loop:
         self.report_on = board.pipe(0).report_on
         self.written = []
         events = SimpleNamespace(
-            write=lambda kind, **fields: self.written.append((kind, fields.get("steps"))),
+            write=lambda event: self.written.append(
+                (event.__struct_config__.tag, getattr(event, "steps", None))
+            ),
             number_window=lambda: 0,
         )
         self.context = SimpleNamespace(

@@ -77,7 +77,7 @@ def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(launch, write_scr
     (told,) = summary.notes
     assert "accuracy must be a share from 0 to 1" in told
     assert told in launched.log(0)
-    found = [event["accuracy"] for event in launched.events(0) if event["event"] == "evaluate"]
+    found = [event.get("accuracy") for event in launched.events(0) if event["event"] == "evaluate"]
     assert found == [None, 0.5, None]
 
 
@@ -198,7 +198,7 @@ from hpcdist.runs.events import EventWriter
 
 events = EventWriter(Path("/dev/full"))
 for number in range(2):
-    events.write("note", message="lost")
+    events.write({"event": "note", "message": "lost"})
 os.write(1, b"goes on")
 os._exit(0)
 """

@@ -25,7 +25,7 @@ def record(tmp_path):
             recorder.step(samples=1)
         recorder.flush()
         events.close()
-        [window] = read_events(path).events
+        [window] = read_events(path)
         return window
 
     return window_of
@@ -68,20 +68,18 @@ def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
     now_s = 600.5
     recorder.flush()
     events.close()
-    [window] = read_events(tmp_path / "events.jsonl").events
+    [window] = read_events(tmp_path / "events.jsonl")
     assert (window["wall_s"], window["after_s"]) == (0.5, 600.0)
 
 
-def test_what_is_no_unicode_is_escaped_as_in_the_name_of_a_file(tmp_path):
+def test_what_is_no_unicode_is_replaced_as_in_the_name_of_a_file(tmp_path):
     name = b"caf\xe9.jpg".decode(errors="surrogateescape")
     events = EventWriter(tmp_path / "events.jsonl")
-    events.write("note", message=f"skipped: {name}", paths=[{name: (name, 1)}])
+    events.write({"event": "note", "message": f"skipped: {name}", "paths": [{name: (name, 1)}]})
     events.close()
     found = read_events(tmp_path / "events.jsonl")
-    escaped = "caf\\udce9.jpg"
-    assert found.torn_lines == 0
-    assert found.events[0]["message"] == f"skipped: {escaped}"
-    assert found.events[0]["paths"] == [{escaped: [escaped, 1]}]
+    assert found[0]["message"] == "skipped: caf?.jpg"
+    assert found[0]["paths"] == [{"caf?.jpg": ["caf?.jpg", 1]}]
 
 
 class Unaddable:
@@ -96,7 +94,7 @@ class Unaddable:
     [
         pytest.param([1.0, 2.0, 6.0], {"loss": 6.0, "mean_loss": 3.0}, id="numbers"),
         pytest.param([1.0, None, 2.0], {"loss": 2.0, "mean_loss": 1.5}, id="one is missing"),
-        pytest.param([None, None], {"loss": None}, id="none"),
+        pytest.param([None, None], {}, id="none"),
         pytest.param([Unaddable(), Unaddable()], {"loss": 0.5}, id="what cannot be added up"),
     ],
 )
@@ -107,6 +105,6 @@ def test_a_window_has_the_last_loss_and_the_mean_of_all(tmp_path, losses, learne
         recorder.step(samples=1, loss=loss, learning_rate=0.1 / (number + 1))
     recorder.flush()
     events.close()
-    [window] = read_events(tmp_path / "events.jsonl").events
+    [window] = read_events(tmp_path / "events.jsonl")
     assert {key: window[key] for key in ("loss", "mean_loss") if key in window} == learned
     assert window["learning_rate"] == 0.1 / len(losses)

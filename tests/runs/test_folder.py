@@ -16,8 +16,7 @@ from hpcdist.base.ownership import root_in_namespace
 from hpcdist.cli.main import main
 from hpcdist.doctor.examine import examine_folder
 from hpcdist.job import load_job
-from hpcdist.runs.folder import group_note, make_runs_folder
-from hpcdist.runs.run import Run, delete_folder
+from hpcdist.runs.run import Run, delete_folder, group_note, make_runs_folder
 
 GROUP = grp.getgrgid(NOBODY).gr_name
 

@@ -26,7 +26,7 @@ from hpcdist.schedulers.slurm.submitting import Sbatch
 def run(tmp_path):
     run = Run(tmp_path / "run")
     run.make()
-    files.write_json(run.spec_file, {"job": {"name": "as submitted"}})
+    files.write_json(run.spec_file, {"job": {"name": "as submitted"}, "hidden": ["args"]})
     files.write_json(run.private_file, {"args": ["secret"]})
     return run
 

@@ -1,233 +1,296 @@
-"""Run directories on a bad storage: what is published, and what readers make of it."""
+"""Runs whose nodes share no files with the user: what is published, and what is brought home."""
 
 import json
 import os
+import time
+from pathlib import Path
 
-import msgspec
 import pytest
 
-from hpcdist.runs.publishing import (
-    Entry,
-    FolderSource,
-    Listing,
-    Publisher,
-    bring_file,
-    files_of,
-    read_starts,
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError
+from hpcdist.runs import publishing
+from hpcdist.runs.paths import RunPaths, _Within
+from hpcdist.runs.publishing import Publisher, Stored, fetch, is_wanted, scan
+from hpcdist.runs.run import Run
+
+LARGE = 2 << 20
+NOT_FOR_NODES = (
+    *("spec.json", "submitit/x", "remote.json", "sweep.json", "figures.msgpack", "cancel"),
+    *("launch/cancel", "launch/request.json", "launch/missed.json", "function.pkl"),
+    "launch/answer-0123456789abcdef.json",
 )
+FOLDERS = ("attempts", "checkpoints", "errors", "events", "logs", "traces")
 
-LARGE = 3 << 20
+
+class Storage:
+    """A folder in the place of a storage; it counts what is read, and may break."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.odd, self.copied, self.breaks_at = [], [], None
+
+    def list_files(self):
+        for path in sorted(path for path in self.folder.rglob("*") if path.is_file()):
+            status = path.stat()
+            name = path.relative_to(self.folder).as_posix()
+            yield Stored(name, status.st_size, int(status.st_mtime))
+        yield from self.odd
+
+    def copy(self, name, to, *, size):
+        if self.breaks_at == len(self.copied):
+            raise TimeoutError(110, "no answer")
+        self.copied.append(name)
+        to.write((self.folder / name).read_bytes()[:size])
 
 
-class Clock:
-    def __init__(self):
-        self.time_s = 1.8e9
+class Node:
+    def __init__(self, folder, storage):
+        self.run, self.output = folder, storage.folder
+        self.run.mkdir()
+        self.publisher = Publisher(self.run, self.output)
 
-    def __call__(self):
-        return self.time_s
+    def write(self, path, content, mode="wb", age_s=10.0):
+        file = self.run / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open(mode) as opened:
+            opened.write(content)
+        then_s = time.time() - age_s
+        os.utime(file, (then_s, then_s))
+
+    def publish(self, **options):
+        self.publisher.publish(**options)
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def storage(tmp_path):
+    (tmp_path / "output").mkdir()
+    return Storage(tmp_path / "output")
 
 
 @pytest.fixture
-def node(tmp_path, clock):
-    """Make a node with a run directory of its own; all publish into one folder."""
-
-    class Node:
-        def __init__(self, name, number=0, **options):
-            self.run = tmp_path / name
-            self.run.mkdir(exist_ok=True)
-            self.output = tmp_path / "output"
-            self.output.mkdir(exist_ok=True)
-            clock.time_s += 10
-            self.publisher = Publisher(self.run, self.output, node=number, now=clock, **options)
-
-        def write(self, path, content, mode="wb"):
-            file = self.run / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open(mode) as opened:
-                opened.write(content)
-            os.utime(file, (clock.time_s, clock.time_s))
-            clock.time_s += 10  # it settles
-
-        def publish(self):
-            self.publisher.publish()
-
-    return Node
+def node(tmp_path, storage):
+    return Node(tmp_path / "node", storage)
 
 
-def read(folder):
-    return files_of(read_starts(FolderSource(folder)))
+@pytest.fixture
+def home(tmp_path):
+    run = Run.create(tmp_path / "runs", "train")
+    run.spec_file.write_text('{"created_s": 1.0, "job": {"name": "mine"}}')
+    return run
 
 
 def contents(folder):
     return {
-        path: (folder / place / entry.copy).read_bytes()
-        for path, (place, entry) in read(folder).items()
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
     }
 
 
-def test_files_grow_are_replaced_and_go_with_names_that_are_written_once(node, tmp_path):
-    one = node("a")
-    one.write("events/rank-00000.jsonl", b"1\n")
-    one.write("checkpoints/step-00000001.pt", os.urandom(LARGE))
-    one.write("attempts/00000/begin.json", b"{}")
-    one.publish()
-    written = {path: path.read_bytes() for path in one.output.rglob("*") if path.is_file()}
-    one.write("events/rank-00000.jsonl", b"2\n", "ab")
-    (one.run / "checkpoints/step-00000001.pt").unlink()
+def test_files_that_grow_change_and_go_are_published_under_their_names(node):
+    node.write("events/rank-00000.jsonl", b"1\n")
+    node.write("checkpoints/step-00000001.pt", os.urandom(LARGE))
+    node.write("attempts/00000/begin.json", b"{}")
+    node.publish()
+    node.write("events/rank-00000.jsonl", b"2\n", "ab")
+    (node.run / "checkpoints/step-00000001.pt").unlink()
     newest = os.urandom(LARGE)
-    one.write("checkpoints/step-00000002.pt", newest)
-    one.write("spec.json", b"not mine to write")
-    one.write("launch/meeting.json", b"secret")
-    one.write("logs/.aside", b"half")
-    one.publish()
-    assert all(path.read_bytes() == content for path, content in written.items() if path.exists())
-    found = read(one.output)
-    assert set(found) == {
-        "events/rank-00000.jsonl",
-        "checkpoints/step-00000002.pt",
-        "attempts/00000/begin.json",
-    }
-    home = tmp_path / "home"
-    home.mkdir()
-    for file in found.values():
-        bring_file(FolderSource(one.output), home, file)
-    assert (home / "events/rank-00000.jsonl").read_bytes() == b"1\n2\n"
-    assert (home / "checkpoints/step-00000002.pt").read_bytes() == newest
-    assert len(list(one.output.rglob("*.copy"))) == 3
-
-
-def test_checkpoints_that_are_soon_replaced_are_published_all_the_same(node, clock):
-    one = node("a")
-    for step in (1, 2):
-        one.write(f"checkpoints/step-0000000{step}.pt", b"whole")
-        one.write("checkpoints/of-a-script.pt", b"perhaps half")
-        clock.time_s -= 20.0
-        assert one.publisher.is_urgent()
-        one.publish()
-        assert contents(one.output) == {f"checkpoints/step-0000000{step}.pt": b"whole"}
-        (one.run / f"checkpoints/step-0000000{step}.pt").unlink()
-
-
-def test_while_a_listing_is_torn_the_one_before_counts(node):
-    one = node("a")
-    one.write("events/rank-00000.jsonl", b"1\n")
-    one.publish()
-    one.write("errors/rank-00000.json", b"{}")
-    one.publish()
-    torn = max(one.output.rglob("*.json"))
-    torn.write_bytes(torn.read_bytes()[:-3])
-    assert contents(one.output) == {"events/rank-00000.jsonl": b"1\n"}
-    one.write("verdict.json", b"{}")
-    one.publish()
-    assert contents(one.output).keys() == {
-        *("events/rank-00000.jsonl", "errors/rank-00000.json", "verdict.json")
+    node.write("checkpoints/step-00000002.pt", newest)
+    for name in ("spec.json", "launch/meeting.json", "logs/.aside"):
+        node.write(name, b"not for others")
+    (node.run / "link").symlink_to("/etc/passwd")
+    node.publish()
+    assert contents(node.output) == {
+        "events/rank-00000.jsonl": b"1\n2\n",
+        "checkpoints/step-00000002.pt": newest,
+        "attempts/00000/begin.json": b"{}",
     }
 
 
-def test_a_mount_that_fails_for_a_while_costs_nothing(node, monkeypatch):
-    one = node("a")
-    one.write("events/rank-00000.jsonl", b"1\n")
-    one.write("checkpoints/step-00000001.pt", b"whole")
-    opened = type(one.run).open
+def test_what_was_there_at_the_start_is_not_published_again_and_removed_when_it_goes(
+    tmp_path, storage
+):
+    for folder in (tmp_path / "node", storage.folder):
+        (folder / "checkpoints").mkdir(parents=True)
+        for step in (1, 2):
+            (folder / f"checkpoints/step-0000000{step}.pt").write_bytes(b"whole")
+    os.utime(storage.folder / "checkpoints/step-00000002.pt", (5, 5))
+    publisher = Publisher(tmp_path / "node", storage.folder)
+    (tmp_path / "node/checkpoints/step-00000001.pt").unlink()
+    publisher.publish(is_final=True)
+    (left,) = storage.list_files()
+    assert left == Stored("checkpoints/step-00000002.pt", 5, 5)
 
-    def fail(path, mode="r", *rest):
-        if path.suffix == ".json":
-            raise OSError(5, "Input/output error")
-        return opened(path, mode, *rest)
+
+def test_a_file_that_is_being_written_is_published_when_it_has_settled(node):
+    node.write("state.bin", b"perhaps half", age_s=0.0)
+    node.write("checkpoints/of-a-script.pt", b"perhaps half", age_s=0.0)
+    node.write("checkpoints/step-00000001.pt", b"renamed", age_s=0.0)
+    node.write("logs/rank-00000.log", b"grows", age_s=0.0)
+    node.publish()
+    assert contents(node.output).keys() == {"checkpoints/step-00000001.pt", "logs/rank-00000.log"}
+    node.publish(is_final=True)
+    assert contents(node.output) == contents(node.run)
+
+
+def test_a_storage_that_fails_for_a_while_costs_nothing(node, monkeypatch):
+    node.write("checkpoints/step-00000001.pt", b"one")
+    node.publish()
+    (node.run / "checkpoints/step-00000001.pt").unlink()
+    node.write("checkpoints/step-00000002.pt", b"two")
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(one.run), "open", fail)
+        patched.setattr(os, "replace", fail)
         with pytest.raises(OSError, match="Input/output"):
-            one.publish()
-    assert contents(one.output) == {}
-    one.publish()
-    assert len(contents(one.output)) == 2
-
-
-def test_what_a_node_writes_after_its_next_start_does_not_count(node):
-    old = node("old")
-    old.write("checkpoints/a.json", b"1")
-    old.publish()
-    new = node("new")
-    new.write("checkpoints/a.json", b"2")
-    new.publish()
-    old.write("checkpoints/a.json", b"3")
-    old.write("verdict.json", json.dumps({"kind": "agent_lost"}).encode())
-    old.publish()
-    assert contents(old.output) == {"checkpoints/a.json": b"2"}
-    new.write("verdict.json", b"new")
-    new.publish()
-    assert contents(old.output)["verdict.json"] == b"new"
-
-
-def test_another_nodes_verdict_counts_where_the_first_node_left_none(node):
-    node("first")
-    other = node("other", number=1)
-    other.write("verdict.json", b"lost")
-    other.publish()
-    assert contents(other.output) == {"verdict.json": b"lost"}
-    node("first again")
-    assert contents(other.output) == {}
-
-
-def test_a_file_that_is_being_written_is_published_when_it_has_settled(node, clock):
-    one = node("a")
-    one.write("state.bin", b"1")
-    os.utime(one.run / "state.bin", (clock.time_s, clock.time_s))
-    assert not one.publisher.is_urgent()
-    one.publish()
-    assert contents(one.output) == {}
-    one.publisher.publish(is_final=True)
-    assert contents(one.output) == {"state.bin": b"1"}
+            node.publish()
+    assert contents(node.output) == {"checkpoints/step-00000001.pt": b"one"}
+    node.publish()
+    assert contents(node.output) == {"checkpoints/step-00000002.pt": b"two"}
 
 
 @pytest.mark.parametrize(
     "path",
     ["../x", "/etc/x", "a/../../x", "spec.json", "submitit/x", ".ssh/x", "a//b", "", "a/./b", "."],
 )
-def test_a_path_that_leads_out_or_to_what_was_submitted_is_passed_over(path, tmp_path):
-    folder = tmp_path / "node-00000" / "1763859000123456789-9f31c2aa"
-    folder.mkdir(parents=True)
-    entries = [
-        Entry(path=name, copy=f"0000000{number}.copy", size=1, sha256="", time_s=1.0)
-        for number, name in enumerate((path, "logs/good"))
-    ]
-    listing = Listing(time_s=1.0, files=entries, gone=[])
-    (folder / "00000002.json").write_bytes(msgspec.json.encode(listing))
-    assert read(tmp_path).keys() == {"logs/good"}
+def test_a_path_that_leads_out_or_to_what_was_submitted_is_passed_over(path, home, storage):
+    storage.odd = [Stored(path, 1, 1)]
+    (storage.folder / "logs").mkdir()
+    (storage.folder / "logs/good").write_bytes(b"x")
+    before = contents(home.path)
+    assert fetch(home, storage, with_checkpoints=True).num_files == 1
+    assert contents(home.path) == before | {"logs/good": b"x"}
 
 
-def test_a_link_in_the_place_of_a_folder_is_not_followed(node, tmp_path):
-    one = node("a")
-    one.write("events/rank-00000.jsonl", b"1\n")
-    one.publish()
-    (file,) = read(one.output).values()
-    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    home.mkdir()
-    elsewhere.mkdir()
-    (home / "events").symlink_to(elsewhere)
+def test_the_list_of_tensors_of_a_checkpoint_in_parts_is_published_with_it(node):
+    node.write("checkpoints/step-00000001.dcp/.metadata", b"x")
+    node.write("checkpoints/step-00000001.dcp/..metadata.0a1b", b"half")
+    node.publish()
+    assert contents(node.output).keys() == {"checkpoints/step-00000001.dcp/.metadata"}
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_followed(node, storage, home, tmp_path):
+    node.write("own/rank-00000.jsonl", b"1\n")
+    node.publish()
+    (tmp_path / "elsewhere").mkdir()
+    (home.path / "own").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="link"):
-        bring_file(FolderSource(one.output), home, file)
-    assert not list(elsewhere.iterdir())
+        fetch(home, storage)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
-@pytest.mark.parametrize("behind_s", [0, 3600])
-def test_a_start_counts_as_the_newest_though_its_clock_is_behind(node, clock, tmp_path, behind_s):
-    first = node("a")
-    first.write("checkpoints/newest", b"1")
-    first.publish()
-    newest_s = max(one.listing.time_s for one in read_starts(FolderSource(tmp_path / "output")))
-    assert newest_s == clock.time_s
-    clock.time_s -= behind_s
-    second = node("b", after_s=newest_s)
-    second.write("checkpoints/newest", b"2")
-    second.publish()
-    first.write("checkpoints/newest", b"of a node that is gone")
-    clock.time_s += behind_s
-    first.publish()
-    assert contents(tmp_path / "output") == {"checkpoints/newest": b"2"}
+def test_only_what_is_new_is_brought_and_an_interrupted_fetch_goes_on(node, storage, home):
+    node.write("events/a", b"1")
+    node.write("events/b", b"2")
+    node.publish()
+    storage.breaks_at = 1
+    with pytest.raises(TimeoutError):
+        fetch(home, storage)
+    storage.breaks_at = None
+    assert fetch(home, storage).num_files == 1
+    assert storage.copied == ["events/a", "events/b"]
+    node.write("events/b", b"22")
+    node.publish()
+    assert fetch(home, storage).num_files == 1
+    assert fetch(home, storage).num_files == 0
+    assert (home.events_folder / "b").read_bytes() == b"22"
+    assert (home.events_folder / "b").stat().st_mode & 0o777 == 0o600
+
+
+def test_checkpoints_are_brought_where_that_is_asked_for_and_pickles_never(node, storage, home):
+    content = os.urandom(LARGE)
+    node.write("checkpoints/a", content)
+    node.write("results/rank", b"pickle")
+    node.publish()
+    assert fetch(home, storage) == (0, 1, LARGE)
+    assert fetch(home, storage, with_checkpoints=True).num_files == 1
+    assert (home.checkpoints_folder / "a").read_bytes() == content
+    assert not (home.path / "results").exists()
+
+
+def test_nothing_replaces_what_was_submitted_or_leads_out(home, storage):
+    spec = home.spec_file.read_bytes()
+    for path in (*NOT_FOR_NODES, "events/good"):
+        place = storage.folder / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"x")
+    (storage.folder.parent / "escaped").write_bytes(b"x")
+    storage.odd = [Stored("../escaped", 1, 1)]
+    assert fetch(home, storage).num_files == 1
+    assert home.spec_file.read_bytes() == spec
+    assert (home.events_folder / "good").read_bytes() == b"x"
+    assert not (home.path.parent / "escaped").exists()
+    theirs = [home.path / path for path in NOT_FOR_NODES]
+    assert not [path for path in theirs if path.exists() and path.read_bytes() == b"x"]
+
+
+def test_every_file_that_hpcdist_reads_of_a_run_is_a_nodes_or_refused():
+    places = {
+        str(getattr(Run(Path()), name))
+        for name, at in vars(RunPaths).items()
+        if type(at) is _Within
+    }
+    of_nodes = {"verdict.json", "notify.log", *FOLDERS}
+    assert {place for place in places if is_wanted(place)} == of_nodes
+
+
+def test_more_files_than_a_folder_may_have_are_refused(home, storage, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ENTRIES", 10)
+    storage.odd = [Stored(f"events/{number}", 1, 1) for number in range(11)]
+    with pytest.raises(OSError, match="more was published than is read"):
+        fetch(home, storage)
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [({"_MOST_BYTES": 3 * LARGE}, (3, 2)), ({"_MOST_UNASKED_BYTES": LARGE - 1}, (0, 5))],
+    ids=["in all", "each"],
+)
+def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, storage, home, limit, found):
+    for number in range(5):
+        node.write(f"samples-{number}", bytes(LARGE))
+    node.publish()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in limit.items():
+            patched.setattr(publishing, name, value)
+        assert fetch(home, storage)[:2] == found
+    assert fetch(home, storage, with_checkpoints=True).num_files == found[1]
+
+
+def test_no_more_is_brought_of_a_file_than_its_size_was(node, storage, home):
+    node.write("events/a", b"12345")
+    node.publish()
+    listed = list(storage.list_files())
+    storage.list_files = lambda: listed
+    (storage.folder / "events/a").write_bytes(bytes(LARGE))
+    fetch(home, storage)
+    assert (home.events_folder / "a").stat().st_size == 5
+
+
+def test_a_verdict_that_was_written_here_stays(node, storage, home):
+    verdict = {"kind": "done", "state": "done", "message": "all well", "exit_code_of_run": 0}
+    node.write("verdict.json", json.dumps(verdict).encode())
+    node.publish()
+    fetch(home, storage)
+    assert home.read_verdict().message == "all well"
+    other = Run.create(home.path.parent, "other")
+    files.write_json(other.verdict_file, verdict | {"message": "cancelled"})
+    fetch(other, storage)
+    assert other.read_verdict().message == "cancelled"
+
+
+def test_a_run_of_another_user_is_left_alone(storage, home, monkeypatch):
+    monkeypatch.setattr(publishing, "is_own", lambda _: False)
+    with pytest.raises(RunDirectoryError, match="another user"):
+        fetch(home, storage)
+
+
+def test_a_scan_follows_no_link(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/a").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "inner")
+    (tmp_path / "file").symlink_to("inner/a")
+    assert scan(tmp_path).keys() == {"inner/a"}

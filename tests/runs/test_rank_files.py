@@ -3,7 +3,6 @@
 import pytest
 
 from hpcdist.base import files
-from hpcdist.runs import rank_files
 from hpcdist.runs.run import Run
 
 
@@ -19,11 +18,12 @@ from hpcdist.runs.run import Run
     ],
 )
 def test_a_verdict_names_logs_of_ranks_only(tmp_path, name, is_log):
-    assert (Run.create(tmp_path, "ddp").named_log(name) is not None) == is_log
+    assert (Run.create(tmp_path, "ddp").named_file(name) is not None) == is_log
 
 
 def test_a_folder_with_too_many_files_is_refused_and_not_held_in_memory(monkeypatch, tmp_path):
+    run = Run.create(tmp_path, "ddp")
     monkeypatch.setattr(files, "MOST_ENTRIES", 5)
     for rank in range(6):
-        (tmp_path / f"rank-{rank:05d}.log").write_text("")
-    assert rank_files.list_numbered(tmp_path, rank_files.LOG_FILE) == []
+        run.log_file(rank).write_text("")
+    assert run.log_files() == []

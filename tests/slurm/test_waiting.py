@@ -34,7 +34,8 @@ def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(bloc
     assert "it waits for nodes to become free (Resources), expected start " in shown
     watched = blocked.run("hpcdist", "watch", "--once", cwd=tmp_path).stdout
     assert watched.startswith("1 pending")
-    assert f"{run_id}: it waits for nodes to become free (Resources), expected start " in watched
+    waits = "it waits for nodes to become free (Resources), expected start "
+    assert f"{run_id} pending {waits}" in watched
     (status,) = json.loads(blocked.run("hpcdist", "status", "--json", cwd=tmp_path).stdout)
     assert status["expected_start_s"] > status["created_s"]
     assert status["hosts"] == []

@@ -92,18 +92,6 @@ def test_the_only_runtime_is_found_and_of_several_one_must_be_named(settle, tmp_
         settle(image=folder)
 
 
-def test_folders_that_charliecloud_cannot_mount_are_named_with_the_command_that_makes_them(
-    tmp_path, folder
-):
-    job = load_job("check").job
-    container = Container(image=str(folder), runtime="charliecloud", mounts=["/usr:/mnt/9"])
-    job = type(job)(name="check", container=container)
-    with pytest.raises(JobError) as error:
-        in_container(job, runs=tmp_path, cwd="/work-dir", submit_dir="/work-dir")
-    assert "has no /work-dir and no /mnt/9" in error.value.message
-    assert error.value.hint == f"make it: mkdir -p {folder}/work-dir {folder}/mnt/9"
-
-
 @pytest.mark.parametrize("name", ["a:b", "a,b", "$HOME"])
 def test_a_folder_whose_path_would_mean_something_else_in_a_mount_is_an_error_before(
     tmp_path, name

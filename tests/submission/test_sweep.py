@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError, RunNotFoundError, UserError
-from hpcdist.monitor.ends import exit_code_of_all
+from hpcdist.monitor.states import exit_code_of_all
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.queue import parse_accounting
@@ -248,7 +247,7 @@ def runs(tmp_path):
     make("ddp-1", 1)
     sweep = Sweep(tmp_path / "ddp-2")
     sweep.path.mkdir()
-    sweep.write(SweepSpec())
+    sweep.write()
     for index in (2, 0, 1):
         make(f"ddp-2-00{index}", 2, sweep="ddp-2")
     return tmp_path

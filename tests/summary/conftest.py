@@ -12,7 +12,7 @@ import pytest
 
 from hpcdist.base import files
 from hpcdist.job.spec import Checkpoint, Data, Record, Resources, Train, TrainJob, job_to_dict
-from hpcdist.runs.events import HISTOGRAM_RATIO, SCHEMA_VERSION
+from hpcdist.runs.events import HISTOGRAM_RATIO
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 
@@ -89,7 +89,6 @@ class Events:
         return {
             "event": "start",
             "time_s": 0.0,
-            "schema": SCHEMA_VERSION,
             "rank": rank,
             "node": rank // local,
             "host": f"host{rank // local}",

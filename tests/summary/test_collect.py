@@ -5,7 +5,6 @@ import os
 import pytest
 
 from hpcdist.base import files
-from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
 from hpcdist.summary import search_runs, summarize
 
@@ -26,12 +25,11 @@ def test_a_torn_last_line_is_counted_and_the_rest_is_used(stepped_run):
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
-def test_a_line_of_megabytes_and_one_that_is_nested_deep_are_torn_lines(stepped_run):
+def test_a_line_that_is_nested_deep_is_a_torn_line(stepped_run):
     with stepped_run.event_file(0).open("ab") as file:
-        file.write(b'{"event":"' + b"x" * 5_000_000 + b'"}\n')
         file.write(b'{"event":"start","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}\n")
     summary = summarize([stepped_run], {})
-    assert summary.skipped == [f"{stepped_run.event_file(0)}: 2 torn lines skipped"]
+    assert summary.skipped == [f"{stepped_run.event_file(0)}: 1 torn line skipped"]
     assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
 
 
@@ -173,20 +171,6 @@ def test_foreign_files_among_the_events_are_told(stepped_run):
     (stepped_run.events_folder / "notes.txt").write_text("mine")
     assert summarize([stepped_run], {}).skipped == [
         f"{stepped_run.events_folder / 'notes.txt'}: skipped, not an event file"
-    ]
-
-
-def test_events_of_another_schema_are_not_read(make_run, events):
-    run = make_run("newer")
-    events.write(
-        run,
-        0,
-        [events.start(0, world_size=1, schema=SCHEMA_VERSION + 1), *events.steady([10.0] * 3)],
-    )
-    summary = summarize([run], {})
-    assert summary.runs[0].samples_per_s is None
-    assert summary.skipped == [
-        f"{run.event_file(0)}: skipped, its schema is 3, and this hpcdist reads 2"
     ]
 
 

@@ -181,7 +181,7 @@ def spec(source, *overrides, **fields):
     ],
 )
 def test_the_command_to_run_it_again_is_quoted_and_shows_no_secret(value, command):
-    assert command_again(RunSpec.decode(value)) == command
+    assert command_again(msgspec.convert(value, RunSpec)) == command
     if command:
         assert shlex.split(command)
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from hpcdist.base.plotting import render
-from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting
 from hpcdist.runs.verdict import Beginning, Verdict
@@ -34,7 +33,6 @@ def begin(node=0, *, begin_s=1000.0, host=None, cpus=(0, 1), gpus=0, **fields):
         "event": "node",
         "time_s": begin_s,
         "begin_s": begin_s,
-        "schema": SCHEMA_VERSION,
         "node": node,
         "host": host or f"host{node}",
         "cpus": list(cpus),

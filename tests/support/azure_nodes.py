@@ -4,13 +4,13 @@ Each node has a folder of its own as its mount. What it has written there for a 
 storage, whole; what other nodes write it never sees, as Azure's mounts keep what they once knew.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _SETTLED_S = 0.3
@@ -89,20 +89,22 @@ class Storage:
         self.folder = folder / "storage"
         self.folder.mkdir()
         self._mounts = {}
-        self._digests = {}
+        self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def mount(self, folder):
         """Make a mount: it has what the storage has now."""
-        shutil.copytree(self.folder, folder)
-        self._mounts[folder] = True
+        with self._lock:
+            shutil.copytree(self.folder, folder)
+            self._mounts[folder] = self._files_of(folder)
         return folder
 
     def lose(self, folder):
         """The node is gone: what had not been brought to the storage is lost."""
-        del self._mounts[folder]
+        with self._lock:
+            del self._mounts[folder]
         shutil.rmtree(folder)
 
     def close(self):
@@ -111,30 +113,37 @@ class Storage:
 
     def settle(self):
         """Bring everything that the living nodes have written."""
-        for mount in list(self._mounts):
-            self._bring(mount, settled_s=0.0)
+        self._bring(settled_s=0.0)
 
     def _run(self):
         while not self._is_over.wait(0.1):
-            for mount in list(self._mounts):
-                self._bring(mount, settled_s=_SETTLED_S)
+            self._bring(settled_s=_SETTLED_S)
 
-    def _bring(self, mount, *, settled_s):
-        for path in sorted(mount.rglob("*")):
-            try:
-                if not path.is_file() or time.time() - path.stat().st_mtime < settled_s:
-                    continue
-                content = path.read_bytes()
-            except FileNotFoundError:
-                continue
-            name = path.relative_to(mount).as_posix()
-            digest = hashlib.sha256(content).digest()
-            # Nobody counts on a file that is written a second time.
-            assert self._digests.setdefault(name, digest) == digest, name
-            target = self.folder / name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+    def _bring(self, *, settled_s):
+        with self._lock:
+            for mount, known in self._mounts.items():
+                found = self._files_of(mount)
+                for name, changed_s in found.items():
+                    if changed_s != known.get(name) and time.time() - changed_s >= settled_s:
+                        target = self.folder / name
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        with suppress(FileNotFoundError):
+                            shutil.copyfile(mount / name, f"{target}.new")
+                            os.replace(f"{target}.new", target)
+                            known[name] = changed_s
+                for name in known.keys() - found.keys():
+                    (self.folder / name).unlink(missing_ok=True)
+                    del known[name]
+
+    @staticmethod
+    def _files_of(mount):
+        """Return when each file was written or renamed."""
+        found = {}
+        for path in mount.rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    found[path.relative_to(mount).as_posix()] = path.stat().st_ctime
+        return found
 
 
 class AzureJob:

@@ -129,7 +129,7 @@ def printed(run, rank):
 def events(run, name, *, rank=0):
     """The events of one kind of a rank, over all attempts."""
     files = [path for found, _, path in run.event_files() if found == rank]
-    return [one for path in files for one in read_events(path).events if one["event"] == name]
+    return [one for path in files for one in read_events(path) if one["event"] == name]
 
 
 def agent_pid(run, node):

@@ -22,7 +22,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError
 from hpcdist.base.text import one_line
 from hpcdist.job.spec import Data, Resources, TrainJob, job_to_dict
-from hpcdist.runs.events import SCHEMA_VERSION, read_events
+from hpcdist.runs.events import read_events
 from hpcdist.runs.requests import (
     Answer,
     Collectives,
@@ -32,12 +32,12 @@ from hpcdist.runs.requests import (
     NodeStacks,
     OperationTime,
     RankStacks,
-    RequestFile,
     StepReport,
     ThreadStack,
     WantProfile,
     WantStacks,
     take_answer,
+    take_request,
 )
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import (
@@ -45,11 +45,8 @@ from hpcdist.runs.spec import (
     NodePlan,
     RunSpec,
     Submission,
-    SubmittedJob,
     SweepPlace,
-    SweepSpec,
 )
-from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Condition
 from hpcdist.summary.read.records import BENCHMARK_EVENTS
@@ -98,7 +95,7 @@ def _make_run(runs: Path, name: str) -> Run:
 
 def _events(rank: int) -> bytes:
     place = {"rank": rank, "node": 0, "host": "a", "world_size": 2, "local_world_size": 2}
-    start = {"event": "start", "time_s": 0.0, "schema": SCHEMA_VERSION, **place, "num_nodes": 1}
+    start = {"event": "start", "time_s": 0.0, **place, "num_nodes": 1}
     window = {"event": "steps", "epoch": 0, "steps": 10, "samples": 100, "wall_s": 1.0, "loss": 1.0}
     totals = {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}
     window |= {"step_time_s": totals, "phases_s": {"forward": 0.5}, "histogram": {"-24": [10]}}
@@ -208,28 +205,12 @@ def events(folder: Path) -> list[Sample]:
 
     def read(content: bytes) -> bool:
         path.write_bytes(content)
-        whole = read_events(path)
-        decode_file(path)
+        read_events(path)
+        whole = decode_file(path)
         record = read_rank(path, rank=0, attempt=0)
-        return not whole.torn_lines and not record.faults
+        return not whole.num_torn and not record.faults
 
     return [Sample(_events(0), read)]
-
-
-def sweep(folder: Path) -> list[Sample]:
-    made = Sweep(folder / "runs" / "s")
-    made.path.mkdir(parents=True)
-    _make_run(folder / "runs", "s-000")
-    jobs = [SubmittedJob(name="s", job_id="7", runs=["s-000"])]
-    made.write(SweepSpec(id="s", created_s=1.7e9, job="ddp", num_points=1, jobs=jobs))
-
-    def read(content: bytes) -> bool:
-        made.file.write_bytes(content)
-        files.to_json(msgspec.to_builtins(made.read()))
-        assert [run.id for run in find_runs(folder / "runs", "s")] == ["s-000"]
-        return made.read() != SweepSpec()
-
-    return [Sample(made.file.read_bytes(), read)]
 
 
 def verdict(folder: Path) -> list[Sample]:
@@ -514,8 +495,6 @@ def message(_folder: Path) -> list[Sample]:
         collectives=Collectives(groups=[GroupRecord(name="0")]),
     )
     by_decoder: list[tuple[Any, list[messages.Message]]] = [
-        (messages.HELLO, [messages.Hello(node=1, version="0.1.0")]),
-        (messages.WELCOME, [messages.Welcome(version="0.2.0", time_s=1.0)]),
         (
             messages.TO_LEADER,
             [
@@ -582,11 +561,11 @@ def request(folder: Path) -> list[Sample]:
         missing=[1],
     )
 
-    def look_at_requests(content: bytes) -> bool:
-        run.requests_file.write_bytes(b"")
-        file = RequestFile(run.requests_file, lambda _: None)
-        run.requests_file.write_bytes(content)
-        return bool(file.new())
+    def look_at_request(content: bytes) -> bool:
+        for request in wanted:
+            run.answer_file(request.id).write_bytes(b"")
+        files.write_whole(run.request_file, content)
+        return take_request(run) is not None
 
     def look_at_answer(content: bytes) -> bool:
         run.answer_file(wanted[0].id).write_bytes(content)
@@ -595,9 +574,8 @@ def request(folder: Path) -> list[Sample]:
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return False
 
-    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in wanted)
     return [
-        Sample(lines, look_at_requests),
+        *(Sample(msgspec.json.encode(one), look_at_request) for one in wanted),
         Sample(msgspec.json.encode(answer), look_at_answer),
     ]
 
@@ -605,7 +583,6 @@ def request(folder: Path) -> list[Sample]:
 KINDS: dict[str, Callable[[Path], list[Sample]]] = {
     "run directory": run_directory,
     "events": events,
-    "sweep": sweep,
     "verdict": verdict,
     "spec": spec,
     "job file": job_file,

@@ -47,12 +47,12 @@ class LaunchedRun:
         return [json.loads(line) for line in whole.splitlines()]
 
     def events(self, rank, attempt=0):
-        return read_events(self.run.event_file(rank, attempt)).events
+        return read_events(self.run.event_file(rank, attempt))
 
     def pid(self, rank, attempt=0):
         """Of a rank, once it has started."""
         file = self.run.event_file(rank, attempt)
-        return self.wait(lambda: file.exists() and read_events(file).events)[0]["pid"]
+        return self.wait(lambda: file.exists() and read_events(file))[0]["pid"]
 
     def agent_pid(self, node):
         value = self.wait(lambda: _read(self.run.agent_file(node)))

@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning
 
@@ -402,10 +404,11 @@ class _Writer(EventWriter):
         self._clock = clock
         self._lost = lost
 
-    def write(self, event: str, **fields) -> None:
-        if event == "steps" and fields["number"] in self._lost:
+    def write(self, event) -> None:
+        fields = event if isinstance(event, dict) else msgspec.to_builtins(event)
+        if fields["event"] == "steps" and fields["number"] in self._lost:
             return
-        super().write(event, **fields, time_s=self._clock())
+        super().write({**fields, "time_s": self._clock()})
 
 
 class _Clock:
@@ -430,10 +433,12 @@ def _write_rank(history: History, attempt: Attempt, rank: RankHistory, run: Run)
         os.truncate(path, path.stat().st_size - 20)
     else:
         events.write(
-            "end",
-            status="done",
-            step=attempt.first_step + len(rank.steps) if rank.steps else 0,
-            max_rss_bytes=rank.max_rss_bytes,
+            {
+                "event": "end",
+                "status": "done",
+                "step": attempt.first_step + len(rank.steps) if rank.steps else 0,
+                "max_rss_bytes": rank.max_rss_bytes,
+            }
         )
     events.close()
 
@@ -442,21 +447,22 @@ def _write_beginning(
     history: History, attempt: Attempt, rank: RankHistory, events: EventWriter
 ) -> None:
     events.write(
-        "start",
-        schema=SCHEMA_VERSION,
-        **({"colour": "blue"} if attempt.lines_of_others else {}),
-        rank=rank.rank,
-        node=rank.node,
-        host=f"host{rank.node}",
-        world_size=history.world_size,
-        local_world_size=history.ranks_per_node,
-        num_nodes=history.nodes,
-        device="cuda:0",
-        backend="nccl",
+        {
+            "event": "start",
+            **({"colour": "blue"} if attempt.lines_of_others else {}),
+            "rank": rank.rank,
+            "node": rank.node,
+            "host": f"host{rank.node}",
+            "world_size": history.world_size,
+            "local_world_size": history.ranks_per_node,
+            "num_nodes": history.nodes,
+            "device": "cuda:0",
+            "backend": "nccl",
+        }
     )
     if attempt.first_step:
         epoch = attempt.first_step // history.steps_per_epoch
-        events.write("resume", step=attempt.first_step, epoch=epoch)
+        events.write({"event": "resume", "step": attempt.first_step, "epoch": epoch})
 
 
 def _write_lines_of_others(path) -> None:
@@ -483,7 +489,7 @@ def _record(
                 true.pass_time(step.phases_s[phase])
                 recorder.mark(phase)
         if "checkpoint" in step.phases_s:
-            events.write("checkpoint", save_time_s=step.phases_s["checkpoint"])
+            events.write({"event": "checkpoint", "save_time_s": step.phases_s["checkpoint"]})
         true.pass_time(step.unnamed_s)
         recorder.step(samples=step.samples, loss=step.loss)
         if number == len(rank.steps) and not rank.is_killed:
@@ -492,12 +498,12 @@ def _record(
             recorder.flush()
         if recorder.step_count % history.steps_per_epoch == 0 and not _is_torn(rank, number):
             finished = recorder.step_count // history.steps_per_epoch
-            events.write("epoch", epoch=finished, step=recorder.step_count)
+            events.write({"event": "epoch", "epoch": finished, "step": recorder.step_count})
         if number in evaluations and not _is_torn(rank, number):
             _evaluate(evaluations[number], recorder, events, true)
         if number in saves:
             true.pass_time(saves[number].pause_s)
-            events.write("checkpoint", save_time_s=saves[number].pause_s)
+            events.write({"event": "checkpoint", "save_time_s": saves[number].pause_s})
             recorder.resume_clock()
 
 
@@ -511,9 +517,11 @@ def _evaluate(
 ) -> None:
     true.pass_time(evaluation.pause_s)
     events.write(
-        "evaluate",
-        step=recorder.step_count,
-        loss=evaluation.loss,
-        accuracy=evaluation.accuracy,
+        {
+            "event": "evaluate",
+            "step": recorder.step_count,
+            "loss": evaluation.loss,
+            "accuracy": evaluation.accuracy,
+        }
     )
     recorder.resume_clock()

@@ -162,7 +162,7 @@ class Training:
         return torch.load(_gradients_file(self.run, rank))
 
     def events(self, kind, rank=0, attempt=0):
-        found = read_events(self.run.event_file(rank, attempt)).events
+        found = read_events(self.run.event_file(rank, attempt))
         return [event for event in found if event["event"] == kind]
 
     def log(self, rank=0, attempt=0):

@@ -64,7 +64,7 @@ def test_marks_on_a_gpu_are_told_with_its_own_times_once_it_has_passed_them(tmp_
     stream.run(1060, 1090, 1100, 1105, 1105, 1105, 1106)
     timer.finish()
     assert board.read(0).step == 3
-    [window] = read_events(tmp_path / "events.jsonl").events
+    [window] = read_events(tmp_path / "events.jsonl")
     assert window["steps"] == 3
     assert window["step_time_s"]["sum"] == pytest.approx(0.106)
     assert window["phases_s"] == pytest.approx(
@@ -92,9 +92,9 @@ def test_steps_that_a_gpu_still_has_to_run_at_an_epochs_end_belong_to_that_epoch
             timer.step(samples=8)
         timer.wait()
         assert board.read(0).step == 3 * (epoch + 1)
-        events.write("epoch", epoch=epoch + 1)
+        events.write({"event": "epoch", "epoch": epoch + 1})
     timer.finish()
-    written = read_events(tmp_path / "events.jsonl").events
+    written = read_events(tmp_path / "events.jsonl")
     assert [(event["event"], event["epoch"]) for event in written] == [
         *[("steps", 0)] * 3,
         ("epoch", 1),
@@ -112,5 +112,5 @@ def test_time_after_the_last_step_on_a_gpu_is_told(tmp_path):
     stream.run(1000, 1100)
     stream.run_until = lambda event: setattr(event, "time_ms", 4100)
     timer.finish()
-    [window] = read_events(tmp_path / "events.jsonl").events
+    [window] = read_events(tmp_path / "events.jsonl")
     assert (window["wall_s"], window["after_s"]) == pytest.approx((0.1, 3.0))

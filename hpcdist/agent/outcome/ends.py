@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,7 +16,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.board import RankProgress
 from hpcdist.rank.context import RankOrder
 from hpcdist.rank.lack import full_disk, places_of_writing
-from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.events import End, EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport, RankEnd
 from hpcdist.workloads.rank_process import (
@@ -33,27 +31,19 @@ _LAST_LINES = 60
 """NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
 _CRASH_LINES = 500
 """With what faulthandler writes of all threads."""
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
-"""The log says nothing about a rank that ends by these."""
 
 
-class _Frames(msgspec.Struct, frozen=True, kw_only=True):
-    py_callstack: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An error as torchelastic records it."""
-
+class _Error(msgspec.Struct, frozen=True, rename="camel"):
     message: str
     """Type and text of the exception."""
-    extra_info: _Frames = _Frames()
+    extra_info: dict[str, str] = {}
 
 
-class _RecordedError(msgspec.Struct, frozen=True, kw_only=True):
+class _Recorded(msgspec.Struct, frozen=True):
     """The file TORCHELASTIC_ERROR_FILE as torchelastic's `@record` writes it, in a script or in a
     program that the rank has become."""
 
-    message: _Message | str
+    message: _Error
 
 
 def rank_end(
@@ -78,25 +68,22 @@ def rank_end(
     whoever killed it for its memory; `teardown` the signal that ended it after its workload;
     `outlasted` where it was killed after the grace; `unwritten` the report that it could not write.
     """
-    report = unwritten or read_error_report(
-        run.error_file(order.rank, order.attempt), ended_s=time_s
-    )
+    report = unwritten or _read_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
     killed = os.WIFSIGNALED(status)
     if killed or (status == 0 and progress.finished):
         report = None  # the exception that it tells of was not what ended the rank
     left_early = status == 0 and not progress.finished and report is None
-    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
-    if report is None:
-        report = _report_by_agent(
-            run, order, status=status, signal_name=signal_name, out_of_memory=out_of_memory
-        )
-        end_s = time_s
-    else:
-        end_s = report.time_s
+    signal_name, number = None, os.WTERMSIG(status)
+    if killed:  # a real-time signal has no name
+        names = {int(each): each.name for each in signal.Signals}
+        signal_name = names.get(number, f"signal {number}")
+    end_s = time_s if report is None else report.time_s
+    code = None if killed else os.WEXITSTATUS(status)
+    report = report or _report_by_agent(run, order, code, signal_name, out_of_memory)
     hide_secrets = secrets_of(job).again if report.text or report.traceback else str
     return msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
-        exit_code=None if killed else os.WEXITSTATUS(status),
+        exit_code=code,
         signal=signal_name,
         report=msgspec.structs.replace(
             report,
@@ -117,41 +104,33 @@ def rank_end(
     )
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
-
-
 def _report_by_agent(
-    run: Run, order: RankOrder, *, status: int, signal_name: str | None, out_of_memory: str | None
+    run: Run, order: RankOrder, code: int | None, signal_name: str | None, killer: str | None
 ) -> ErrorReport:
-    """Return a report on a rank that left none, by its log and by disks that are full."""
+    """Return a report on a rank that left none, by its log and by disks that are full; `killer` is
+    the sentence of whoever killed it for its memory."""
     log = run.log_file(order.rank, order.attempt)
-    code = None if signal_name else os.WEXITSTATUS(status)
-    text, trace, lack = out_of_memory or "", None, None
-    if signal_name is not None and signal_name not in _FROM_OUTSIDE:
+    text, trace, lack = killer or "", None, None
+    if signal_name not in {None, "SIGKILL", "SIGTERM"}:  # these come from outside
         said, mark, crash = "\n".join(end_of_log(log, _CRASH_LINES)).rpartition(_CRASH_MARK)
         trace = mark + crash if mark else None
         if signal_name == "SIGABRT" and not text:
             lines = (said if mark else crash).strip().splitlines()
             text = "\n".join(lines[-_LAST_LINES:])
-    if signal_name == "SIGBUS" or code not in {None, EXIT_STOPPED, 0}:
-        lack = full_disk(None, places_of_writing(run.path))
-    elif code is not None:  # what it recorded may be cut
-        lack = full_disk(None, [run.path])
+    if code is not None or signal_name == "SIGBUS":
+        # What a rank recorded that ended well may be cut.
+        is_well = code in {EXIT_STOPPED, 0}
+        lack = full_disk(None, [run.path] if is_well else places_of_writing(run.path))
     if code not in {None, EXIT_STOPPED, 0} and not text and lack is None:
-        lines = end_of_log(log, _LAST_LINES)
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        text = said and f"the log ends with {said.strip(' =')!r}"  # argparse and others say why
+        lines = "\n".join(end_of_log(log, _LAST_LINES)).strip().splitlines()
+        text = f"the log ends with {lines[-1].strip(' =')!r}" if lines else ""  # argparse says why
     return ErrorReport(
         exception=None,
         text=text,
         traceback=trace,
         time_s=0.0,
         lack=lack,
-        out_of_memory=out_of_memory is not None,
+        out_of_memory=killer is not None,
     )
 
 
@@ -173,7 +152,7 @@ def close_event_file(
     """Add the last event for a rank that could not write it itself."""
     path = run.event_file(order.rank, order.attempt)
     with contextlib.suppress(OSError):
-        events = read_events(path).events
+        events = read_events(path)
         if events and events[-1]["event"] == "end":
             return
     if end.signal is not None:
@@ -188,45 +167,30 @@ def close_event_file(
         if file.read() not in {b"", b"\n"}:  # the rank was killed within a line
             file.write(b"\n")
     writer.write(
-        "end",
-        status=status,
-        exit_code=end.exit_code,
-        signal=end.signal,
-        exception=end.report.exception,
-        message=end.report.text if end.report.exception else None,
-        step=end.step,
-        max_rss_bytes=max_rss_bytes,
-        max_cuda_bytes=None,
-        by="agent",
+        End(
+            status=status,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            step=end.step,
+            max_rss_bytes=max_rss_bytes,
+            by="agent",
+        )
     )
     writer.close()
 
 
-def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
-    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`.
-
-    `@record` notes whole seconds: too coarse for an order among ranks, and the program may have
-    gone on for some time.
-    """
-    value: Any = files.read_json(path)
-    with contextlib.suppress(msgspec.ValidationError):
-        return files.convert(value, ErrorReport)
-    try:
-        said = files.convert(value, _RecordedError).message
-    except msgspec.ValidationError:
-        return None
-    name = stack = None
-    text = said if isinstance(said, str) else said.message
-    if isinstance(said, _Message):
-        stack = said.extra_info.py_callstack
-        kind, _, words = text.partition(":")
-        if kind.isidentifier():  # `ValueError: text`; the traceback has the type with its module
-            types = re.findall(rf"^((?:\w+\.)*{kind})(?::|$)", stack or "", re.MULTILINE)
-            name = types[-1].removeprefix("__main__.") if types else kind
-            text = words.strip()
+def _read_report(path: Path, *, ended_s: float) -> ErrorReport | None:
+    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`:
+    `@record` notes whole seconds, too coarse for an order among ranks."""
+    report, recorded = files.read_as(path, ErrorReport), files.read_as(path, _Recorded)
+    if report is not None or recorded is None:
+        return report
+    name, _, text = recorded.message.message.partition(": ")
     return ErrorReport(
         exception=name,
         text=clean(text, MOST_MESSAGE_LETTERS),
-        traceback=stack and clean(stack, MOST_TRACEBACK_LETTERS),
+        traceback=clean(
+            recorded.message.extra_info.get("py_callstack", ""), MOST_TRACEBACK_LETTERS
+        ),
         time_s=ended_s,
     )

@@ -21,10 +21,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome import failure, words
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
-from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.rank.lack import full_disk
 from hpcdist.runs.events import read_events
@@ -32,9 +31,9 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Scheduler, former_lives
 from hpcdist.schedulers.requeue import (
-    Decision,
     RequeueRefusedError,
     RequeueUnclearError,
+    Sequel,
     is_overdue,
     with_cause,
 )
@@ -44,11 +43,6 @@ _MOST_IN_VAIN = 3
 _MOST_UNKNOWN = 10
 """Lives in a row without progress after which a job is not started again; `_MOST_UNKNOWN` is for a
 script that shows nothing of how far it has come."""
-_GOES_ON = (
-    "a script is started again after its limit if it leaves with 75 when record.should_stop() says "
-    "so, or if it records its steps and has saved a checkpoint in HPCDIST_RUN_DIR; hpcdist resume "
-    "starts it again by hand"
-)
 _TERMINATED_S = 15.0
 """After SIGTERM: well within Slurm's KillWait, 30 s where a site does not say otherwise."""
 _CONCLUDE_S = 5.0
@@ -84,8 +78,7 @@ class Attempts:
 
     def begin(self, number: int) -> None:
         """Take part in an attempt that node 0's agent has claimed."""
-        self.number = self.newest = number
-        self.has_begun = True
+        self.number, self.newest, self.has_begun = number, number, True
 
     def is_overtaken(self) -> bool:
         """Return True where a newer attempt has begun elsewhere: this agent must decide nothing."""
@@ -100,16 +93,6 @@ def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
     return attempt
 
 
-def note_restart(run: Run, verdict: Verdict) -> str | None:
-    """Write the verdict on an attempt after which another is to follow; return why it cannot be
-    written."""
-    try:
-        run.write_attempt_verdict(verdict)
-    except OSError as error:
-        return full_disk(error, [run.path]) or f"its verdict cannot be written: {error.strerror}"
-    return None
-
-
 def beginnings(run: Run) -> dict[int, Beginning]:
     """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
     begun = {attempt: run.read_beginning(attempt) for attempt in run.attempts()}
@@ -118,26 +101,23 @@ def beginnings(run: Run) -> dict[int, Beginning]:
 
 def progress(run: Run, job: JobSpec) -> int:
     """Return how far the run has come, as a number."""
-    if isinstance(job, OwnCodeJob):
-        step = stops = 0
-        for attempt in run.attempts():
-            verdict = run.read_attempt_verdict(attempt)
-            stops += verdict is not None and verdict.exit_code == EXIT_STOPPED
-            with contextlib.suppress(OSError):  # a file that cannot be read counts as empty
-                for event in read_events(run.event_file(0, attempt)).events:
-                    found = event.get("step")
-                    step = max(step, found if isinstance(found, int) else 0)
-        return step + stops
-    checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
-    return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
+    if not isinstance(job, OwnCodeJob):
+        checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
+        return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
+    step = stops = 0
+    for attempt in run.attempts():
+        verdict = run.read_attempt_verdict(attempt)
+        stops += verdict is not None and verdict.exit_code == EXIT_STOPPED
+        with contextlib.suppress(OSError):  # a file that cannot be read counts as empty
+            for event in read_events(run.event_file(0, attempt)):
+                found = event.get("step")
+                step = max(step, found if isinstance(found, int) else 0)
+    return step + stops
 
 
 def has_saved(run: Run, job: JobSpec) -> bool:
-    """Return True where a checkpoint is newer than the begin of this life.
-
-    A script must have recorded steps, too: without them nothing says that it goes on from what it
-    saved.
-    """
+    """Return True where a checkpoint is newer than the begin of this life; a script must have
+    recorded steps, too, by which it goes on from what it saved."""
     begun = beginnings(run)
     if not begun:
         return False
@@ -160,41 +140,12 @@ def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> 
     now = progress(run, job)
     if is_own_code and ended is not None and ended.exit_code == EXIT_STOPPED:
         now += 1
-    in_vain = _lives_in_vain(run, now, ended)
-    if len(in_vain) < (_MOST_UNKNOWN if is_own_code and now == 0 else _MOST_IN_VAIN):
-        return None
-    if ended is not None and ended.kind == "launch":
-        sentence = f"{ended.message} (no progress in {len(in_vain)} starts before)"
-        return replace(ended, message=sentence)
-    if is_own_code:
-        missing = "a newly recorded step or a stop with exit code 75"
-        advice = (
-            "Give it more time; have it record its steps, counted on from its own checkpoint "
-            "(record.start(first_step=...)), or leave with 75 when record.should_stop() says so"
-        )
-    else:
-        missing = f"a checkpoint newer than step {now}"
-        advice = "Give it more time, or save more often (checkpoint.every_steps)"
-    last = f" (the last: {ended.message})" if ended is not None else ""
-    return failure.without_rank(
-        "no_progress",
-        f"no progress in {len(in_vain)} starts: those of {listed(in_vain, 'attempt')} "
-        f"ended without {missing}{last}; it is not started again. {advice}",
-        step=None if is_own_code else now,
-        attempt=run.newest_attempt(),
-        time_s=time.time(),
-    )
-
-
-def _lives_in_vain(run: Run, now: int, ended: Verdict | None) -> list[int]:
-    """Return the first attempts of the newest lives that brought the run no further."""
-    begun = beginnings(run)
-    lives: dict[int, list[int]] = {}
+    begun, attempts_of_life = beginnings(run), dict[int, list[int]]()
     for attempt in sorted(begun):
         if begun[attempt].life >= former_lives():  # who resumes a run has looked at the others
-            lives.setdefault(begun[attempt].life, []).append(attempt)
+            attempts_of_life.setdefault(begun[attempt].life, []).append(attempt)
     in_vain: list[int] = []
-    for attempts in reversed(lives.values()):
+    for attempts in reversed(attempts_of_life.values()):
         if now > begun[attempts[0]].progress:
             break
         end = run.read_attempt_verdict(attempts[-1])
@@ -202,7 +153,16 @@ def _lives_in_vain(run: Run, now: int, ended: Verdict | None) -> list[int]:
             end = ended
         if end is None or end.kind != "preempted" or end.step is not None:
             in_vain.insert(0, attempts[0])
-    return in_vain
+    if len(in_vain) < (_MOST_UNKNOWN if is_own_code and now == 0 else _MOST_IN_VAIN):
+        return None
+    step = None if is_own_code else now
+    return failure.without_rank(
+        "no_progress",
+        words.no_progress(in_vain, None if ended is None else ended.message, step),
+        step=step,
+        attempt=run.newest_attempt(),
+        time_s=time.time(),
+    )
 
 
 def note_lost_attempt(run: Run, *, life: int) -> None:
@@ -229,30 +189,29 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
         node=where.get("node"),
         host=where.get("host"),
     )
-    run.write_lost_attempt_verdict(lost)
+    run.write_attempt_verdict(lost)
 
 
-class Patience:
+def note_restart(run: Run, verdict: Verdict) -> str | None:
+    """Write the verdict on an attempt after which another is to follow; return why it cannot be
+    written."""
+    try:
+        run.write_attempt_verdict(verdict)
+    except OSError as error:
+        return full_disk(error, [run.path]) or f"its verdict cannot be written: {error.strerror}"
+    return None
+
+
+class _Patience:
     """The time limit for all questions to a scheduler at the end of a life, with retries.
 
     A controller that is restarted or busy is silent for a while, and a job that gives up then has
     lost its place. How long it may try depends on how long it will be left alive.
     """
 
-    def __init__(
-        self,
-        verdict: Verdict,
-        pause: Callable[[float], bool],
-        requeuer: Scheduler | None = None,
-        *,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`pause` waits so many seconds, or until SIGTERM comes, and then returns True."""
+    def __init__(self, limit_s: float, pause: Callable[[float], bool]) -> None:
         self._pause = pause
-        self._now = now
-        is_terminated = verdict.signal == "SIGTERM"
-        warned_s = (requeuer or Scheduler).patience_s
-        self._deadline = now() + (_TERMINATED_S if is_terminated else warned_s)
+        self._deadline = time.monotonic() + limit_s
 
     def retry(self, ask: Callable[[], _T]) -> _T:
         """Return the answer, once there is one; raise the last SchedulerError or OSError once the
@@ -261,19 +220,27 @@ class Patience:
             try:
                 return ask()
             except (SchedulerError, OSError):
-                left_s = self._deadline - self._now()
+                left_s = self._deadline - time.monotonic()
                 if left_s <= 0:
                     raise
                 if self._pause(min(_PAUSE_S, left_s)):
-                    self._deadline = min(self._deadline, self._now() + _TERMINATED_S)
+                    self._deadline = min(self._deadline, time.monotonic() + _TERMINATED_S)
 
 
-def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdict:
+def conclude(
+    attempts: Attempts,
+    verdict: Verdict,
+    pause: Callable[[float], bool],
+    *,
+    leaves_final: bool = False,
+) -> Verdict:
     """Write the verdict on the run; or that on its last attempt, and have the job started again.
 
-    Returns the verdict with what the scheduler knows of it. Where a newer attempt has begun
-    elsewhere, as it may while the scheduler is asked, nothing is written. Of several agents that
-    call this at the end of one life, one acts.
+    `pause` waits so many seconds, or until SIGTERM comes, and then returns True. Returns the
+    verdict with what the scheduler knows of it. Where a newer attempt has begun elsewhere, as it
+    may while the scheduler is asked, nothing is written; nor, with `leaves_final`, where the
+    scheduler ends the job and says why. Of several agents that call this at the end of one life,
+    one acts.
     """
     run, job, requeuer = attempts.run, attempts.job, attempts.requeuer
     may_go_on = (
@@ -285,6 +252,8 @@ def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdic
     if requeuer is None or not may_go_on:
         run.write_verdict(verdict)
         return verdict
+    is_terminated = verdict.signal == "SIGTERM"
+    patience = _Patience(_TERMINATED_S if is_terminated else requeuer.patience_s, pause)
     try:
         decision = patience.retry(lambda: requeuer.decide(verdict))
     except (SchedulerError, OSError) as error:
@@ -294,61 +263,55 @@ def conclude(attempts: Attempts, verdict: Verdict, patience: Patience) -> Verdic
         is_open = job.launch.requeue and verdict.kind == "agent_lost"
         write = run.write_attempt_verdict if is_open else run.write_verdict
         if not attempts.is_overtaken():
-            write(_not_requeued(verdict, error) if job.launch.requeue else verdict)
+            write(words.not_requeued(verdict, error) if job.launch.requeue else verdict)
         return verdict
     verdict = with_cause(verdict, decision)
-    if attempts.is_overtaken():
+    if attempts.is_overtaken() or (leaves_final and decision.sequel == "final"):
         return verdict
-    if (final := _final_verdict(run, job, verdict, decision)) is not None:
+    if (final := _final_verdict(run, job, verdict, decision.sequel)) is not None:
         run.write_verdict(final)
         return final
     if run.claim_end_of_life(attempts.life):
         if not attempts.has_begun:
             verdict = replace(verdict, attempt=attempts.claim())
         if reason := note_restart(run, verdict):
-            run.write_verdict(_not_requeued(verdict, reason))
+            run.write_verdict(words.not_requeued(verdict, reason))
         elif decision.sequel == "requeue":
             _requeue(attempts, requeuer, verdict, patience)
     return verdict
 
 
-def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, decision: Decision) -> Verdict | None:
+def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> Verdict | None:
     """Return the verdict on a run that will not go on; None where it will."""
     if is_overdue(verdict) and not has_saved(run, job):
         has_hint = isinstance(job, OwnCodeJob) and job.launch.requeue
-        return _with_words(verdict, _GOES_ON) if has_hint else verdict
-    if decision.sequel == "final" or not (job.launch.requeue or decision.sequel == "open"):
+        return words.add(verdict, words.GOES_ON) if has_hint else verdict
+    if sequel == "final" or not (job.launch.requeue or sequel == "open"):
         return verdict
     return verdict_if_stalled(run, job, verdict)
 
 
-def _requeue(attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: Patience) -> None:
-    run = attempts.run
-    num_tries = 0
+def _requeue(
+    attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: _Patience
+) -> None:
+    run, was_asked = attempts.run, False
 
     def requeue_unless_heard() -> str | None:
         """Ask whether a former request was heard after all: a second one would be refused."""
-        nonlocal num_tries
-        num_tries += 1
-        sequel = requeuer.decide(verdict).sequel if num_tries > 1 else "requeue"
+        nonlocal was_asked
+        sequel = requeuer.decide(verdict).sequel if was_asked else "requeue"
+        was_asked = True
         if sequel == "final":
             raise SchedulerError("the job is being ended")
         return requeuer.requeue(run) if sequel == "requeue" else None
 
     try:
-        difference = patience.retry(requeue_unless_heard)
-        if difference is not None:
-            note_restart(run, _with_words(verdict, difference))
+        remark = patience.retry(requeue_unless_heard)
     except RequeueUnclearError as error:
-        note_restart(run, _with_words(verdict, error.message))
+        remark = error.message
     except (RequeueRefusedError, SchedulerError, OSError) as error:
         if not attempts.is_overtaken():
-            run.write_verdict(_not_requeued(verdict, error))
-
-
-def _not_requeued(verdict: Verdict, reason: Exception | str) -> Verdict:
-    return _with_words(verdict, f"it could not be requeued: {reason}")
-
-
-def _with_words(verdict: Verdict, sentence: str) -> Verdict:
-    return replace(verdict, message=f"{verdict.message}; {sentence}")
+            run.write_verdict(words.not_requeued(verdict, error))
+        return
+    if remark is not None:
+        note_restart(run, words.add(verdict, remark))

@@ -16,7 +16,7 @@ from hpcdist.bench.allreduce.figures import (
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Allreduce, AllreduceJob
-from hpcdist.machine import memory as room
+from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.process import boot_id
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _PAIR_BYTES = 16 << 20
 """Size that pairs of nodes exchange: enough to fill a link, also a fast one."""
+_USABLE = 0.5
+"""Share of free memory: buffers of gloo and NCCL, and other programs, need the rest."""
 
 
 class AllreduceWorkload(Workload[AllreduceJob]):
@@ -94,7 +96,7 @@ class _AllreduceRank(BenchmarkRank):
             free_bytes=(
                 torch.cuda.mem_get_info(self._device)[0]
                 if self._device.type == "cuda"
-                else room.free_bytes()
+                else free_bytes()
             ),
         )
         self._places: list[_Place] = self.gather(place)
@@ -159,17 +161,15 @@ class _AllreduceRank(BenchmarkRank):
     def _sizes_that_fit(self) -> list[int]:
         """Return the sizes that fit into the memory of the rank with the least, in all ranks."""
         mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
-        rooms = [
-            room.largest_buffer(
-                place.free_bytes,
-                num_sharing=self._num_sharing(place),
-                limit_bytes=None if mem_gb is None else mem_gb * 1e9,
-                num_in_limit=self.context.local_world_size,
-            )
-            for place in self._places
-        ]
+        rooms = []
+        for place in self._places:
+            shares = [place.free_bytes / self._num_sharing(place)]
+            if mem_gb is not None:
+                shares.append(mem_gb * 1e9 / self.context.local_world_size)
+            rooms.append(int(_USABLE * min(shares)))
         least = min(range(len(rooms)), key=lambda rank: rooms[rank])
-        fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
+        fitting = [size for size in self.setting.sizes if size <= rooms[least]]
+        too_large = [size for size in self.setting.sizes if size > rooms[least]]
         place = self._places[least]
         why = (
             f"rank {least} on {place.host} must not use more than {show_bytes(rooms[least])}: "

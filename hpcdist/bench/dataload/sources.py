@@ -91,8 +91,14 @@ class Source:
         Decoded pictures are kept as the job says, and forgotten at the end. All ranks open it.
         """
         images = [self._samples] if isinstance(self._samples, ImageSamples) else []
-        mem_gb = context.job.resources.mem_gb
-        share_parts(images, context, self._data, mem_gb=mem_gb, has_group=True)
+        share_parts(
+            images,
+            self._data,
+            node_rank=context.node_rank,
+            local_rank=context.local_rank,
+            mem_gb=context.job.resources.mem_gb,
+            note=context.note,
+        )
         self.is_kept = any(each.cache is not None for each in images)
         batches = make_batches(
             self._samples,

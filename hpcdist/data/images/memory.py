@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
@@ -21,7 +22,6 @@ from hpcdist.data.arrays import Shape
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.job.spec import Data
 from hpcdist.machine.memory import free_bytes
-from hpcdist.rank.context import RankContext
 
 
 class SharedMemory:
@@ -139,11 +139,12 @@ def _needed_bytes(number: int, shape: Shape) -> int:
 
 def share_parts(
     parts: list[ImageSamples],
-    context: RankContext,
     data: Data,
     *,
+    node_rank: int,
+    local_rank: int,
     mem_gb: float | None,
-    has_group: bool,
+    note: Callable[[str], None],
 ) -> None:
     """Give parts of a data set their caches where `data` asks for them and they fit into `mem_gb`.
 
@@ -152,14 +153,14 @@ def share_parts(
     """
     if not parts or data.cache is False:
         return
-    made = _make_caches(parts, data, mem_gb) if context.local_rank == 0 else []
-    own = (context.node_rank, [cache.memory.place for cache in made])
+    made = _make_caches(parts, data, mem_gb) if local_rank == 0 else []
+    own = (node_rank, [cache.memory.place for cache in made])
     everybodys: list[Any] = [own]
-    if has_group:
-        everybodys = [None] * context.world_size
+    if dist.is_initialized():
+        everybodys = [None] * dist.get_world_size()
         dist.all_gather_object(everybodys, own)
     places: list[tuple[int, int, int]] = next(
-        (here for node, here in everybodys if node == context.node_rank and here), []
+        (here for node, here in everybodys if node == node_rank and here), []
     )
     for part, place in zip(parts, places, strict=False):  # fewer, where not all fit
         if made:
@@ -169,8 +170,7 @@ def share_parts(
             memory = SharedMemory.of_process(*place)
         except OSError as error:  # this rank does without
             reason = error.strerror or error
-            message = f"decoded photographs are not shared with this rank: {reason}"
-            context.events.write("note", message=message)
+            note(f"decoded photographs are not shared with this rank: {reason}")
         else:
             part.cache = DecodedCache(len(part), part.decoded_shape, memory)
 

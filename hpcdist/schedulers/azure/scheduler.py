@@ -16,7 +16,7 @@ from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
-from hpcdist.runs.fetching import fetch
+from hpcdist.runs.publishing import fetch
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.schedulers.azure import jobs
@@ -31,7 +31,7 @@ from hpcdist.schedulers.azure.request import (
 from hpcdist.schedulers.azure.site import AzureDoctor, detect_azure
 from hpcdist.schedulers.azure.storage import BlobFolder, keep_logs, log_folder, output_folder
 from hpcdist.schedulers.azure.upload import write_code
-from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target, Task
+from hpcdist.schedulers.base import Condition, Plan, Scheduler, Target
 from hpcdist.schedulers.jobs import condition_of, end_jobs, note_jobs
 from hpcdist.schedulers.request import time_limit_min
 
@@ -75,15 +75,7 @@ class AzureScheduler(AzureNode, AzureDoctor, Scheduler):
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         return job_yaml(job, plan.cluster, target)
 
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],  # noqa: ARG002 - each node makes its own
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         (run,) = runs
         azure, name = jobs.workspace_of(run), jobs.name_of(run)
         jobs.check_compute(azure, job.resources.nodes)

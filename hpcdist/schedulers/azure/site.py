@@ -236,7 +236,7 @@ def _datastore(client: MLClient, azure: AzureOptions) -> Iterator[Finding]:
     if azure.datastore not in known:
         raise unknown_name("datastore", azure.datastore, known)
     try:
-        output_folder(azure, "none").names()
+        list(output_folder(azure, "none").list_files())
     except OSError as error:
         advice = "you need the role Storage Blob Data Reader on its account: ask its owner"
         yield failed("datastore", f"{azure.datastore} cannot be read: {error.strerror}", advice)

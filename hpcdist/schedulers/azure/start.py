@@ -1,11 +1,11 @@
 """The program that each node of an Azure job executes in the folder where the job's archive was
 unpacked: `python -m hpcdist.schedulers.azure.start OUTPUT`.
 
-The mounted OUTPUT is no place to run in (hpcdist/runs/publishing.py says why): its files appear
-when they are closed, and Azure's mount keeps by default for ever what it once knew of a file. So
-each node works in a run directory on its own disk, which begins as former starts of the job have
-left it, and publishes what is new there. This process does that; the agent is its child, so that
-what ends the agent does not end the publishing.
+The mounted OUTPUT is no place to run in: its files appear when they are closed, and Azure's mount
+keeps by default for ever what it once knew of a file. So each node works in a run directory on its
+own disk, which begins as former starts of the job have left it, and copies to OUTPUT what is new
+there. This process does that; the agent is its child, so that what ends the agent does not end the
+copying.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcdist.base.ownership import is_own
 from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.command import python_command
 from hpcdist.machine.process import die_with_parent
-from hpcdist.runs.publishing import FolderSource, Publisher, bring_file, files_of, read_starts
+from hpcdist.runs.publishing import Publisher, scan
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.schedulers.azure.node import KEY_FILE, KEY_VARIABLE
@@ -42,7 +42,7 @@ from hpcdist.training.checkpoint import files as checkpoint_files
 _AGENT = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.agent.task import main_of_node
+from hpcdist.entry import main_of_node
 main_of_node()
 """
 _PREPARE = """
@@ -55,7 +55,7 @@ load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
 _LOOK_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
 _PAUSE_SHARE = 0.02
-"""Pauses grow with the age of the run; checkpoints and ends of attempts do not wait for them."""
+"""Pauses grow with the age of the run."""
 _LAST_TRIES_S = 60.0
 _KEPT_CHECKPOINTS = 2
 """The newest may turn out to be damaged."""
@@ -73,9 +73,9 @@ def main() -> None:
     node = int(os.environ.get("NODE_RANK") or os.environ.get("RANK") or 0)
     try:
         spec = read_spec(code)
-        run, newest_s = prepare_run(code, output, spec)
+        run = prepare_run(code, output, spec)
         prepare_data(run, working_folder(code, spec))
-        publisher = Publisher(run.path, output, node=node, after_s=newest_s)
+        publisher = Publisher(run.path, output)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         print(f"hpcdist: node {node}: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
@@ -88,7 +88,7 @@ def main() -> None:
 def read_spec(code: Path) -> RunSpec:
     """Return the spec.json that came with the job. Raises ValueError where it cannot be read."""
     path = code / RUN / "spec.json"
-    spec = RunSpec.decode(files.read_json(path))
+    spec = files.read_as(path, RunSpec)
     if spec is None or spec.id is None or "/" in spec.id:
         raise ValueError(
             f"{path} cannot be read: {files.why_unreadable(path, RunSpec) or 'no run id'}"
@@ -99,9 +99,9 @@ def read_spec(code: Path) -> RunSpec:
 # The run directory.
 
 
-def prepare_run(code: Path, output: Path, spec: RunSpec) -> tuple[Run, float]:
+def prepare_run(code: Path, output: Path, spec: RunSpec) -> Run:
     """Make the run directory on this node's disk, with all that former starts of the job have to
-    pass on; return it, and the time of the newest that they wrote. Raises OSError."""
+    pass on. Raises OSError."""
     folder = Path(tempfile.gettempdir(), f"hpcdist-{os.geteuid()}")
     folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     if not is_own(folder) or folder.stat().st_mode & 0o077:
@@ -114,7 +114,8 @@ def prepare_run(code: Path, output: Path, spec: RunSpec) -> tuple[Run, float]:
             content = files.read_bytes(code / RUN / name, most_bytes=float("inf"))
             files.write_whole(run.path / name, content)
     settle_paths(run, code, spec)
-    return run, restore(run, FolderSource(output))
+    restore(run, output)
+    return run
 
 
 def life_of(run: Run) -> int:
@@ -153,20 +154,15 @@ def working_folder(code: Path, spec: RunSpec) -> Path:
     return folder if not within.startswith("..") and folder.is_dir() else code / SNAPSHOT
 
 
-def restore(run: Run, source: FolderSource) -> float:
+def restore(run: Run, output: Path) -> None:
     """Bring what former starts have published: of the checkpoints the newest, no logs, and of the
-    folder where agents meet nothing that is of their time; return the time of the newest listing.
-    Raises OSError."""
-    starts = read_starts(source)
-    found = files_of(starts)
-    for path in sorted(found.keys() - _old_checkpoints(found)):
+    folder where agents meet nothing that is of their time. Raises OSError."""
+    published = scan(output)
+    for path in sorted(published.keys() - _old_checkpoints(published)):
         if not path.startswith("logs/"):
-            try:
-                bring_file(source, run.path, found[path])
-            except (FileNotFoundError, files.DamagedFileError) as error:
-                # Its node was lost as it wrote that: what is older may do.
-                print(f"hpcdist: {path} is left out: {error.strerror}", file=sys.stderr, flush=True)
-    return max((start.listing.time_s for start in starts), default=0.0)
+            with contextlib.suppress(FileNotFoundError):  # a lost node may go on, and remove it
+                (run.path / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(output / path, run.path / path, follow_symlinks=False)
 
 
 def _old_checkpoints(found: Iterable[str]) -> set[str]:
@@ -227,11 +223,11 @@ def attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> in
         echo.show()
         now = time.monotonic()
         pause_s = max(_FIRST_PAUSE_S, _PAUSE_SHARE * (now - begin_s))
-        is_due = bool(came) or now - published_s >= min(pause_s, _LONGEST_PAUSE_S)
+        if not came and now - published_s < min(pause_s, _LONGEST_PAUSE_S):
+            continue
+        published_s = now
         try:
-            if is_due or publisher.is_urgent():
-                published_s = now
-                publisher.publish()
+            publisher.publish()
         except OSError as error:
             print(f"hpcdist: not published, tried again later: {error}", file=sys.stderr)
     echo.show()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import AzureOptions
+from hpcdist.runs.publishing import Stored
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.azure.client import NotFoundError, SilentAzureError, asking, client_of
 
@@ -42,15 +43,12 @@ class BlobFolder:
         self._prefix = f"{prefix}/"
         self._container = _container(azure, datastore)
 
-    def names(self) -> list[str]:
-        """Return the names of all blobs below the prefix."""
-        return list(self.sizes())
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all blobs by their names below the prefix."""
+    def list_files(self) -> Iterator[Stored]:
+        """Yield all blobs, by their names below the prefix."""
         with _as_os_errors(self._prefix):
-            found = self._container.list_blobs(name_starts_with=self._prefix)
-            return {blob.name.removeprefix(self._prefix): int(blob.size or 0) for blob in found}
+            for blob in self._container.list_blobs(name_starts_with=self._prefix):
+                time_s = int(blob.last_modified.timestamp())
+                yield Stored(blob.name.removeprefix(self._prefix), int(blob.size or 0), time_s)
 
     def read(self, name: str, *, offset: int = 0) -> bytes:
         """Return the content of a blob from a place on."""
@@ -59,14 +57,16 @@ class BlobFolder:
                 self._container.download_blob(self._prefix + name, offset=offset).readall()
             )
 
-    def copy(self, name: str, to: BinaryIO) -> None:
-        """Write the content of a blob of any size into a file."""
+    def copy(self, name: str, to: BinaryIO, *, size: int) -> None:
+        """Write the first bytes of a blob into a file."""
         with _as_os_errors(name):
-            self._container.download_blob(self._prefix + name).readinto(to)
+            if size:  # Azure refuses to send no bytes
+                path = self._prefix + name
+                self._container.download_blob(path, offset=0, length=size).readinto(to)
 
 
 def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
-    """Return a job's output: its run, as nodes publish it (hpcdist.runs.publishing)."""
+    """Return a job's output: its run, as nodes publish it."""
     return BlobFolder(azure, azure.datastore, f"hpcdist/{name}")
 
 
@@ -78,7 +78,7 @@ def log_folder(azure: AzureOptions, name: str) -> BlobFolder:
 def keep_logs(run: Run, folder: BlobFolder) -> None:
     """Write the ends of what Azure keeps of a job's output into the run directory: where no agent
     began, nothing else tells why. Raises OSError."""
-    for name, size in folder.sizes().items():
+    for name, size, _ in folder.list_files():
         if not _USER_LOG.fullmatch(name) or not size:
             continue
         content = folder.read(name, offset=max(0, size - _MOST_LOG_BYTES))

@@ -17,7 +17,6 @@ from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.runs.spec import LaunchPlan, NodePlan, threads_of_user
 from hpcdist.schedulers.request import product
-from hpcdist.workloads import load_workload
 
 _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
@@ -47,7 +46,6 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
                 hint="use launch.backend=auto or gloo",
             )
         launch = _on_cpus(job)
-    load_workload(job).check_device(launch.device)
     return launch
 
 

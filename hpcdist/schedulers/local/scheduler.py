@@ -42,7 +42,6 @@ from hpcdist.schedulers.base import (
     Plan,
     Scheduler,
     Target,
-    Task,
     passed,
     skipped,
 )
@@ -80,15 +79,7 @@ class LocalScheduler(Scheduler):
         environment = plan.launch.environment
         return render("local.sh.j2", job, target, plan.cluster, environment=environment)
 
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Start the agents in the background, in a session of their own."""
         from submitit.local.local import LocalJob
 
@@ -118,7 +109,7 @@ class LocalScheduler(Scheduler):
             send=start,
             take_back=lambda _: _kill_all(started),
         )
-        job_ids = executor.submit_all(agents)
+        job_ids = executor.submit_all(self.agents(runs))
         process = started[0] if started else None
         note_jobs(
             runs,

@@ -77,16 +77,8 @@ class LsfScheduler(LsfRequeuer, LsfDoctor, Scheduler):
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         return job_script(job, plan.cluster, target, environment=plan.launch.environment)
 
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],
-    ) -> list[str]:
-        job_ids, said = _send(job, target, agents, script)
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        job_ids, said = _send(job, target, self.agents(runs), script)
         note_jobs(
             runs,
             job_ids,

@@ -81,17 +81,9 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         return job_script(job, plan.cluster, target, environment=plan.launch.environment)
 
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         sent = _Sent(target)
-        job_ids = sent.submit(job, agents, script)
+        job_ids = sent.submit(job, self.agents(runs), script)
         note_jobs(
             runs,
             job_ids,

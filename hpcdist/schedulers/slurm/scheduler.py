@@ -112,19 +112,11 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
             output=directives.log_pattern(target, "%t"),
         )
 
-    def submit(
-        self,
-        job: JobSpec,
-        target: Target,
-        runs: Sequence[Run],
-        script: str,
-        *,
-        agents: Sequence[Task],
-    ) -> list[str]:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         # The name is asked for while sbatch makes the caller wait anyway.
         with ThreadPoolExecutor(1) as background:
             cluster = background.submit(site.ask_cluster)
-            sent, job_ids = _send(job, target, agents, script)
+            sent, job_ids = _send(job, target, self.agents(runs), script)
         note_jobs(
             runs,
             job_ids,

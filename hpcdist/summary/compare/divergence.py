@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from hpcdist.base.errors import UserError
-from hpcdist.runs.code import find_code, read_contents
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import find_code, read_contents
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.read.collect import job_as_submitted, read_node, read_rank

@@ -16,8 +16,8 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.text import number_of
-from hpcdist.runs.events import SCHEMA_VERSION, Window
-from hpcdist.runs.rank_files import is_event_file
+from hpcdist.runs.events import Window
+from hpcdist.runs.paths import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
@@ -40,9 +40,8 @@ T = TypeVar("T")
 
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
-    content = files.read_json(run.spec_file)
-    spec = RunSpec.decode(content)
-    if spec is None or not is_run(run.path, content):
+    spec = run.read_spec()
+    if spec is None or not ((spec.job and spec.created_s) or is_run(run.path)):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = files.convert(spec.job, JobFacts)
@@ -99,17 +98,12 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
     else:
         num_lines = sum(map(len, file.found.values()))
         num_lines += file.num_others + file.num_odd + file.num_torn
-        begins = [*file.found["start"], *file.found["node"]]
-        schema = next((one.schema for one in begins if one.schema != SCHEMA_VERSION), None)
-        if schema is not None:
-            file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         torn = f"{number_of(file.num_torn, 'torn line')} skipped"
         odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
         faults = {
             "skipped, it is empty": num_lines == 0,
             torn: file.num_torn > 0,
             odd: file.num_odd > 0,
-            f"skipped, its schema is {schema}, and this hpcdist reads {SCHEMA_VERSION}": schema,
         }
         texts = [fault for fault, is_so in faults.items() if is_so]
     return file.found, [Fault(path=f"events/{path.name}", text=text) for text in texts]

@@ -1,8 +1,7 @@
 """One event file, decoded straight to what the summary reads of it.
 
-Whole stretches of lines are decoded at once, as events whose kind tells their type. Where that
-fails, for a torn line or an event of another version, the lines of the stretch are decoded one by
-one, and what cannot be read is counted.
+All lines are decoded at once, as events whose kind tells their type. Where that fails, as for a
+torn line, they are decoded one by one, and what cannot be read is counted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcdist.runs.events import UNDECODABLE, decode_event, read_lines
+from hpcdist.base import files
+from hpcdist.runs.events import MOST_FILE_BYTES, UNDECODABLE, decode_event
 from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS
 
 _OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]
@@ -50,25 +50,20 @@ def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
     appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
-    for lines in read_lines(path):
-        events = _decode_stretch(lines)
-        if events is None:
-            for line in lines.split(b"\n"):
-                _decode_line(line, result)
-        for event in events or ():
-            append = appends.get(event.__class__)
-            if append is None:
-                result.num_others += 1
-            else:
-                append(event)
+    lines = files.read_bytes(path, most_bytes=MOST_FILE_BYTES)
+    try:
+        events = _decoder().decode_lines(lines)
+    except UNDECODABLE:
+        for line in lines.split(b"\n"):
+            _decode_line(line, result)
+        return result
+    for event in events:
+        append = appends.get(event.__class__)
+        if append is None:
+            result.num_others += 1
+        else:
+            append(event)
     return result
-
-
-def _decode_stretch(lines: bytes) -> list[Any] | None:
-    """Return the events; None where some line is none."""
-    with contextlib.suppress(*UNDECODABLE):
-        return _decoder().decode_lines(lines)
-    return None
 
 
 def _decode_line(line: bytes, result: DecodedFile) -> None:

@@ -39,7 +39,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {**events.EVENT_TYPES, **BENCHMARK_EVENTS
 """Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
 summary as they are have none, as a tag would stand there too."""
 
-OTHER_KINDS = ("setup", "stop", "place")
+OTHER_KINDS = ("place",)
 """Events of ours that are no concern of the summary; there may be more."""
 
 

@@ -301,7 +301,7 @@ def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
 def _traces(run: RunSummary, folder: Path) -> Iterator[PageLink]:
     """Yield links from the folder of the page to traces that are in the run's directory."""
     for name in run.traces if run.path else ():
-        file = Run(Path(run.path or "")).named_trace(name)
+        file = Run(Path(run.path or "")).named_file(name)
         if file is not None and file.is_file():
             place = os.path.relpath(file, os.path.realpath(folder))
             yield PageLink(shown(file.name), f"./{quote(place)}")  # a path, whatever it begins with

@@ -173,10 +173,6 @@ def _digest_sealed(file: BinaryIO) -> str | None:
     return digest.hexdigest()
 
 
-def num_bytes(path: Path) -> int:
-    return sum(part.stat().st_size for part in (path.iterdir() if path.is_dir() else [path]))
-
-
 def _open(path: Path) -> BinaryIO:
     return open_regular(path, most_bytes=math.inf)
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from hpcdist.base.errors import HpcdistError
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import Note
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 
@@ -100,7 +101,7 @@ def _find_given(context: RankContext, resume: str) -> Path:
 def _pass_over(context: RankContext, path: Path) -> None:
     message = f"{path.name} is damaged and is passed over for the one before"
     context.say(f"warning: {message}")
-    context.events.write("note", message=message)
+    context.events.write(Note(message=message))
 
 
 _NO_MATTER = {

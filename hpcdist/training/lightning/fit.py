@@ -36,7 +36,7 @@ def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: fl
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # Lightning 2.6 on torch 2.15
-    rank = TrainingRank(context, job, has_group=has_group)
+    rank = TrainingRank(context, job)
     progress = rank.progress
     path = find_start(context, job, has_group=has_group)
     state = None if path is None else checkpoint.load(path, by_lightning=True)

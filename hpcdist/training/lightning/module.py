@@ -150,7 +150,7 @@ class Classifier(LightningModule):
         self._rank.set_rate(self._optimizer)
         super().optimizer_step(*arguments, **options)
         # Lightning frees the gradients before the next backward pass: they are still there.
-        self._rank.memory.step(self, self._optimizer, step=self._rank.progress.position.step)
+        self._rank.memory.step(self, self._optimizer)
         self._rank.timer.mark("optimizer")
 
     def configure_gradient_clipping(

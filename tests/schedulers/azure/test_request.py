@@ -143,25 +143,29 @@ def test_what_azure_lacks_or_does_not_have_is_named(keys, message):
 def test_blobs_of_an_output_are_read_by_the_access_that_the_workspace_gives(azure):
     client_of.cache_clear()
     options = AzureOptions(**PROFILE)
-    azure.put_output("train-1", "node-00000/x/00000000.copy", b"0123456789")
-    azure.put_output("train-1", "node-00000/x/00000001-0.data", b"d" * 100_000)
-    azure.put_output("train-10", "node-00000/x/00000000.copy", b"of another")
+    azure.put_output("train-1", "logs/a", b"0123456789")
+    azure.put_output("train-1", "logs/empty", b"")
+    azure.put_output("train-1", "traces/b", b"d" * 100_000)
+    azure.put_output("train-10", "logs/a", b"of another")
     folder = output_folder(options, "train-1")
 
-    assert folder.sizes() == {
-        "node-00000/x/00000000.copy": 10,
-        "node-00000/x/00000001-0.data": 100_000,
-    }
-    assert folder.read("node-00000/x/00000000.copy") == b"0123456789"
-    assert folder.read("node-00000/x/00000000.copy", offset=4) == b"456789"
-    copy = io.BytesIO()
-    folder.copy("node-00000/x/00000001-0.data", copy)
-    assert copy.getvalue() == b"d" * 100_000
+    time_s = 1795395600  # that of all blobs here
+    assert list(folder.list_files()) == [
+        ("logs/a", 10, time_s),
+        ("logs/empty", 0, time_s),
+        ("traces/b", 100_000, time_s),
+    ]
+    assert folder.read("logs/a") == b"0123456789"
+    assert folder.read("logs/a", offset=4) == b"456789"
+    for name, size in (("traces/b", 90_000), ("logs/empty", 0)):
+        copy = io.BytesIO()
+        folder.copy(name, copy, size=size)
+        assert copy.getvalue() == b"d" * size
     with pytest.raises(FileNotFoundError):
-        folder.read("node-00000/x/none")
+        folder.read("logs/none")
     azure.fail("GET", "blob.core.windows.net", 403, code="AuthorizationFailure", times=9)
     with pytest.raises(PermissionError):
-        folder.names()
+        list(folder.list_files())
     with pytest.raises(NotFoundError, match="datastore nostore"):
         BlobFolder(options, "nostore", "x")
     client_of.cache_clear()

@@ -12,7 +12,7 @@ from hpcdist.cluster.load import LoadedProfile
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, Record, Resources, ScriptJob
-from hpcdist.runs.publishing import FolderSource, Publisher, files_of, read_starts
+from hpcdist.runs.publishing import scan
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.azure.start import restore
@@ -99,7 +99,7 @@ def azure_job(tmp_path, network):
         write_spec(run, planned)
         spec = json.loads(run.spec_file.read_text())
         folder = str(run.path.parent / "x" / "code")
-        spec["snapshot"] = {"digest": "x", "folder": folder, "source": spec["cwd"]}
+        spec["snapshot"] = {"folder": folder, "source": spec["cwd"]}
         run.spec_file.write_text(json.dumps(spec))
         storage = Storage(tmp_path)
         opened.append(storage)
@@ -114,8 +114,7 @@ def azure_job(tmp_path, network):
 
 def published(job):
     folder = job.storage.folder
-    found = files_of(read_starts(FolderSource(folder)))
-    return {path: (folder / place / one.copy).read_bytes() for path, (place, one) in found.items()}
+    return {path: (folder / path).read_bytes() for path in scan(folder)}
 
 
 def state_of(job, rank):
@@ -129,7 +128,7 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     job, _ = azure_job()
     gate = tmp_path / "gate"
     job.start_node(1, GATE=str(gate))  # it waits for the first
-    wait_for(lambda: list(job.storage.folder.glob("node-00001/*/*")))
+    wait_for(lambda: list((job.nodes[1][2] / "disk").glob("*/*/spec.json")))
     job.start_node(0, GATE=str(gate))
     wait_for(lambda: state_of(job, 0)["step"] == state_of(job, 1)["step"] == 20)
     job.lose_node(1)
@@ -155,20 +154,21 @@ def test_a_job_whose_node_was_taken_away_goes_on_exactly_from_what_was_published
     assert "launch/meeting.json" not in content
 
 
-def test_a_start_goes_on_from_the_checkpoint_before_one_that_is_damaged(tmp_path, capsys):
-    before, run = Run(tmp_path / "before"), Run(tmp_path / "run")
-    output = tmp_path / "output"
-    for one in (before, run):
-        one.make()
-    publisher = Publisher(before.path, output, node=0)
-    for step in (1, 2):
-        (before.checkpoints_folder / f"step-0000000{step}.pt").write_bytes(bytes([step]) * 2**21)
-    publisher.publish(is_final=True)
-    (data,) = (path for path in output.rglob("*.copy") if path.read_bytes()[0] == 2)
-    data.write_bytes(b"torn")
-    restore(run, FolderSource(output))
-    assert [path.name for path in run.checkpoints_folder.iterdir()] == ["step-00000001.pt"]
-    assert "checkpoints/step-00000002.pt is left out: it is not" in capsys.readouterr().err
+def test_a_start_begins_with_the_newest_checkpoints_and_without_logs(tmp_path):
+    run, output = Run(tmp_path / "run"), tmp_path / "output"
+    run.make()
+    names = [f"checkpoints/step-0000000{step}.pt" for step in (1, 2, 3)]
+    for name in (*names, "logs/rank-00000.log", "launch/meeting.json", "own/state", "own/.aside"):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text(name)
+    restore(run, output)
+    assert [path.name for path in sorted(run.checkpoints_folder.iterdir())] == [
+        "step-00000002.pt",
+        "step-00000003.pt",
+    ]
+    assert (run.path / "own/state").read_text() == "own/state"
+    gone = ("logs/rank-00000.log", "launch/meeting.json", "own/.aside")
+    assert not [name for name in gone if (run.path / name).exists()]
 
 
 def test_sigterm_stops_the_ranks_with_what_they_have_saved(azure_job, tmp_path):
@@ -199,7 +199,7 @@ def test_a_first_node_that_is_silent_is_told(azure_job, tmp_path):
 def test_a_node_with_another_secret_is_turned_away(azure_job, tmp_path):
     job, _ = azure_job(join_timeout_s=8)
     job.start_node(1, key="77" * 32, GATE=str(tmp_path / "gate"))
-    wait_for(lambda: list(job.storage.folder.glob("node-00001/*/*")))  # it tries from now on
+    wait_for(lambda: list((job.nodes[1][2] / "disk").glob("*/*/spec.json")))  # it tries from now on
     job.start_node(0, GATE=str(tmp_path / "gate"))
     assert set(job.end()) == {0, 1}
     content = published(job)
