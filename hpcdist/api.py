@@ -235,12 +235,7 @@ def submit(
         dependencies = _dependencies(after, planned.scheduler, folder)
         planned = planned.now()
     planned.prepare()
-    submitted = submit_runs(
-        planned,
-        runs=folder,
-        command=["hpcdist.submit", loaded.source if callable(job) else os.fspath(job)],
-        dependencies=dependencies,
-    )
+    submitted = submit_runs(planned, runs=folder, dependencies=dependencies)
     return SubmittedRun(submitted.runs[0])
 
 
@@ -328,11 +323,10 @@ def sweep(
     if after:
         dependencies = _dependencies(after, planned.only_scheduler("after"), folder)
     planned.prepare()
-    command = ["hpcdist.sweep", os.fspath(job)]
     if not planned.has_queue:
         from hpcdist.summary.writing import write_summary
 
-        local = LocalSweep.begin(planned, folder, command)
+        local = LocalSweep.begin(planned, folder)
         _run_points(local)
         if summary_after:
             write_summary(local.started, local.places.path)
@@ -344,13 +338,7 @@ def sweep(
         planned.only_scheduler("summary_after")
         task = SummaryTask
 
-    submitted = submit_runs(
-        planned,
-        runs=folder,
-        command=command,
-        dependencies=dependencies,
-        summary_task=task,
-    )
+    submitted = submit_runs(planned, runs=folder, dependencies=dependencies, summary_task=task)
     if planned.points_here():
         _run_points(LocalSweep(submitted))
     return [SubmittedRun(run) for run in submitted.runs]

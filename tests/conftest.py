@@ -118,8 +118,7 @@ def submit(tmp_path):
     def start(script, *args, **options):
         job = script_job(script, *args, **options)
         loaded = LoadedJob(job=job, source=str(script))
-        command = ["hpcdist", "submit", str(script)]
-        run = submit_run(loaded, tmp_path / "runs", command=command)
+        run = submit_run(loaded, tmp_path / "runs")
         started.append(LaunchedRun(run))
         return started[-1]
 

@@ -63,7 +63,6 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
         scheduler=detect_scheduler() if scheduler == "auto" else scheduler,
         cluster=cluster,
         runs=options.runs,
-        command=sys.argv,
         with_job=not no_job,
         timeout_s=timeout_min * 60,
         say=note,

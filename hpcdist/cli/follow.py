@@ -237,7 +237,7 @@ def run_sweep_here(
     from hpcdist.submission.local import LocalSweep
 
     interrupts.defer()
-    local = LocalSweep.begin(planned, runs, sys.argv)
+    local = LocalSweep.begin(planned, runs)
     name = local.places.id
     if not as_json:
         print(name, flush=True)

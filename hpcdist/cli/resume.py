@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,7 +139,7 @@ def _start_from(
     planned = plan_resume(run, starting_from(ended, run), flags, partition=partition)
     note(*planned.notes)
     interrupts.defer()
-    submitted = submit_from(run, ended, planned, command=sys.argv)
+    submitted = submit_from(run, ended, planned)
     say(f"{sentence(run, ended)}: as run {submitted.id}")
     note(*submitted.messages)
     return submitted.runs[0]

@@ -243,7 +243,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
     _note_plan(planned, options)
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = debug(planned, begin, runs=options.runs, command=sys.argv)
+        run, verdict = debug(planned, begin, runs=options.runs)
     print(f"debug run {one_line(verdict.sentence)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
@@ -295,13 +295,7 @@ def _submit(
         task = SummaryTask
 
     interrupts.defer()  # until the caller knows the runs, and can end them
-    submitted = submit(
-        planned,
-        runs=options.runs,
-        command=sys.argv,
-        dependencies=dependencies,
-        summary_task=task,
-    )
+    submitted = submit(planned, runs=options.runs, dependencies=dependencies, summary_task=task)
     note(*submitted.messages)
     return submitted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ class Request:
     scheduler: str
     cluster: LoadedProfile
     runs: Path
-    command: Sequence[str]
     with_job: bool
     timeout_s: float
     """Time that the job may take, its wait included."""
@@ -86,7 +85,7 @@ def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
     Whatever interrupts the wait ends the job.
     """
     submission = PlannedSubmission.of_run(planned)
-    (run,) = submit(submission, runs=request.runs, command=request.command).runs
+    (run,) = submit(submission, runs=request.runs).runs
     scheduler = planned.scheduler
     try:
         verdict = _wait(run, request)

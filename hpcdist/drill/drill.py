@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -184,7 +183,7 @@ class _DisturbedRun:
         """Submit the run; `folders` are those that the drill has made for it."""
         planned.prepare()
         submission = PlannedSubmission.of_run(planned)
-        (self.run,) = submit(submission, runs=request.folder, command=sys.argv).runs
+        (self.run,) = submit(submission, runs=request.folder).runs
         self.verdict: Verdict | None = None
         """Why the run ended; None while it goes on."""
         self.records_steps = isinstance(request.job, TrainingJob)

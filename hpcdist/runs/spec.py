@@ -168,8 +168,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: UsedSnapshot | None = None
     container: UsedContainer | None = None
     """None: no image."""
-    command: list[str] = []
-    """The command by which the user asked for the run."""
     host: str | None = None
     """Where the run was submitted."""
     versions: dict[str, str | None] = {}

@@ -75,10 +75,10 @@ class LocalSweep:
         self.started: list[Run] = []
 
     @classmethod
-    def begin(cls, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> LocalSweep:
+    def begin(cls, planned: PlannedSubmission, runs: Path) -> LocalSweep:
         """Make the sweep's folder in `runs`, and copy the code into it."""
         make_runs_folder(runs)
-        return cls(Submission(planned, runs, command))
+        return cls(Submission(planned, runs))
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
         """Run the points, so many at one time as the sweep's max_parallel says, or one.

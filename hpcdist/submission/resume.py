@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -256,9 +256,7 @@ def _put_back(run: Run, aside: Path, kept: Mapping[Path, bytes]) -> None:
 # As another run.
 
 
-def submit_from(
-    run: Run, ended: Ended, planned: PlannedRun, *, command: Sequence[str]
-) -> Submission:
+def submit_from(run: Run, ended: Ended, planned: PlannedRun) -> Submission:
     """Submit a run that starts from the checkpoint of another, which must be here."""
     if "checkpoint" not in job_to_dict(ended.job):
         raise UserError(
@@ -267,7 +265,7 @@ def submit_from(
             hint=f"hpcdist fetch {name_to_type(run.path)} --checkpoints brings it here; then "
             "submit a job that finds it in a datastore or in the git work tree",
         )
-    return submit(PlannedSubmission.of_run(planned), runs=run.path.parent, command=command)
+    return submit(PlannedSubmission.of_run(planned), runs=run.path.parent)
 
 
 def starting_from(ended: Ended, run: Run) -> Ended:

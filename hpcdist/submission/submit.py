@@ -44,20 +44,18 @@ def submit(
     planned: PlannedSubmission,
     *,
     runs: Path,
-    command: Sequence[str],
     dependencies: Sequence[Dependency] = (),
     summary_task: MakeTask | None = None,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
-    `command` is how the user asked for it, for spec.json. An error before the first job is accepted
-    leaves nothing behind, unless it is a SubmissionUnclearError. After one later, what the
-    scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
-    says so.
+    An error before the first job is accepted leaves nothing behind, unless it is a
+    SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
+    runs that it has not are deleted, and the error says so.
     """
     check_waits(planned, dependencies, summary_after=summary_task is not None)
     make_runs_folder(runs)
-    submission = Submission(planned, runs, command)
+    submission = Submission(planned, runs)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
@@ -86,12 +84,7 @@ class SubmittedJob(NamedTuple):
 class Submission:
     """Runs that a scheduler has; half way, those that it has and those that it has not."""
 
-    def __init__(
-        self,
-        planned: PlannedSubmission,
-        runs: Path,
-        command: Sequence[str],
-    ) -> None:
+    def __init__(self, planned: PlannedSubmission, runs: Path) -> None:
         """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it; an
         error leaves nothing behind."""
         path = make_unique_folder(runs, slug(planned.name))
@@ -109,7 +102,6 @@ class Submission:
         self.summary_job_id: str | None = None
         self.messages: list[str] = []
         """The messages of the scheduler, each sentence once."""
-        self._command = _without_secrets(list(command), planned.runs)
         self._surroundings = surroundings_now()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
@@ -153,7 +145,7 @@ class Submission:
             job_name=job.target.name,
             task=None if job.target.array_size is None else task,
         )
-        spec = msgspec.structs.replace(self._surroundings, command=self._command, sweep=sweep)
+        spec = msgspec.structs.replace(self._surroundings, sweep=sweep)
         write_spec(run, planned, spec)
 
     def hand_over(self, job: LaidOutJob, planned: PlannedRun | None = None) -> None:
@@ -224,7 +216,6 @@ def debug(
     begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
     *,
     runs: Path,
-    command: Sequence[str],
 ) -> tuple[Run, Verdict]:
     """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
     `begin` makes a rank.
@@ -237,7 +228,7 @@ def debug(
             hint="add --set container.image=none, or leave out --debug",
         )
     make_runs_folder(runs)
-    submission = Submission(PlannedSubmission.of_run(planned), runs, command)
+    submission = Submission(PlannedSubmission.of_run(planned), runs)
     (run,), (planned,) = submission.runs, submission.planned.runs
     job = planned.workspace.job(planned.loaded.job)
     try:
@@ -305,15 +296,6 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
     )
     if planned.call is not None:
         files.write_whole(run.function_file, planned.call)
-
-
-def _without_secrets(command: list[str], runs: Sequence[PlannedRun]) -> list[str]:
-    """Return a command without the secrets of the jobs that it submits."""
-    stars = Stars()
-    for planned in runs:
-        stars.value(job_to_dict(planned.loaded.job))
-    starred: list[str] = stars.again_in(stars.args(command))
-    return starred
 
 
 def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:

@@ -38,5 +38,5 @@ def test_render_prints_what_the_scheduler_gets(name, tmp_path, monkeypatch, writ
         monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     planned = PlannedSubmission.of_run(plan_run(load_job(write_script("")), scheduler=name))
     (rendered,) = planned_scripts(planned, tmp_path / "runs")
-    (run,) = submit(planned, runs=tmp_path / "runs", command=["hpcdist"]).runs
+    (run,) = submit(planned, runs=tmp_path / "runs").runs
     assert sent.read_bytes() == re.sub(r"\bRUN\b", run.id, rendered).encode()

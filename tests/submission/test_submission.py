@@ -37,7 +37,7 @@ from hpcdist.job.spec import ScriptJob, Launch
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
 loaded = one_rank(LoadedJob(job=job, source="x"))
 planned = plan_run(loaded, scheduler="local")
-_, verdict = debug(planned, begin, runs=Path(sys.argv[2]), command=["c"])
+_, verdict = debug(planned, begin, runs=Path(sys.argv[2]))
 exception = verdict.first and verdict.first.report.exception
 print("verdict", verdict.kind, exception, verdict.exit_code_of_run)
 """
@@ -103,8 +103,7 @@ def test_secret_arguments_reach_the_agent_and_nothing_that_is_shown(
     loaded = LoadedJob(job=job, source="x.py", overrides=[f"args=[--password, {SECRET}]", url])
     planned = plan_run(loaded, scheduler="local")
     submitted = PlannedSubmission(points=[Point(index=0, flags=flags)], runs=[planned])
-    command = ["hpcdist", "submit", "x.py", "--", f"--api-key={SECRET}", "--password", SECRET, url]
-    made = submission.Submission(submitted, tmp_path, command)
+    made = submission.Submission(submitted, tmp_path)
     made.make_runs(())
     (run,) = made.runs
     assert files_with(tmp_path, SECRET.encode(), b"pw-of-ann") == [run.private_file]

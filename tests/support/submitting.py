@@ -4,7 +4,7 @@ from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import submit
 
 
-def submit_run(loaded, runs, *, command=("hpcdist", "submit"), **options):
+def submit_run(loaded, runs, **options):
     """Submit a loaded job to this machine; the run."""
     planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", **options))
-    return submit(planned, runs=runs, command=list(command)).runs[0]
+    return submit(planned, runs=runs).runs[0]
