@@ -218,25 +218,15 @@ class Accounting(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     state: str
     """The scheduler's own word."""
-    submit_s: UnixTime | None = None
-    """Unix time of the first submission."""
-    start_s: UnixTime | None = None
-    """Unix time of the first start."""
-    end_s: UnixTime | None = None
-    """Unix time of the last end; None while it goes on."""
     queue_wait_s: float | None = None
     """Time in the queue since it could have started: without the time in which it waited for other
     jobs or was held. All lives together."""
     elapsed_s: float | None = None
     """Running, all lives together; so far where it goes on."""
     exit_code: int | None = None
-    signal: int | None = None
-    """Signal that ended the job."""
     nodes: list[str] = []
     """Nodes of the last life, in the scheduler's order."""
     max_rss_bytes: int | None = None
     """Largest resident memory of a task, all processes on its node included."""
-    cpu_time_s: float | None = None
-    """CPU time of all CPUs together."""
     energy_j: float | None = None
     """Energy, where the site measures it."""

@@ -251,8 +251,7 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob
     now_s = time.time() if now_s is None else now_s
     is_pending = _STATES.get(state, ("running", None))[0] == "pending"
     expected_s = parse_time(values["estimated_start_time"], now_s=now_s)
-    start_s = None if is_pending else parse_time(values["start_time"], now_s=now_s)
-    has_started, code = start_s is not None, values["exit_code"]
+    has_started, code = bool(values["start_time"]) and not is_pending, values["exit_code"]
     return ListedJob(
         job_id=f"{found[1]}[{index}]" if index not in {None, "0"} else found[1],
         name=element[1] if element else values["job_name"],
@@ -260,10 +259,6 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob
         exit_reason=values["exit_reason"],
         pend_reason=values["pend_reason"],
         expected_start_s=expected_s if is_pending else None,
-        submit_s=parse_time(values["submit_time"], now_s=now_s),
-        start_s=start_s,
-        # Of a job that runs, it is the time at which it is to end.
-        end_s=parse_time(values["finish_time"], now_s=now_s) if state in {"DONE", "EXIT"} else None,
         queue_wait_s=parse_seconds(values["pend_time"]) if has_started else None,
         elapsed_s=parse_seconds(values["run_time"]) if has_started else None,
         exit_code=0 if state == "DONE" else int(code) if re.fullmatch(r"-?\d+", code) else None,

@@ -82,6 +82,7 @@ class QstatJob(Accounting, frozen=True, kw_only=True):
     """
 
     name: str
+    has_started: bool = False
     comment: str = ""
     holds: str = ""
     """Letters: u of the user, o of an operator, s of PBS."""
@@ -127,7 +128,7 @@ class QstatJob(Accounting, frozen=True, kw_only=True):
 
     def _end(self) -> Condition:
         code, said = self.exit_code, f"PBS says: {self.comment}" if self.comment else ""
-        if self.start_s is None and code is None:
+        if not self.has_started and code is None:
             words = "it was deleted before it had started" if self.was_deleted else _DROPPED
             return Condition(state="cancelled", reason=said or words)
         if self.was_deleted:  # whatever its exit code is
@@ -231,12 +232,9 @@ def _make_job(job_id: str, given: Mapping[str, str]) -> QstatJob:
         depend=values["depend"],
         was_deleted=values["substate"] == "91",
         expected_start_s=parse_time(values["estimated.start_time"]),
-        submit_s=parse_time(values["ctime"]),
-        start_s=stime,
-        end_s=parse_time(values["obittime"] or values["mtime"]) if has_ended else None,
+        has_started=stime is not None,
         queue_wait_s=max(0.0, stime - etime) if stime is not None and etime is not None else None,
         elapsed_s=parse_seconds(values["resources_used.walltime"]),
-        cpu_time_s=parse_seconds(values["resources_used.cput"]) or None,
         exit_code=code,
         nodes=nodes,
         # It is the sum over all hosts, and nothing before PBS's first look.

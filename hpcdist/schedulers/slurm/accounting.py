@@ -17,12 +17,11 @@ from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
 _TIMEOUT_S = 20.0
 _FIELDS = (
     *("JobID", "State", "ExitCode", "Submit", "Eligible", "Start", "End", "ElapsedRaw"),
-    *("NodeList", "MaxRSS", "TotalCPU", "ConsumedEnergyRaw"),
+    *("NodeList", "MaxRSS", "ConsumedEnergyRaw"),
     "JobName",  # the last: it may hold what separates
 )
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)")
-_CPU_TIME = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _NO_VALUE = 0xFFFF_FFFE
 """NO_VAL of slurm.h; as many or more stand for not known, as 0 does where nothing measures."""
 _MOST = 100_000
@@ -67,26 +66,21 @@ def parse_usage(text: str) -> dict[tuple[str, str], Accounting]:
 def _accounting(job_id: str, lives: Sequence[Sequence[_Row]]) -> Accounting:
     """Sum up lives: the rows of each, that of the job first; the oldest life first."""
     jobs = [life[0] for life in lives]
-    last, end_s = jobs[-1], unix_time(jobs[-1]["End"])
+    last = jobs[-1]
     started = [(job, time_s) for job in jobs if (time_s := unix_time(job["Start"])) is not None]
     sizes = [parse_size(row["MaxRSS"]) or 0 for life in lives for row in life]
-    code, _, signal = last["ExitCode"].partition(":")
+    code = last["ExitCode"].partition(":")[0]
     return Accounting(
         job_id=job_id,
         state=last["State"].partition(" ")[0],  # CANCELLED by 1000
-        submit_s=unix_time(jobs[0]["Submit"]),
-        start_s=min((time_s for _, time_s in started), default=None),
-        end_s=end_s,
         queue_wait_s=_sum(_wait_s(job, time_s) for job, time_s in started),
         elapsed_s=_sum(
             float(job["ElapsedRaw"]) if job["ElapsedRaw"].isdecimal() else None
             for job, _ in started
         ),
-        exit_code=int(code) if code.isdecimal() and end_s is not None else None,
-        signal=int(signal) if signal.isdecimal() and signal != "0" else None,
+        exit_code=int(code) if code.isdecimal() and unix_time(last["End"]) is not None else None,
         nodes=expand_nodes(last["NodeList"]),
         max_rss_bytes=max(sizes) or None,
-        cpu_time_s=_sum(parse_cpu_time(job["TotalCPU"]) for job, _ in started),
         # In older versions only the steps' rows have values.
         energy_j=_sum(_energy_j(life[0]) or _sum(map(_energy_j, life[1:])) for life in lives),
     )
@@ -114,15 +108,6 @@ def parse_size(text: str) -> int | None:
     """Return the bytes of `1234K`; None where sacct says nothing."""
     found = _SIZE.fullmatch(text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
-
-
-def parse_cpu_time(text: str) -> float | None:
-    """Return the seconds of `1-02:03:04` or `00:01.250`."""
-    found = _CPU_TIME.fullmatch(text)
-    if found is None:
-        return None
-    days, hours, minutes = (int(part or 0) for part in found.group(1, 2, 3))
-    return ((days * 24 + hours) * 60 + minutes) * 60 + float(found[4])
 
 
 def expand_nodes(text: str) -> list[str]:

@@ -54,7 +54,6 @@ def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
     assert ended.condition().state == "failed"
     books = ended.accounting()
     assert books.elapsed_s == 3600
-    assert books.end_s - books.start_s == 3600
     assert waiting.nodes == []
     assert waiting.accounting().elapsed_s is None
     assert (running.job_id, running.name, running.task) == ("764254593[2]", "ls -l | wc", "1")
@@ -107,7 +106,6 @@ def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start()
     waiting = make_job({"jobid": "1", "stat": "PEND", **times}, now_s=now)
     running = make_job({"jobid": "1", "stat": "RUN", **times}, now_s=now)
     assert waiting.condition().expected_start_s == unix_time("2026-11-21 18:00")
-    assert running.start_s == unix_time("2026-11-21 10:00")
     assert running.condition().expected_start_s is None
 
 
