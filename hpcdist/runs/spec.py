@@ -73,15 +73,6 @@ class UsedCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets of its environment are starred out."""
 
 
-class JobSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a job."""
-
-    job: str | None = None
-    """Name or path, as the user gave it."""
-    overrides: list[str] = []
-    """key=value of every flag."""
-
-
 class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The copy of a git work tree that a run executes."""
 
@@ -108,14 +99,6 @@ class UsedContainer(msgspec.Struct, frozen=True, kw_only=True):
     def described(self) -> str | None:
         """The image and its identity, in one text."""
         return self.image if self.identity is None else f"{self.image} ({self.identity})"
-
-
-class GitState(msgspec.Struct, frozen=True, kw_only=True):
-    """Git's view of the directory that a run was submitted from."""
-
-    commit: str | None = None
-    dirty: bool | None = None
-    """Some tracked file has changes."""
 
 
 class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +145,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     hidden: list[str] = []
     """Keys of the job that have stars: private.json has their values."""
     plan: LaunchPlan | None = None
-    source: JobSource = JobSource()
+    job_source: str | None = None
+    """Name or path of the job, as the user gave it."""
+    overrides: list[str] = []
+    """key=value of every flag."""
     cwd: str | None = None
     """The directory that the run was submitted from."""
     snapshot: UsedSnapshot | None = None
@@ -172,8 +158,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where the run was submitted."""
     versions: dict[str, str | None] = {}
     """Package -> version."""
-    git: GitState | None = None
-    """None: not in a git work tree."""
+    commit: str | None = None
+    """The git commit that `cwd` is at; None: not in a git work tree."""
+    has_changes: bool | None = None
+    """Some tracked file has changes that are not committed."""
     environment: dict[str, str] = {}
     """Environment of the submission, without secrets."""
     sweep: SweepPlace | None = None

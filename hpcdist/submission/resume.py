@@ -113,8 +113,8 @@ def plan_resume(
     changed = load_values(job_to_dict(ended.job), source=source, flags=flags)
     loaded = LoadedJob(
         job=changed.job,
-        source=spec.source.job or source,
-        overrides=[*spec.source.overrides, *changed.overrides],
+        source=spec.job_source or source,
+        overrides=[*spec.overrides, *changed.overrides],
         origins=changed.origins,
     )
     workspace = _workspace_of(run, spec)

@@ -30,7 +30,7 @@ from hpcdist.runs.run import (
     slug,
 )
 from hpcdist.runs.snapshot import run_git
-from hpcdist.runs.spec import GitState, JobSource, RunSpec, SweepPlace, UsedCluster
+from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Dependency, Plan
 from hpcdist.submission.container import used_container
@@ -249,10 +249,12 @@ def debug(
 
 def surroundings_now() -> RunSpec:
     """Return what is the same in spec.json for all runs of a submission, and slow to find out."""
+    commit, has_changes = git_state()
     return RunSpec(
         host=socket.gethostname(),
         versions=versions() | locked(Path.cwd()),
-        git=git_state(),
+        commit=commit,
+        has_changes=has_changes,
         environment=redact(os.environ),
     )
 
@@ -285,9 +287,8 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             plan=msgspec.structs.replace(
                 planned.plan.launch, container=planned.container_in(run.path.parent)
             ),
-            source=JobSource(
-                job=loaded.source, overrides=stars.again_in(stars.args(loaded.overrides))
-            ),
+            job_source=loaded.source,
+            overrides=stars.again_in(stars.args(loaded.overrides)),
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),
@@ -305,14 +306,14 @@ def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
     return msgspec.structs.replace(place, point=stars.again_in(point), label=stars.again_in(label))
 
 
-def git_state() -> GitState | None:
-    """Return commit and changes of the working directory; None outside git."""
+def git_state() -> tuple[str | None, bool | None]:
+    """Return the commit of the working directory, and whether it was changed; None outside git."""
     status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:  # git starts one of its own in a submodule, by the settings there
         said = run_git(os.getcwd(), [*status, "--ignore-submodules=dirty"], limit_s=_GIT_LIMIT_S)
     except HpcdistError:  # there is no repository, git is not installed or does not answer
-        return None
+        return None, None
     lines = said.decode(errors="replace").splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
-    return GitState(commit=headers.get("branch.oid"), dirty=bool(changed))
+    return headers.get("branch.oid"), bool(changed)

@@ -161,7 +161,7 @@ def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
 def test_git_state_tells_commit_and_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert submission.git_state() is None
+    assert submission.git_state() == (None, None)
 
     def git(*arguments):
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -171,11 +171,11 @@ def test_git_state_tells_commit_and_changes(tmp_path, monkeypatch):
     Path("train.py").write_text("1")
     git("add", ".")
     git("commit", "-m", "first")
-    state = submission.git_state()
-    assert len(state.commit) == 40
-    assert not state.dirty
+    commit, has_changes = submission.git_state()
+    assert len(commit) == 40
+    assert not has_changes
     Path("train.py").write_text("2")
-    assert submission.git_state().dirty
+    assert submission.git_state() == (commit, True)
 
 
 def make_repository(folder):
@@ -212,7 +212,7 @@ def test_no_program_of_a_repository_runs_at_a_submission(tmp_path, monkeypatch, 
     for name in ("post-index-change", "fsmonitor-watchman"):
         (tmp_path / "hooks" / name).write_text(f"#!/bin/sh\ntouch {hacked}\n")
         (tmp_path / "hooks" / name).chmod(0o755)
-    assert submission.git_state() is not None
+    assert submission.git_state()[0] is not None
     plan_snapshot(tree, runs=tmp_path / "runs", limit_bytes=1e6)
     assert not hacked.exists()
 
@@ -221,7 +221,7 @@ def test_without_git_the_spec_is_written(loaded, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = Run.create(tmp_path, "x")
     submission.write_spec(run, plan_run(loaded, scheduler="local"))
-    assert run.read_spec().git is None
+    assert run.read_spec().commit is None
 
 
 @pytest.mark.parametrize("kilobytes", [4, 8, 12])

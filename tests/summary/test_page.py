@@ -139,7 +139,8 @@ def test_a_page_without_runs_says_so_and_what_was_skipped(tmp_path, make_run):
 def spec(source, *overrides, **fields):
     job = {"workload": "script", "args": []} | fields.pop("job", {})
     return {
-        "source": {"job": source, "overrides": list(overrides)},
+        "job_source": source,
+        "overrides": list(overrides),
         "scheduler": "local",
         "job": job,
         **fields,
@@ -189,7 +190,7 @@ def test_the_command_to_run_it_again_is_quoted_and_shows_no_secret(value, comman
 def test_the_command_is_in_the_page(make_run):
     run = make_run("ddp-1")
     value = json.loads(run.spec_file.read_text())
-    value |= {"source": {"job": "ddp", "overrides": ["args=[<b>]"]}, "scheduler": "local"}
+    value |= {"job_source": "ddp", "overrides": ["args=[<b>]"], "scheduler": "local"}
     run.spec_file.write_text(json.dumps(value))
     page = parsed(page_of([run]))
     assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts

@@ -130,8 +130,8 @@ def _facts(run: Run, records: Sequence[RankRecord]) -> dict[tuple[str, str], Any
         "setting": flatten(job_as_submitted(spec)),
         "version": {**spec.versions, "driver": _joined(gpu.driver for gpu in gpus)},
         "code": {
-            "commit": (spec.git.commit or "")[:_SHORT] if spec.git else None,
-            "changes not committed": spec.git.dirty if spec.git else None,
+            "commit": spec.commit and spec.commit[:_SHORT],
+            "changes not committed": spec.has_changes,
             **{
                 f"file {path}": content if content.startswith("link") else content[:_SHORT]
                 for path, content in files_of_copy.items()

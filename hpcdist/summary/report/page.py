@@ -320,7 +320,7 @@ def _inline(drawing: Drawing) -> PageDrawing:
 
 _JOB_FILES = (".yaml", ".yml")
 _OPTIONS = {"module": "-m", "program": "--no-python"}
-"""Option before the name of a module or program, by workload; source.job begins with it, too."""
+"""Option before the name of a module or program, by workload; job_source begins with it, too."""
 
 
 def command_again(spec: RunSpec) -> str | None:
@@ -329,8 +329,8 @@ def command_again(spec: RunSpec) -> str | None:
 
     Values that look like secrets are starred out: the line is shown to others.
     """
-    job, source = spec.job, spec.source
-    workload, name = str(job.get("workload")), source.job
+    job, name = spec.job, spec.job_source
+    workload = str(job.get("workload"))
     if name is None or workload == "function":
         return None
     is_job_file = name.endswith(_JOB_FILES)
@@ -348,7 +348,7 @@ def command_again(spec: RunSpec) -> str | None:
     starred = starred_args(args)
     as_override = f"args={json.dumps(starred, ensure_ascii=False)}"
     keys = []
-    for text in source.overrides:
+    for text in spec.overrides:
         key, _, value = text.partition("=")
         is_changed = key == "args" and starred != args
         words += ["--set", as_override if is_changed else f"{key}={Stars().value(value, key)}"]
