@@ -173,10 +173,9 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
     silent = {rank for rank in expected if per_node and rank // per_node in answer.troubles}
     finding, blamed = None, None
     if wanted is None:  # how the ranks stand to each other, and the one to blame
-        accounts = standstills.known_accounts({view.of.rank: view.of.collectives for view in views})
-        # Nobody knows of these what they have begun.
-        mute = ({view.of.rank for view in views} | silent) - accounts.keys() if accounts else set()
-        found = standstills.find_standstills(accounts, range(answer.world_size), mute)
+        told = {view.of.rank: view.of.collectives for view in views}
+        living = told.keys() | silent
+        found = standstills.find_standstills(told, range(answer.world_size), living)
         old = [one for one in found if answer.time_s - one.operation.begun_s > _LEAST_WAIT_S]
         places = {view.of.rank: standstills.place_of(_main_frames(view))[0] for view in views}
         lines = {rank: where for rank, where in places.items() if where is not None}

@@ -44,21 +44,19 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that said nothing: they may have begun it."""
 
 
-def known_accounts(told: Mapping[int, Collectives | None]) -> dict[int, Collectives]:
-    """Return the accounts that count, of those that ranks gave: none where no recorder runs; else
-    one that has recorded nothing says that the rank has begun nothing."""
-    accounts = {rank: one for rank, one in told.items() if one is not None}
-    return accounts if any(one.is_recorded for one in accounts.values()) else {}
-
-
 def find_standstills(
-    accounts: Mapping[int, Collectives], ranks: Collection[int], mute: Collection[int] = ()
+    told: Mapping[int, Collectives | None], ranks: Collection[int], living: Collection[int] = ()
 ) -> list[Standstill]:
     """Return where the ranks of a run wait for each other, the origin first.
 
-    `accounts` are those of the living ranks that gave one, `mute` are living ranks that gave none,
-    and `ranks` all of the run.
+    `told` are the accounts of ranks that answered, `ranks` all of the run. Nobody knows what those
+    of the `living` have begun that gave no account.
     """
+    accounts = {rank: one for rank, one in told.items() if one is not None}
+    if not any(one.is_recorded for one in accounts.values()):
+        return []
+    # An account that has recorded nothing says that the rank has begun nothing.
+    mute = set(living) - accounts.keys()
     names = {group.name for account in accounts.values() for group in account.groups}
     each = (_standstill(name, accounts, ranks, mute) for name in sorted(names))
     found = [standstill for standstill in each if standstill is not None]

@@ -199,7 +199,7 @@ def test_any_account_of_collectives_gives_a_sentence_or_is_refused():
             for rank in range(numbers.randrange(4))
         }
         accounts = msgspec.convert(values, dict[int, Collectives])
-        describe(find_standstills(accounts, range(3), mute=[2]), {0: "a.py:1"})
+        describe(find_standstills(accounts, range(3), living=[2]), {0: "a.py:1"})
     for time_s in (1e308, -1.0):
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({"number": 1, "name": "a", "begun_s": time_s}, Operation)

@@ -23,7 +23,7 @@ from hpcdist.agent.messages import Dump, HangReport
 from hpcdist.agent.outcome import failure, words
 from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
-from hpcdist.runs.standstills import describe, find_standstills, known_accounts, to_blame
+from hpcdist.runs.standstills import describe, find_standstills, to_blame
 from hpcdist.runs.verdict import Hang, RankEnd, Verdict
 
 _TRAINER_TIMEOUT_S = 600.0
@@ -202,9 +202,9 @@ def _find_rank(
     for the one with the fewest steps, then for the one that was silent longest.
     """
     told = {report.end.rank: report for report in reports}
-    accounts = known_accounts({rank: report.collectives for rank, report in told.items()})
-    mute = set(range(world_size)) - set(accounts) - set(ends) if accounts else set()
-    standstills = find_standstills(accounts, range(world_size), mute)
+    accounts = {rank: report.collectives for rank, report in told.items()}
+    ranks = range(world_size)
+    standstills = find_standstills(accounts, ranks, living=set(ranks) - set(ends))
     blamed = to_blame(standstills)
     lines = {rank: report.where for rank, report in told.items() if report.where}
     finding = describe(standstills, lines)
