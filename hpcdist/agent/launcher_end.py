@@ -73,7 +73,7 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
     wait_s = 0.0 if attempt is None else _ON_ITS_WAY_S
 
     def is_concluded() -> bool | None:
-        return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
+        return run.verdict_file.exists() or run.end_of_life_file(life).exists() or None
 
     if run.cancel_file.exists() or poll(is_concluded, interval_s=_POLL_S, limit_s=wait_s):
         return

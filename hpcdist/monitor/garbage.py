@@ -23,7 +23,7 @@ from hpcdist.base.trees import Tree, list_tree, open_own_folder, remove_listed
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import Run, created_ns
 from hpcdist.runs.snapshot import FOLDER, find_code, find_written
-from hpcdist.runs.sweep import all_sweeps
+from hpcdist.runs.sweep import SWEEP_FILE
 from hpcdist.runs.verdict import State
 
 _SUBMITTING_S = 3600.0
@@ -72,7 +72,7 @@ def find_garbage(
     }
     found = [_checkpoints(run, kept, needed) for run in track(all_of_them, "looking through runs")]
     # The runs of a sweep may have been deleted.
-    folders = [sweep / FOLDER for sweep in all_sweeps(runs)]
+    folders = [file.with_name(FOLDER) for file in sorted(runs.glob(f"*/{SWEEP_FILE}"))]
     users: dict[Path, list[Run]] = {folder: [] for folder in folders if folder.is_dir()}
     for run in all_of_them:
         if (copy := find_code(run, run.read_spec())) is not None:

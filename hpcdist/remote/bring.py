@@ -19,7 +19,7 @@ from hpcdist.remote.call import Output, call
 from hpcdist.remote.request import Listed, ListedRun, Request, decode
 from hpcdist.remote.ssh import Connection, Where, copy
 from hpcdist.runs.remote import Remote, is_remote, known_hosts, read_remote, write_remote
-from hpcdist.runs.run import Run, all_runs, is_run_name, make_runs_folder
+from hpcdist.runs.run import ID, Run, all_runs, make_runs_folder
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import SWEEP_FILE
 from hpcdist.submission.once import SUBMISSION_VARIABLE
@@ -152,7 +152,7 @@ def bring(
     make_runs_folder(runs)
     brought = [one for one in listed.runs if _is_to_bring(runs, one)]
     names = [one.id for one in brought]
-    sweeps = filter(is_run_name, listed.sweeps)
+    sweeps = filter(ID.fullmatch, listed.sweeps)
     names += [name for name in sweeps if "/" not in name and not os.path.lexists(runs / name)]
     if names:
         patterns = [*_SMALL, *_OF_ATTEMPTS, *(_OF_EVENTS if with_events else ())]
@@ -175,7 +175,7 @@ def bring(
 
 def _is_to_bring(runs: Path, one: ListedRun) -> bool:
     """Return whether a run may be written here, into a folder that is there then."""
-    if not is_run_name(one.id) or "/" in one.id:
+    if not ID.fullmatch(one.id) or "/" in one.id:
         return False
     folder = runs / one.id
     if is_remote(Run(folder)) and not folder.is_symlink():

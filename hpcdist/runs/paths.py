@@ -70,7 +70,6 @@ class RunPaths:
     logs_folder = _Within("logs")
     traces_folder = _Within("traces")
     events_folder = _Within("events")
-    errors_folder = _Within("errors")
     checkpoints_folder = _Within("checkpoints")
     function_file = _Within("function.pkl")
     """The function that was submitted, and its arguments, pickled; private, as all of a run."""
@@ -111,6 +110,10 @@ class RunPaths:
     """The log of the agent of one node."""
     agent_file = partialmethod(_numbered_file, "launch", "agent", ".json")
     """The file with process, host and address of one node's agent."""
+
+    def end_of_life_file(self, life: int) -> Path:
+        """Return the file that marks that somebody saw to the end of one of the job's lives."""
+        return self.launch_folder / f"life-{life:05d}.ended"
 
     def answer_file(self, request: str) -> Path:
         """Return the file with the agents' answer to a request; it is there, empty, while a command

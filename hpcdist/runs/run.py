@@ -112,17 +112,10 @@ class Attempts(RunPaths):
     def claim_end_of_life(self, life: int) -> bool:
         """Take it on to have the job started again after one of its lives; True for one caller."""
         try:
-            self._end_of_life_file(life).touch(files.PRIVATE_FILE, exist_ok=False)
+            self.end_of_life_file(life).touch(files.PRIVATE_FILE, exist_ok=False)
         except FileExistsError:
             return False
         return True
-
-    def has_claimed_end_of_life(self, life: int) -> bool:
-        """Return whether somebody has taken that on."""
-        return self._end_of_life_file(life).exists()
-
-    def _end_of_life_file(self, life: int) -> Path:
-        return self.launch_folder / f"life-{life:05d}.ended"
 
     def look_anew(self) -> None:
         """Make verdicts visible that other hosts have just written: a client of a shared file
@@ -297,11 +290,6 @@ def is_run(path: str | Path) -> bool:
     if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
     return os.path.lexists(file) and os.path.isdir(os.path.join(path, "attempts"))
-
-
-def is_run_name(name: str) -> bool:
-    """Return whether a folder of this name may have been made for a run, or a sweep."""
-    return ID.fullmatch(name) is not None
 
 
 def find_run(runs: Path, name: str) -> Run:

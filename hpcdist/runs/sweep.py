@@ -34,9 +34,6 @@ class Sweep:
         self.file = path / SWEEP_FILE
         self._cancel_file = path / "cancel"
 
-    def __repr__(self) -> str:
-        return f"Sweep({str(self.path)!r})"
-
     def run(self, index: int, num_points: int) -> Run:
         """Return the run of one point, there or not."""
         digits = max(3, len(str(num_points - 1)))
@@ -74,11 +71,6 @@ class Sweep:
 def is_sweep(path: Path) -> bool:
     """Return whether a folder is a sweep's."""
     return os.path.isfile(path / SWEEP_FILE)
-
-
-def all_sweeps(runs: Path) -> list[Path]:
-    """Return the folders of the sweeps in a folder of runs."""
-    return sorted(file.parent for file in runs.glob(f"*/{SWEEP_FILE}"))
 
 
 def find_runs(runs: Path, name: str) -> list[Run]:
