@@ -24,15 +24,14 @@ from hpcdist.base.polling import poll
 from hpcdist.machine.process import catches, process_use, send_signal
 from hpcdist.rank.collectives import UNRECORDED
 from hpcdist.runs.requests import (
-    AnyRequest,
     Collectives,
     NodeProfiles,
     NodeReport,
     NodeStacks,
     RankStacks,
+    Request,
     StepReport,
     ThreadStack,
-    WantProfile,
 )
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
@@ -70,7 +69,7 @@ class Inspection:
         self._num_open = 0
         self._done: deque[messages.Report | messages.Stacks] = deque()
 
-    def begin(self, wanted: AnyRequest | messages.Dump) -> None:
+    def begin(self, wanted: Request | messages.Dump) -> None:
         """Answer a request of a command, or the coordinator's order, in a thread of its own."""
         self._num_open += 1
         ranks = self._watch.living()
@@ -89,7 +88,7 @@ class Inspection:
         self._num_open -= len(found)
         return found
 
-    def _answer(self, wanted: AnyRequest | messages.Dump, ranks: list[LivingRank]) -> None:
+    def _answer(self, wanted: Request | messages.Dump, ranks: list[LivingRank]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         try:
             if isinstance(wanted, messages.Dump):
@@ -104,7 +103,7 @@ class Inspection:
             if wanted.ranks is not None:
                 ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
             report: NodeReport
-            if isinstance(wanted, WantProfile):
+            if wanted.profiled_steps:
                 report = _profile(wanted, ranks, self._watch)
             else:
                 report = _look(ranks, self._watch)
@@ -113,7 +112,7 @@ class Inspection:
         else:
             self._done.append(messages.Report(request=wanted.id, report=report))
 
-    def _fail(self, wanted: AnyRequest | messages.Dump, error: Exception) -> None:
+    def _fail(self, wanted: Request | messages.Dump, error: Exception) -> None:
         self._log(f"a question to the ranks is not answered: {error!r}")
         if isinstance(wanted, messages.Dump):
             self._done.append(messages.Stacks(attempt=wanted.attempt, reports=[]))
@@ -205,11 +204,11 @@ def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> NodeStacks:
     return NodeStacks(host=ranks[0].order.host if ranks else "", ranks=found)
 
 
-def _profile(request: WantProfile, ranks: Sequence[LivingRank], watch: RankWatch) -> NodeProfiles:
+def _profile(request: Request, ranks: Sequence[LivingRank], watch: RankWatch) -> NodeProfiles:
     """Wish for a profile of each rank's next steps, and wait for the reports."""
     board, found = watch.board, dict[int, StepReport]()
     before = {rank: board.read(rank.order.local_rank).step or 0 for rank in ranks}
-    wishes = {rank: board.wish_for(rank.order.local_rank, request.steps) for rank in ranks}
+    wishes = {rank: board.wish_for(rank.order.local_rank, request.profiled_steps) for rank in ranks}
 
     def is_over() -> bool | None:
         living = list(watch.pids.values())

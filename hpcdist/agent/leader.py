@@ -59,7 +59,7 @@ from hpcdist.job.spec import warning_before_s
 from hpcdist.machine.network import interface_of, network_key
 from hpcdist.machine.ports import listen
 from hpcdist.notify import tell_hang
-from hpcdist.runs.requests import Answer, AnyRequest, leave_answer, take_request
+from hpcdist.runs.requests import Answer, Request, leave_answer, take_request
 from hpcdist.runs.run import SIGN_EVERY_S, Run
 from hpcdist.runs.verdict import Hang, Verdict
 from hpcdist.schedulers.base import Rendezvous
@@ -218,7 +218,7 @@ class Answers:
         """Return when `finished` must be called next, by the monotonic clock."""
         return min((until_s for until_s, _ in self._open.values()), default=math.inf)
 
-    def begin(self, request: AnyRequest, coordinator: Coordinator, now: Now) -> Answer | None:
+    def begin(self, request: Request, coordinator: Coordinator, now: Now) -> Answer | None:
         """Wait for reports from now on; or return an answer that says why none will come."""
         refusal = _WHY_NO_ANSWER.get(coordinator.stage)
         if len(self._open) >= _MOST_REQUESTS:

@@ -33,7 +33,7 @@ import msgspec
 
 from hpcdist.agent.node import NodeFacts, RankMeeting
 from hpcdist.rank.context import RankOrder
-from hpcdist.runs.requests import AnyRequest, Collectives, NodeReport
+from hpcdist.runs.requests import Collectives, NodeReport, Request
 from hpcdist.runs.verdict import RankEnd
 
 _Received = TypeVar("_Received")
@@ -161,7 +161,7 @@ class Ask(Message, tag="ask"):
     """Node 0's agent passes on a request; Report is the answer, late or never where a rank, a GPU's
     driver or a file system hangs."""
 
-    request: AnyRequest
+    request: Request
 
 
 class Report(Message, tag="report"):

@@ -78,7 +78,7 @@ def profile(
     """
     from hpcdist.monitor.living import ask
     from hpcdist.monitor.progress import RunningRun
-    from hpcdist.runs.requests import NodeProfiles, WantProfile
+    from hpcdist.runs.requests import NodeProfiles, Request
     from hpcdist.schedulers.base import Condition
 
     announce_waits(note)
@@ -90,7 +90,7 @@ def profile(
     now = RunningRun(run).look(Condition(state="running"))
     if now is None or now.step is None:
         note("no step is recorded yet; a script that never calls record.step cannot be profiled")
-    request = WantProfile(limit_s=wait_s + _EXTRA_S, ranks=ranks, steps=steps, wait_s=wait_s)
+    request = Request(limit_s=wait_s + _EXTRA_S, ranks=ranks, profiled_steps=steps, wait_s=wait_s)
     with Waiting(f"{number_of(steps, 'step')} of the ranks") as waiting:
         answer = ask(run, request, on_wait=waiting.show)
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]

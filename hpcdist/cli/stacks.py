@@ -62,11 +62,11 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     NEWEST COLLECTIVE  its number in the process group, and how long it has waited
     """
     from hpcdist.monitor.living import ask, view_stacks
-    from hpcdist.runs.requests import WantStacks
+    from hpcdist.runs.requests import Request
 
     announce_waits(note)
     run = find_run(runs, run_name)
-    request = WantStacks(limit_s=_LIMIT_S, ranks=ranks)
+    request = Request(limit_s=_LIMIT_S, ranks=ranks)
     with Waiting("the agents") as waiting:
         answer = ask(run, request, on_wait=waiting.show)
     view = view_stacks(answer, ranks)

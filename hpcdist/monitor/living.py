@@ -27,7 +27,7 @@ _LEAST_WAIT_S = 3.0
 
 
 def ask(
-    run: Run, request: requests.AnyRequest, *, on_wait: Callable[[float], None] = lambda _: None
+    run: Run, request: requests.Request, *, on_wait: Callable[[float], None] = lambda _: None
 ) -> requests.Answer:
     """Return the answer of a run's agents. `on_wait` is called with the seconds so far.
 

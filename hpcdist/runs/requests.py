@@ -29,8 +29,9 @@ _Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 _Limit = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
-    """The base of all requests."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """The question of a command: where ranks are, which NodeStacks report, or what takes the time
+    in some of their steps, which NodeProfiles report."""
 
     id: _Id = msgspec.field(default_factory=lambda: secrets.token_hex(8))
     """Names the answer's file."""
@@ -38,21 +39,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
     """Nodes that have not reported by then are left out of the answer."""
     ranks: list[int] | None = None
     """None: all."""
-
-
-class WantStacks(Request, frozen=True, kw_only=True, tag="stacks"):
-    """The command wants to know where ranks are; NodeStacks are the reports."""
-
-
-class WantProfile(Request, frozen=True, kw_only=True, tag="profile"):
-    """The command wants to know what takes the time; NodeProfiles are the reports."""
-
-    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)]
-    wait_s: _Limit
+    profiled_steps: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """0: the command wants to know where ranks are."""
+    wait_s: _Limit = 1.0
     """Ranks that have not made these steps by then are left alone."""
-
-
-AnyRequest = WantStacks | WantProfile
 
 
 # Reports.
@@ -161,14 +151,14 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
-    """One agent's answer to WantStacks."""
+    """One agent's answer to a request for stacks."""
 
     host: str
     ranks: list[RankStacks]
 
 
 class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
-    """One agent's answer to WantProfile."""
+    """One agent's answer to a request for a profile."""
 
     ranks: dict[int, StepReport]
 
@@ -191,14 +181,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing was asked."""
 
 
-_REQUEST: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+_REQUEST = msgspec.json.Decoder(Request)
 _ANSWER = msgspec.json.Decoder(Answer)
 
 
 # The command's side.
 
 
-def send(run: Run, request: AnyRequest) -> None:
+def send(run: Run, request: Request) -> None:
     """Tell the agents of a request, which must be withdrawn in the end. Raises OSError."""
     poll(
         lambda: None if files.is_there(run.request_file) else True,
@@ -209,13 +199,13 @@ def send(run: Run, request: AnyRequest) -> None:
     files.write_whole(run.request_file, msgspec.json.encode(request))
 
 
-def withdraw(run: Run, request: AnyRequest) -> None:
+def withdraw(run: Run, request: Request) -> None:
     """Wait for no answer any more."""
     with contextlib.suppress(OSError):
         run.answer_file(request.id).unlink()
 
 
-def take_answer(run: Run, request: AnyRequest) -> Answer | None:
+def take_answer(run: Run, request: Request) -> Answer | None:
     """Return the answer to a request; None until it is there. Raises OSError, and
     msgspec.MsgspecError where the file is not what an agent writes."""
     path = run.answer_file(request.id)
@@ -227,7 +217,7 @@ def take_answer(run: Run, request: AnyRequest) -> Answer | None:
 # The agents' side.
 
 
-def take_request(run: Run) -> AnyRequest | None:
+def take_request(run: Run) -> Request | None:
     """Return the request that has come, if somebody waits for its answer, and remove it."""
     if not files.is_there(run.request_file):
         return None

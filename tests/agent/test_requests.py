@@ -26,8 +26,8 @@ from hpcdist.runs.requests import (
     NodeStacks,
     Operation,
     RankStacks,
+    Request,
     ThreadStack,
-    WantStacks,
     leave_answer,
     send,
     take_answer,
@@ -81,7 +81,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     for rank in range(5):
         launched.wait(lambda rank=rank: "here" in launched.log(rank))
     launched.wait(lambda: _is_waiting(launched))
-    view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
+    view = view_stacks(ask(launched.run, Request(limit_s=30)))
     of = {one.of.rank: one.of for one in view.ranks}
     mains = [group for group in view.groups if group.thread is None]
     group_of = {rank: group for group in mains for rank in group.ranks}
@@ -108,43 +108,43 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
     assert [group["ranks"] for group in shown["groups"]] == [[3], [4]]
 
     os.kill(launched.pid(0), signal.SIGSTOP)
-    few = view_stacks(ask(launched.run, WantStacks(limit_s=30, ranks=[0, 3])), [0, 3])
+    few = view_stacks(ask(launched.run, Request(limit_s=30, ranks=[0, 3])), [0, 3])
     assert [one.of.rank for one in few.ranks] == [0, 3]
     assert "is stopped" in few.ranks[0].of.note
     with pytest.raises(UserError, match="has no rank 7"):
-        ask(launched.run, WantStacks(limit_s=30, ranks=[7]))
+        ask(launched.run, Request(limit_s=30, ranks=[7]))
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
     monkeypatch.setattr(living, "_BEYOND_S", 0.5)
     with pytest.raises(HpcdistError, match="did not answer within") as caught:
-        ask(launched.run, WantStacks(limit_s=0.5))
+        ask(launched.run, Request(limit_s=0.5))
     is_there = launched.run.agent_log_file(0).exists()
     assert ("its log is" in caught.value.hint) == is_there
     os.kill(launched.agent_pid(0), signal.SIGCONT)
     os.kill(launched.agent_pid(0), signal.SIGTERM)
     launched.verdict()
     with pytest.raises(UserError, match="has ended"):
-        ask(launched.run, WantStacks(limit_s=30))
+        ask(launched.run, Request(limit_s=30))
 
 
 def _is_waiting(launched):
     """Rank 1 has begun what rank 0 never does, and rank 2 does not answer."""
-    view = view_stacks(ask(launched.run, WantStacks(limit_s=30)))
+    view = view_stacks(ask(launched.run, Request(limit_s=30)))
     return view.finding is not None and any("lock" in (one.of.note or "") for one in view.ranks)
 
 
 def test_a_run_that_never_began_says_so(make_run):
     with pytest.raises(UserError, match="not running"):
-        ask(make_run, WantStacks(limit_s=1))
+        ask(make_run, Request(limit_s=1))
 
 
 def test_a_request_is_taken_once_and_one_that_nobody_waits_for_is_dropped(make_run):
     assert take_request(make_run) is None
-    request = WantStacks(limit_s=2, ranks=[3])
+    request = Request(limit_s=2, ranks=[3])
     send(make_run, request)
     assert make_run.request_file.stat().st_mode & 0o777 == 0o600
     assert take_request(make_run) == request
     assert take_request(make_run) is None
-    given_up = WantStacks(limit_s=1)
+    given_up = Request(limit_s=1)
     send(make_run, given_up)
     withdraw(make_run, given_up)
     assert take_request(make_run) is None
@@ -152,7 +152,7 @@ def test_a_request_is_taken_once_and_one_that_nobody_waits_for_is_dropped(make_r
 
 
 def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
-    requests = [WantStacks(limit_s=1), WantStacks(limit_s=2)]
+    requests = [Request(limit_s=1), Request(limit_s=2)]
     send(make_run, requests[0])
     second = threading.Thread(target=send, args=(make_run, requests[1]))
     second.start()
@@ -164,13 +164,13 @@ def test_a_request_waits_until_that_of_another_command_is_taken(make_run):
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"wants":"stacks","id":"../../x","limit_s":1}',
-        b'{"wants":"all"}',
-        b'{"wants":"sta',
+        b'{"id":"../../x","limit_s":1}',
+        b'{"profiled_steps":-1,"limit_s":1}',
+        b'{"limit_s":',
         b"\xff",
         b"x" * 10_000_000,
     ],
-    ids=["name", "kind", "torn", "bytes", "large"],
+    ids=["name", "steps", "torn", "bytes", "large"],
 )
 def test_what_is_no_request_is_removed(make_run, content):
     files.write_whole(make_run.request_file, content)
@@ -179,7 +179,7 @@ def test_what_is_no_request_is_removed(make_run, content):
 
 
 def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path):
-    request = WantStacks(limit_s=1)
+    request = Request(limit_s=1)
     send(make_run, request)
     make_run.request_file.chmod(0o620)
     assert take_request(make_run) is None
@@ -190,7 +190,7 @@ def test_a_request_that_others_could_have_written_is_not_read(make_run, tmp_path
 
 
 def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_run):
-    request = WantStacks(limit_s=1)
+    request = Request(limit_s=1)
     answer = Answer(
         attempt=1,
         time_s=2.0,
@@ -264,7 +264,7 @@ def coordinator(stage=Stage.RUNNING):
 
 def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
     answers, begun = Answers(), Now(0.0, 0.0)
-    first, second = WantStacks(limit_s=5), WantStacks(limit_s=9)
+    first, second = Request(limit_s=5), Request(limit_s=9)
     report = NodeStacks(host="a", ranks=[])
     assert answers.deadline == math.inf
     assert answers.begin(first, coordinator(), begun) is None
@@ -287,5 +287,5 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
 @pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
 def test_without_ranks_there_is_nothing_to_tell(stage):
     answers = Answers()
-    assert answers.begin(WantStacks(limit_s=5), coordinator(stage), Now(0.0, 0.0)).refusal
+    assert answers.begin(Request(limit_s=5), coordinator(stage), Now(0.0, 0.0)).refusal
     assert answers.deadline == math.inf

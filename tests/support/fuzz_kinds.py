@@ -32,10 +32,9 @@ from hpcdist.runs.requests import (
     NodeStacks,
     OperationTime,
     RankStacks,
+    Request,
     StepReport,
     ThreadStack,
-    WantProfile,
-    WantStacks,
     take_answer,
     take_request,
 )
@@ -510,7 +509,7 @@ def message(_folder: Path) -> list[Sample]:
             [
                 messages.Start(meeting=meeting),
                 messages.End(attempt=0, signal=15, grace_s=1),
-                messages.Ask(request=WantStacks(limit_s=4.0, ranks=[1])),
+                messages.Ask(request=Request(limit_s=4.0, ranks=[1])),
             ],
         ),
     ]
@@ -549,8 +548,8 @@ def request(folder: Path) -> list[Sample]:
     run = Run(folder)
     run.launch_folder.mkdir()
     wanted = [
-        WantStacks(limit_s=4.0, ranks=[1]),
-        WantProfile(limit_s=9.0, steps=5, wait_s=3.0),
+        Request(limit_s=4.0, ranks=[1]),
+        Request(limit_s=9.0, profiled_steps=5, wait_s=3.0),
     ]
     report = StepReport(steps=2, operations=[OperationTime(name="mm", calls=2, self_s=0.1)])
     answer = Answer(
