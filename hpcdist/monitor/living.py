@@ -33,7 +33,7 @@ def ask(
 
     Raises UserError where the run is not running, and HpcdistError where nobody answers.
     """
-    check_own(run.path, str(request.__struct_config__.tag))
+    check_own(run.path, "profile" if request.profiled_steps else "stacks")
     check_living(run, request.ranks or ())
     begin_s = time.monotonic()
 

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,6 +26,7 @@ from hpcdist.base.errors import RunDirectoryError
 from hpcdist.base.ownership import is_own
 from hpcdist.base.progress import track
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import walk
 
 OWN_NAMES = frozenset(
     {
@@ -73,15 +73,11 @@ def is_wanted(path: str) -> bool:
 
 def scan(folder: Path) -> dict[str, Signature]:
     """Return the files in a folder that may be published, by their paths. Links are none."""
-    found = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.relpath(os.path.join(parent, name), folder)
-            with suppress(FileNotFoundError):  # removed at this moment
-                status = os.lstat(folder / path)
-                if stat.S_ISREG(status.st_mode) and is_wanted(path):
-                    found[path] = status.st_size, status.st_mtime_ns, status.st_ino
-    return found
+    return {
+        path: (status.st_size, status.st_mtime_ns, status.st_ino)
+        for path, status, target in walk(folder)
+        if not target and is_wanted(path)
+    }
 
 
 class Publisher:

@@ -174,7 +174,7 @@ def find_received(cwd: Path) -> SnapshotPlan | None:
     here = Path(os.path.realpath(cwd))
     for root in (here, *here.parents):
         if RECEIVED.fullmatch(root.name) and is_own(root):
-            targets = {path: target for path, _, target in _walk(root)}
+            targets = {path: target for path, _, target in walk(root)}
             return SnapshotPlan(
                 root=str(root), source=str(root.parent), cwd=str(here), targets=targets
             )
@@ -288,7 +288,7 @@ def read_contents(copy: Path) -> dict[str, str]:
     """Return the digest of each file in a copy, and where links lead, without what jobs wrote
     there."""
     found = {}
-    for path, status, target in _walk(copy):
+    for path, status, target in walk(copy):
         if target:
             found[path] = f"link to {target}"
         elif not status.st_mode & stat.S_IWUSR:
@@ -301,14 +301,14 @@ def read_contents(copy: Path) -> dict[str, str]:
 def find_written(copy: Path) -> Path | None:
     """Return a file that a job wrote into a copy: it can be written to, as those that were copied
     cannot. Bytecode does not count."""
-    for path, status, target in _walk(copy):
+    for path, status, target in walk(copy):
         is_of_job = not target and status.st_mode & stat.S_IWUSR
         if is_of_job and "__pycache__" not in path.split("/"):
             return copy / path
     return None
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
+def walk(folder: Path) -> Iterator[tuple[str, os.stat_result, str]]:
     """Yield path, status and target of all files and links, in order; links are not followed."""
     for parent, folders, names in os.walk(folder):
         folders.sort()

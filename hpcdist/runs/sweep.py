@@ -32,7 +32,7 @@ class Sweep:
         self.path = path
         self.id = path.name
         self.file = path / SWEEP_FILE
-        self._cancel_file = path / "cancel"
+        self.cancel_file = path / "cancel"
 
     def run(self, index: int, num_points: int) -> Run:
         """Return the run of one point, there or not."""
@@ -60,12 +60,7 @@ class Sweep:
 
     def ask_to_cancel(self) -> None:
         """Tell a command that runs the sweep on its machine to start no more of it."""
-        files.write_whole(self._cancel_file, "")
-
-    @property
-    def is_to_be_cancelled(self) -> bool:
-        """Somebody has cancelled the sweep."""
-        return self._cancel_file.exists()
+        files.write_whole(self.cancel_file, "")
 
 
 def is_sweep(path: Path) -> bool:

@@ -94,7 +94,7 @@ class LocalSweep:
         ends: list[PointEnd] = []
         try:
             while waiting or running:
-                if sweep is not None and sweep.is_to_be_cancelled:
+                if sweep is not None and sweep.cancel_file.exists():
                     waiting.clear()
                 while waiting and len(running) < (self.planned.max_parallel or 1):
                     index = waiting[0]

@@ -207,4 +207,4 @@ def test_a_foreign_sweep_is_not_cancelled(runs):
     make_run(runs, "ddp-9-000", owner=NOBODY)
     done = cancelled(runs, "ddp-9")
     assert isinstance(done.exception, RunDirectoryError)
-    assert not sweep.is_to_be_cancelled
+    assert not sweep.cancel_file.exists()

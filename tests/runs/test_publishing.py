@@ -20,7 +20,7 @@ NOT_FOR_NODES = (
     *("launch/cancel", "launch/request.json", "launch/missed.json", "function.pkl"),
     "launch/answer-0123456789abcdef.json",
 )
-FOLDERS = ("attempts", "checkpoints", "errors", "events", "logs", "traces")
+FOLDERS = ("attempts", "checkpoints", "events", "logs", "traces")
 
 
 class Storage:
