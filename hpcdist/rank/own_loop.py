@@ -27,8 +27,6 @@ class _Loop:
     """The loop of this process: a rank has one."""
 
     timer: Timer | None = None
-    model: nn.Module | None = None
-    """The model that its timer watches."""
     digester: Digester | None = None
     num_steps = 0
     """Finished steps, those before a checkpoint included."""
@@ -61,7 +59,6 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
             from hpcdist.rank.communication import make_watching_timer
             from hpcdist.rank.digest import Digester
 
-            _loop.model = model
             _loop.timer = make_watching_timer(context, model, first_step=first_step)
             _loop.digester = Digester(context, _loop.timer, model, first_step=first_step)
         Profiler(context, _loop.timer)
@@ -183,10 +180,6 @@ def finish() -> None:
         return
     try:
         _loop.timer.finish()
-        if _loop.model is not None:
-            from hpcdist.rank.communication import write_ddp_communication
-
-            write_ddp_communication(_loop.model, context.events)
         if _loop.flops is not None and "torch" in sys.modules:
             from hpcdist.rank.flops import write_flops
 

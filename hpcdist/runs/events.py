@@ -205,18 +205,6 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     peak_bytes: Count | None = None
 
 
-class Communication(Event, frozen=True, kw_only=True, tag="communication"):
-    """The communication of a step: what computing hides of it, and what it waits for."""
-
-    by: str
-    """ddp, which times a part of its steps, or profiler."""
-    whole_s: Seconds
-    overlapped_s: Seconds
-    exposed_s: Seconds
-    trace: str | None = None
-    """The profiler's trace, relative to the run directory."""
-
-
 class Flops(Event, frozen=True, kw_only=True, tag="flops"):
     """The floating-point operations of a model."""
 

@@ -21,7 +21,7 @@ from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
-from hpcdist.rank.communication import time_sharded, write_ddp_communication
+from hpcdist.rank.communication import time_sharded
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.digest import Digester
 from hpcdist.rank.flops import count_flops, write_flops
@@ -252,7 +252,6 @@ class TrainingRank:
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
         self.timer.finish()
-        write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end()
 
     def write_flops(self) -> None:
