@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.runs.events import PHASES, Evaluation
+from hpcdist.runs.events import PHASES, Evaluation, Flops
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,8 +31,7 @@ class _Loop:
     num_steps = 0
     """Finished steps, those before a checkpoint included."""
     is_deaf = False
-    flops: tuple[float, str] | None = None
-    """Operations per sample, and the precision."""
+    flops: Flops | None = None
 
 
 _loop = _Loop()
@@ -119,7 +118,10 @@ def flops(*, per_sample: float, precision: str = "fp32") -> None:
         raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
     if precision not in _PRECISIONS:
         raise ValueError(f"{precision!r} is not a precision; known are {', '.join(_PRECISIONS)}")
-    _loop.flops = (float(per_sample), precision)
+    told, context = Flops(per_sample=float(per_sample), precision=precision), rank.current()
+    if context is not None and told != _loop.flops:
+        _loop.flops = told
+        context.events.write(told)
 
 
 def should_stop() -> bool:
@@ -180,9 +182,5 @@ def finish() -> None:
         return
     try:
         _loop.timer.finish()
-        if _loop.flops is not None and "torch" in sys.modules:
-            from hpcdist.rank.flops import write_flops
-
-            write_flops(context, per_sample=_loop.flops[0], precision=_loop.flops[1])
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

@@ -210,8 +210,6 @@ class Flops(Event, frozen=True, kw_only=True, tag="flops"):
 
     per_sample: Annotated[float, Meta(ge=0, le=1e24)]
     precision: str | None = None
-    peak_per_s: Annotated[float, Meta(ge=0, le=1e24)] | None = None
-    """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
 
 
 class Digest(Event, frozen=True, kw_only=True, gc=False, tag="digest"):

@@ -144,8 +144,7 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     """All ranks together, while they step."""
     peak_per_s: float | None = None
-    """The peak of all devices together; None where nothing tells."""
-    peak_by: Literal["datasheet", "matrix product"] | None = None
+    """The peak of all GPUs together, by their data sheets; None where nothing tells."""
     utilization: float | None = None
     """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
 

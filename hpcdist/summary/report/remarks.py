@@ -288,10 +288,7 @@ def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
     if flops is not None and flops.per_s is not None:
         used = ""
         if flops.utilization is not None:
-            by = "their data sheet" if flops.peak_by == "datasheet" else "a matrix product"
-            used = (
-                f", {format_percent(flops.utilization)} % of the peak of its devices by {by} (MFU)"
-            )
+            used = f", {format_percent(flops.utilization)} % of the peak of its GPUs (MFU)"
         yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
     if run.energy_per_sample_j is not None:
         yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
