@@ -14,7 +14,6 @@ from hpcdist.runs.events import (
     End,
     Epoch,
     Evaluation,
-    Flops,
     Memory,
     NodeBegin,
     Note,
@@ -78,7 +77,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     saves: list[Save] = []
     memories: list[Memory] = []
     notes: list[Note]
-    flops: list[Flops] = []
     digests: list[Digest] = []
     ends: list[End]
     measurements: dict[str, list[Any]] = {}
