@@ -10,7 +10,7 @@ wrapped here, nothing is timed, and communication stays within forward_backward.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,28 +29,21 @@ _ON_CPU = "unshard"  # on a GPU it only queues work, on streams of its own
 _OF_ROOT = "_root_post_backward_final_callback"
 
 
-def time_sharded(model: nn.Module, timer: Timer, device: torch.device) -> bool:
-    """Have the timer told of the communication in steps of `model`; False where it is not cut up,
-    or cannot be watched."""
+def time_sharded(model: nn.Module, timer: Timer, device: torch.device) -> None:
+    """Have the timer told of the communication in steps of `model`, where it is cut up and can be
+    watched."""
     names = _OF_GROUP if device.type == "cuda" else (*_OF_GROUP, _ON_CPU)
+    modules: list[Any] = list(model.modules())
     try:
-        states = list(_states(model))
+        states = [each._get_fsdp_state() for each in modules if hasattr(each, "_get_fsdp_state")]  # noqa: SLF001
         calls = [(group, name) for state in states for group in _groups(state) for name in names]
         calls += [(state, _OF_ROOT) for state in states]
         methods = [(owner, name, getattr(owner, name)) for owner, name in calls]
     except AttributeError:
-        return False
+        return
     watch = _Watch(timer)
     for owner, name, method in methods:
         setattr(owner, name, watch.around(method))
-    return bool(methods)
-
-
-def _states(model: nn.Module) -> Iterator[Any]:
-    for module in model.modules():
-        get_state: Any = getattr(module, "_get_fsdp_state", None)
-        if get_state is not None:
-            yield get_state()
 
 
 def _groups(state: Any) -> list[Any]:
