@@ -132,7 +132,7 @@ class Connections:
         self._close(node)  # an agent that connects again has given up its former connection
         self._channels[node] = channel
         if node:
-            self._liveness.hear(node, Beat())
+            self._liveness.hear(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
 
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
@@ -160,11 +160,11 @@ class Connections:
                 except ChannelClosedError as error:
                     self._lose(node, str(error))
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self) -> None:
         """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
         for channel in list(self._channels.values()):
             with contextlib.suppress(ChannelClosedError):
-                channel.send(beat)
+                channel.send(Beat())
 
     def close_entrance(self) -> None:
         """Let in nobody any more."""
@@ -182,7 +182,7 @@ class Connections:
         try:
             for message in channel.receive():
                 if isinstance(message, Beat):
-                    self._liveness.hear(node, message)
+                    self._liveness.hear(node)
                     continue
                 self._events.append(Heard(node, message))
                 if isinstance(message, Join):
@@ -235,19 +235,23 @@ class Answers:
 
     def on_report(self, node: int, message: messages.Report) -> None:
         if message.request in self._open:
-            self._open[message.request][1].reports[node] = message.report
+            answer = self._open[message.request][1]
+            if isinstance(message.report, str):
+                answer.troubles[node] = message.report
+            else:
+                answer.reports[node] = message.report
 
     def finished(self, members: Collection[int], now: Now) -> dict[str, Answer]:
         """Return, by request, the answers that are due, or have the reports of all `members`; each
         once."""
         finished = {}
         for name, (until_s, answer) in list(self._open.items()):
-            missing = sorted(set(members) - answer.reports.keys())
+            missing = set(members) - answer.reports.keys() - answer.troubles.keys()
             if not missing or now.now >= until_s:
                 del self._open[name]
-                finished[name] = msgspec.structs.replace(
-                    answer, time_s=now.unix_now, missing=missing
-                )
+                late = dict.fromkeys(sorted(missing), "its agent did not answer in time")
+                answer.troubles.update(late)
+                finished[name] = msgspec.structs.replace(answer, time_s=now.unix_now)
         return finished
 
 

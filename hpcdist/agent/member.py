@@ -206,7 +206,7 @@ class Member:
         if self._leader is None:
             # Without it gloo and NCCL would fail in words that name neither node nor profile.
             require_interface(self._node.plan.interface)
-            self._liveness.hear(_LEADER, Beat())
+            self._liveness.hear(_LEADER)
         self._channel = joined.channel
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
         self._heart.senders.append(self._beat)
@@ -271,11 +271,11 @@ class Member:
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
 
-    def _beat(self, beat: Beat) -> None:
+    def _beat(self) -> None:
         """Tell the leader that this agent lives; the thread of its heart calls this."""
         with contextlib.suppress(ChannelClosedError):
             if self._channel is not None:
-                self._channel.send(beat)
+                self._channel.send(Beat())
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -303,7 +303,7 @@ class Member:
     def _obey(self, order: ToAgent | Beat) -> None:
         match order:
             case Beat():
-                self._liveness.hear(_LEADER, order)
+                self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
             case messages.Start():

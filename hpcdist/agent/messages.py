@@ -83,14 +83,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
 # Between agents, both ways.
 
 
-class Beat(Message, tag="beat", omit_defaults=True):
-    """The sender's process lives: it comes every few seconds, whatever its loops do; nothing
-    follows."""
-
-    idle_s: float = 0.0
-    """Time for which a loop of the sender has not turned."""
-    where: str | None = None
-    """The line at which that loop hangs."""
+class Beat(Message, tag="beat"):
+    """The sender lives, and its loops turn: it comes every few seconds; nothing follows."""
 
 
 # From an agent to the coordinator.
@@ -175,7 +169,8 @@ class Report(Message, tag="report"):
 
     request: str
     """The request's id."""
-    report: NodeReport
+    report: NodeReport | str
+    """A sentence: why there is none."""
 
 
 # From the coordinator to an agent.

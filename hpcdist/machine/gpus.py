@@ -140,10 +140,6 @@ def _claim_file(uuid: str) -> Path:
     return files.user_cache() / "gpus" / uuid
 
 
-def _claims_of_runs(uuid: str) -> list[str]:
-    return ["another hpcdist run"] if is_claimed(uuid) else []
-
-
 def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
     """Return None for a GPU that does not answer: it is lost, or closed to this user."""
     import psutil
@@ -158,7 +154,7 @@ def _nvidia_gpu(library: Any, index: int) -> Gpu | None:
     processes = []
     with contextlib.suppress(library.NVMLError):  # not permitted in some containers
         processes = library.nvmlDeviceGetComputeRunningProcesses(handle)
-    holders = _claims_of_runs(uuid)
+    holders = ["another hpcdist run"] if is_claimed(uuid) else []
     for pid in (process.pid for process in processes):
         holders.append(f"pid {pid}")
         with contextlib.suppress(psutil.Error, KeyError):
@@ -231,10 +227,8 @@ def why_not_used() -> str | None:
 def torch_has_rocm() -> bool:
     """Return whether the torch of this interpreter, which is not imported, is one for ROCm. Where
     there is none, it is in an image, and taken for one."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return True
-    return Path(spec.origin).with_name("lib").joinpath("libtorch_hip.so").exists()
+    place = (spec := find_spec("torch")) and spec.origin
+    return not place or Path(place).with_name("lib").joinpath("libtorch_hip.so").exists()
 
 
 def _all_amd_gpus() -> list[Gpu]:
@@ -253,7 +247,7 @@ def _all_amd_gpus() -> list[Gpu]:
             name=kernel_text(device / "product_name") or f"AMD {kernel_text(device / 'device')}",
             used_bytes=int(kernel_text(device / "mem_info_vram_used") or 0),
             total_bytes=int(kernel_text(device / "mem_info_vram_total") or 0),
-            holders=_claims_of_runs(uuid),
+            holders=["another hpcdist run"] if is_claimed(uuid) else [],
         )
         gpus.append(gpu)
     return gpus

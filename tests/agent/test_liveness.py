@@ -1,18 +1,17 @@
 """Agents that do nothing any more: who notices, when, and what is said of them."""
 
 import os
-import re
 import signal
-import socket
 import threading
 import time
 
 import pytest
 
 from hpcdist.agent.liveness import Heart, Liveness, beat_every_s
-from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError
 
 LIMIT_S = 600.0
+LIMIT = 0.1
+"""For tests with real threads."""
 
 
 class Watch:
@@ -21,17 +20,15 @@ class Watch:
     def __init__(self, limit_s=LIMIT_S):
         self.now_s = 5e5
         self.liveness = Liveness(limit_s, now_s=self.now_s)
-        self.liveness.hear(1, Beat())
+        self.liveness.hear(1)
         self.lost = {}
-        self.idle_s = 0.0
 
-    def pass_time(self, seconds, *, where=None, hears=True, turns=True):
-        """Let time go by, in which the other agent's thread and its loop go on, or do not."""
+    def pass_time(self, seconds, *, hears=True):
+        """Let time go by, in which the other agent's beats come, or do not."""
         for half_seconds in range(int(seconds * 2)):
             self.now_s += 0.5
-            self.idle_s = 0.0 if turns else self.idle_s + 0.5
             if hears and half_seconds % 20 == 0:
-                self.liveness.hear(1, Beat(idle_s=self.idle_s, where=where))
+                self.liveness.hear(1)
             self.lost |= self.liveness.look(self.now_s)
 
 
@@ -40,7 +37,7 @@ def watch():
     return Watch()
 
 
-def test_an_agent_whose_loop_turns_is_never_lost(watch):
+def test_an_agent_whose_beats_come_is_never_lost(watch):
     watch.pass_time(3600)
     assert watch.lost == {}
 
@@ -55,19 +52,10 @@ def test_an_agent_of_which_nothing_comes_is_lost_after_the_limit_and_named_once(
     assert watch.lost == {}
 
 
-def test_an_agent_that_hangs_in_a_file_system_is_lost_after_the_limit_with_the_line(watch):
-    watch.pass_time(60)
-    watch.pass_time(LIMIT_S - 20, turns=False, where="runs/run.py:7 (read_verdict)")
-    assert watch.lost == {}
-    watch.pass_time(40, turns=False, where="runs/run.py:7 (read_verdict)")
-    assert "its process lives, but has done nothing for 610 s" in watch.lost[1]
-    assert "at runs/run.py:7 (read_verdict)" in watch.lost[1]
-
-
 def test_a_file_server_that_is_away_for_some_minutes_loses_nobody(watch):
     for _ in range(3):
         watch.pass_time(60)
-        watch.pass_time(300, turns=False)
+        watch.pass_time(300, hears=False)
     assert watch.lost == {}
 
 
@@ -100,31 +88,11 @@ def test_a_thousand_agents_send_a_hundred_beats_a_second():
     assert beat_every_s(5) == 1
 
 
-def test_a_heart_goes_on_where_the_loop_hangs_and_says_where():
-    own, others = socket.socketpair()
-    beats = []
-
-    def hear(beat):
-        beats.append(beat)
-        if beat.where is not None:
-            others.close()
-
-    heart = Heart(0.1)
-    heart.senders.append(hear)
-    heart.turn()
-    heart.start()
-    with own, pytest.raises(ChannelClosedError, match="closed"):
-        Channel(own, TO_AGENT).receive()
-    heart.stop()
-    assert beats[-1].idle_s > 0
-    assert re.fullmatch(r"agent/messages\.py:\d+ \(receive\)", beats[-1].where)
-
-
-def test_an_agent_of_which_one_loop_hangs_does_not_turn(monkeypatch):
+def test_an_agent_of_which_one_loop_hangs_sends_no_beats():
     """As node 0's, which leads the run in a loop beside its own."""
     beats, may_go = [], threading.Event()
-    heart = Heart(0.1)
-    heart.senders.append(beats.append)
+    heart = Heart(LIMIT)
+    heart.senders.append(lambda: beats.append(time.monotonic()))
 
     def lead():
         heart.turn()
@@ -135,18 +103,20 @@ def test_an_agent_of_which_one_loop_hangs_does_not_turn(monkeypatch):
     leader.start()
     heart.start()
 
-    def wait_for(condition):
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline
+    def turn_for(num_beats):
+        """Turn until so many beats were sent, or for so long as ten would take."""
+        begin_s = time.monotonic()
+        while len(beats) < num_beats and time.monotonic() < begin_s + 10 * beat_every_s(LIMIT):
             heart.turn()
-            time.sleep(0.01)
+            time.sleep(0.001)
+        return len(beats)
 
-    wait_for(lambda: len(beats) > 5)
-    assert beats[5].idle_s > beats[2].idle_s
+    assert turn_for(2) <= 1  # the first may come before it hangs
     may_go.set()
     leader.join()
-    wait_for(lambda: beats[-1].idle_s == 0)
+    deadline = time.monotonic() + 30
+    while turn_for(4) < 4:
+        assert time.monotonic() < deadline
     heart.stop()
 
 
@@ -181,7 +151,7 @@ def test_an_agent_that_is_stopped_ends_the_run_with_its_name(sleeping, node):
     launched.wait(lambda: not launched.agents_alive())
 
 
-def test_an_agent_that_hangs_in_a_file_ends_the_run_with_the_line(sleeping):
+def test_an_agent_that_hangs_in_a_file_ends_the_run(sleeping):
     launched = sleeping(change="stalled_agent:stall")
     pipe = launched.run.path / "stalled"
     os.mkfifo(pipe)
@@ -192,6 +162,5 @@ def test_an_agent_that_hangs_in_a_file_ends_the_run_with_the_line(sleeping):
         pipe.unlink()
     assert (verdict.kind, verdict.node) == ("agent_lost", 1)
     assert "the agent of node 1" in verdict.message
-    assert "its process lives, but has done nothing for" in verdict.message
-    assert re.search(r"at agent/member\.py:\d+ \(_turn\)", verdict.message)
+    assert "does a file system not answer it?" in verdict.message
     launched.wait(lambda: not launched.agents_alive())

@@ -21,7 +21,6 @@ def test_printed_commands_work_as_they_are_where_the_user_stands(hpcdist, option
     assert failed.returncode == 1, failed.stderr
     explained = hpcdist("explain", "last", *options)
     resumed = hpcdist("resume", "last", *options)
-    (folder,) = (path for path in hpcdist.folder.rglob("fails-*") if path.is_dir())
     lists = [hpcdist(verb, *options) for verb in ("runs", "status", "summary")]
     assert "hpcdist summary --" not in lists[2].stdout
     commands = [*printed(explained), *printed(resumed), *printed(lists[0])]
