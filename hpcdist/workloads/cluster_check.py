@@ -16,6 +16,7 @@ from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.spec import RunSpec
+from hpcdist.training.group import process_group
 
 _SHOWN_VARIABLES = ("RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
 _NUMBERS = 1 << 18  # 1 MiB of float32: enough to use the connections
@@ -36,7 +37,6 @@ class CheckWorkload(Workload[CheckJob]):
         Raises WrongSumError where the sum is wrong.
         """
         import torch
-        import torch.distributed as dist
 
         from hpcdist.bench.allreduce.measure import measure_all_reduce
 
@@ -58,14 +58,9 @@ class CheckWorkload(Workload[CheckJob]):
         if is_on_gpu:
             torch.cuda.set_device(device)
         begin_s = time.perf_counter()
-        dist.init_process_group(
-            backend=context.backend,
-            timeout=timedelta(seconds=self.job.timeout_s),
-            device_id=device if is_on_gpu else None,
-        )
-        group_time_s = time.perf_counter() - begin_s
-        measured = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
-        dist.destroy_process_group()
+        with process_group(context, timeout=timedelta(seconds=self.job.timeout_s)):
+            group_time_s = time.perf_counter() - begin_s
+            measured = measure_all_reduce(torch.empty(_NUMBERS, device=device), _MEASURED)
         assert measured is not None  # nobody tells these ranks to leave
         fields = measured.to_event()
         reduce_time_s = fields["mean_time_s"]
