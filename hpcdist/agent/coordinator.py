@@ -30,6 +30,7 @@ from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
+from hpcdist.schedulers.notes import Note
 
 SETTLE_S = 0.2
 """After a first failure, how long others that failed at the same moment have to be heard."""
@@ -84,16 +85,6 @@ class Lost(NamedTuple):
     reason: str
 
 
-class Unreachable(NamedTuple):
-    """Event: no agent will start on a node."""
-
-    node: int
-    host: str
-    sentence: str
-    is_host_lost: bool = False
-    """The host has failed: the job may succeed if it starts again on others."""
-
-
 class Claimed(NamedTuple):
     """Event: the answer to ClaimAttempt."""
 
@@ -141,7 +132,7 @@ class Finish(NamedTuple):
     verdict: Verdict | None
 
 
-Event = Heard | Lost | Unreachable | Claimed | Resumed | Concluded | Tick
+Event = Heard | Lost | Note | Claimed | Resumed | Concluded | Tick
 Action = Send | ClaimAttempt | NoteHang | Finish
 
 
@@ -274,26 +265,6 @@ class Members:
         host = self.facts[node].host if node in self.facts else "unknown host"
         return f"node {node} (host {host})"
 
-    def order_store(self) -> messages.OpenStore:
-        """Return the order for a store that all nodes reach."""
-        assert self.agreement is not None
-        return messages.OpenStore(
-            bind_to=store_listens_on(self.facts, self.agreement.master_addr),
-            address=self.agreement.master_addr,
-            port_range=self.terms.port_range,
-        )
-
-    def order_start(self, attempt: Attempt, port: int) -> messages.Start:
-        """Return the order to start the ranks of an attempt, whose store listens."""
-        assert self.agreement is not None
-        meeting = RankMeeting(
-            **msgspec.structs.asdict(self.agreement),
-            attempt=attempt.number,
-            restart_count=attempt.restarts,
-            master_port=port,
-        )
-        return messages.Start(meeting=meeting)
-
 
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
@@ -334,10 +305,10 @@ class Coordinator:
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
-            case Unreachable(node, host, sentence, is_host_lost):
-                if self.stage is Stage.JOINING and node not in self.members.facts:
-                    sentence = f"node {node} (host {host}): {sentence}"
-                    self._fail("launch", sentence, node, host=host, try_elsewhere=is_host_lost)
+            case Note() if self.stage is Stage.JOINING and event.node not in self.members.facts:
+                name, elsewhere = f"node {event.node} (host {event.host})", event.is_host_lost
+                sentence = f"{name}: no agent could be started there: {event.said}"
+                self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
@@ -353,20 +324,24 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                if message.port is None:
-                    self._fail("launch", f"no store: {message.error}", 0)
-                else:
-                    self.stage = Stage.RUNNING
-                    self._broadcast(self.members.order_start(self.attempt, message.port))
+                assert self.members.agreement is not None
+                self.stage = Stage.RUNNING
+                meeting = RankMeeting(
+                    **msgspec.structs.asdict(self.members.agreement),
+                    attempt=self.attempt.number,
+                    restart_count=self.attempt.restarts,
+                    master_port=message.port,
+                )
+                self._broadcast(messages.Start(meeting=meeting))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
                 sentence = f"{self.members.name(node)}: {message.sentence}"
                 self._fail("launch" if is_early else "agent_lost", sentence, node)
-            case messages.Warned():
-                self._on_warned(message.signal)
-            case messages.Cancelled(name) if self.stage in _AFTER_RUNNING:
+            case messages.Signalled(name, is_cancel=False):
+                self._on_warned(name)
+            case messages.Signalled(name) if self.stage in _AFTER_RUNNING:
                 self._cancelled = self.attempt.numbered(failure.cancelled(name), self._now.unix_now)
-            case messages.Cancelled(name):
+            case messages.Signalled(name):
                 self._end_attempt(failure.cancelled(name))
             case messages.OfAttempt() if message.attempt == self.attempt.number:
                 self._on_news(node, message)
@@ -439,7 +414,7 @@ class Coordinator:
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.nodes():
-                    self._broadcast(messages.StopAt(boundary=max(attempt.reached.values()) + 1))
+                    self._broadcast(messages.Pause(stop_at=max(attempt.reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
         self.attempt.ends[end.rank] = end
@@ -492,11 +467,17 @@ class Coordinator:
     def _on_claimed(self, number: int | None, why_not: str | None) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed = self._failed
-        if number is not None:
+        if number is not None and self.members.agreement is not None:
             num_failed = self.attempt.restarts + (failed is not None)
             self.attempt = Attempt(self.terms, number, num_failed)
-            self._broadcast(messages.Begin(attempt=number))
-            self._actions.append(Send([0], self.members.order_store()))
+            address = self.members.agreement.master_addr
+            order = messages.Begin(
+                attempt=number,
+                bind_to=store_listens_on(self.members.facts, address),
+                address=address,
+                port_range=self.terms.port_range,
+            )
+            self._broadcast(order)
         elif failed is not None:
             if why_not is not None:
                 sentence = f"{failed.message}; it is not started again: {why_not}"

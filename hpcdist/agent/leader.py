@@ -35,18 +35,17 @@ from hpcdist.agent.coordinator import (
     Stage,
     Terms,
     Tick,
-    Unreachable,
 )
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.meeting import SECRET_BYTES, Entrance, MeetingPlace
 from hpcdist.agent.messages import (
     TO_LEADER,
     Beat,
-    Cancelled,
     Channel,
     ChannelClosedError,
     Failed,
     Join,
+    Signalled,
     ToAgent,
     ToLeader,
 )
@@ -347,8 +346,7 @@ class Leader:
         self._turned_s = now.now
         if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
             for note in self._notes.new():
-                sentence = f"no agent could be started there: {note.said}"
-                self._decide(Unreachable(note.node, note.host, sentence, note.is_host_lost))
+                self._decide(note)
         for event in events:
             if isinstance(event, Heard) and isinstance(event.message, messages.Report):
                 self._answers.on_report(event.node, event.message)
@@ -373,7 +371,7 @@ class Leader:
                 self._decide(Concluded())
                 return
             if self._run.cancel_file.exists():
-                self._decide(Heard(0, Cancelled(signal="SIGTERM")))
+                self._decide(Heard(0, Signalled(signal="SIGTERM", is_cancel=True)))
         if self._num_ticks % _TICKS_PER_SIGN == 0:
             self._run.show_life()
         if self._num_ticks % _TICKS_PER_LOOK == 0 and (request := take_request(self._run)):

@@ -30,12 +30,11 @@ from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_
 from hpcdist.agent.messages import (
     TO_AGENT,
     Beat,
-    Cancelled,
     Channel,
     ChannelClosedError,
+    Signalled,
     ToAgent,
     ToLeader,
-    Warned,
 )
 from hpcdist.agent.node import (
     DisagreementError,
@@ -81,16 +80,16 @@ class Notices:
         """Return the descriptor that is readable when a signal has come, for select."""
         return self._reading
 
-    def read(self) -> list[Warned | Cancelled]:
+    def read(self) -> list[Signalled]:
         """Return what the signals mean that have come since the last call."""
-        notices: list[Warned | Cancelled] = []
+        notices: list[Signalled] = []
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
             self._log(f"received {name}")
             if number in self._warning_signals and not files.is_there(self._run.cancel_file):
-                notices.append(Warned(signal=name))
+                notices.append(Signalled(signal=name))
             elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
-                notices.append(Cancelled(signal=name))
+                notices.append(Signalled(signal=name, is_cancel=True))
         return notices
 
     def wait_for_sigterm(self, seconds: float) -> bool:
@@ -134,7 +133,7 @@ class Member:
             self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
-        self._early_warning: Warned | None = None
+        self._early_warning: Signalled | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
@@ -225,7 +224,7 @@ class Member:
             if self._run.verdict_file.exists():
                 self._is_closing = True
             elif self._run.cancel_file.exists():
-                self._heed([Cancelled(signal="SIGTERM")])
+                self._heed([Signalled(signal="SIGTERM", is_cancel=True)])
         return self._is_closing
 
     def _turn(self) -> None:
@@ -250,13 +249,13 @@ class Member:
         if not self._is_closing:
             self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
-    def _heed(self, notices: Sequence[Warned | Cancelled]) -> None:
+    def _heed(self, notices: Sequence[Signalled]) -> None:
         """Tell the leader that the job will be ended. Before this member has joined, keep a warning
         for later, and leave at a cancellation."""
         for notice in notices:
             if self._channel is not None:
                 self._tell(notice)
-            elif isinstance(notice, Warned):
+            elif not notice.is_cancel:
                 self._early_warning = notice
             else:
                 self._is_closing = True
@@ -306,6 +305,8 @@ class Member:
                 self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
+                if self._leader is not None:
+                    self._ranks.obey(order)
             case messages.Start():
                 self._start(order.meeting)
             case messages.Close():

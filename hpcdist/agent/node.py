@@ -195,8 +195,6 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """On the way to node 0."""
     num_nodes: int = 0
     """Nodes of the job, as its scheduler told it."""
-    ranks: int = 0
-    """Ranks that it will start."""
 
 
 class OwnFile:
@@ -210,7 +208,6 @@ class OwnFile:
             host=node.place.host,
             process=identify(os.getpid()),
             num_nodes=node.place.num_nodes or node.num_nodes,
-            ranks=node.job.ranks_per_node,
         )
 
     def change(self, **changes: object) -> None:
@@ -265,15 +262,24 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
 
     Raises DisagreementError.
     """
-    _require_same(facts, "num_nodes", "belongs to a job of {} nodes")
-    _require_same(facts, "ranks", "starts {} ranks")
-    _require_same(facts, "device", "has device {}")
-    _require_unique_gpus(facts)
+    owner: dict[str, str] = {}
     first = facts[min(facts)]
-    if first.num_nodes != len(facts):
-        raise DisagreementError(
-            f"{len(facts)} agents have joined, but the job has {first.num_nodes} nodes"
-        )
+    for node, found in sorted(facts.items()):
+        name = f"node {node} (host {found.host})"
+        if found.num_nodes != len(facts):
+            raise DisagreementError(
+                f"{name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} agents have "
+                "joined"
+            )
+        if found.device != first.device:
+            raise DisagreementError(
+                f"{name} has device {found.device}, node {first.node} (host {first.host}) has "
+                f"device {first.device}"
+            )
+        for uuid in found.gpus:
+            if uuid in owner:
+                raise DisagreementError(f"{owner[uuid]} and {name} have the same GPU, {uuid}")
+            owner[uuid] = name
     reached = Counter(found.master_addr for node, found in facts.items() if node)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
@@ -288,30 +294,6 @@ def store_listens_on(facts: Mapping[int, NodeFacts], master_addr: str) -> str:
     they reach it by several."""
     reached = {found.master_addr for node, found in facts.items() if node}
     return master_addr if reached <= {master_addr} else ""
-
-
-def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> None:
-    values = {node: getattr(found, field) for node, found in facts.items()}
-    if len(set(values.values())) <= 1:
-        return
-    common = Counter(values.values()).most_common(1)[0][0]
-    odd = next(node for node in sorted(values) if values[node] != common)
-    other = next(node for node in sorted(values) if values[node] == common)
-    raise DisagreementError(
-        f"node {odd} (host {facts[odd].host}) {words.format(values[odd])}, "
-        f"node {other} (host {facts[other].host}) {words.format(common)}"
-    )
-
-
-def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
-    owner: dict[str, str] = {}
-    for node in sorted(facts):
-        each = max(1, len(facts[node].gpus) // facts[node].ranks)
-        for place, uuid in enumerate(facts[node].gpus):
-            rank = f"rank {node * facts[node].ranks + place // each} on {facts[node].host}"
-            if uuid in owner:
-                raise DisagreementError(f"{owner[uuid]} and {rank} have the same GPU, {uuid}")
-            owner[uuid] = rank
 
 
 def rank_orders(

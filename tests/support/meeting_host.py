@@ -97,7 +97,7 @@ def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):
 
 
 def join_message(node=1):
-    return Join(facts=NodeFacts(node=node, host="n", num_nodes=2, ranks=1))
+    return Join(facts=NodeFacts(node=node, host="n", num_nodes=2))
 
 
 def write_place(run, port, secret="00" * 32, **fields):
