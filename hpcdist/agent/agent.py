@@ -19,7 +19,6 @@ from hpcdist.agent.launcher_end import after_srun, srun_errors
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
@@ -33,6 +32,7 @@ from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace, Scheduler
 from hpcdist.schedulers.jobs import note_own_job
+from hpcdist.schedulers.notes import Notes, step_hosts
 
 
 class Agent:
@@ -57,9 +57,7 @@ class Agent:
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._member: Member | None = None
         self._was_over = run.verdict_file.exists()
-        self._job_logs: dict[Path, int] = {}
-        with contextlib.suppress(OSError):
-            self._job_logs = {path: path.stat().st_size for path in run.job_logs()}
+        self._notes = Notes()  # takes its variables out of the environment, which ranks inherit
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -68,7 +66,7 @@ class Agent:
                 adopt_orphans()
                 if self._node.plan.container is None:  # else they are the image's
                     os.environ.update(self._node.environment(os.environ))
-                self._member = Member(self._node, self._attempts, log=self._log)
+                self._member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
@@ -98,21 +96,9 @@ class Agent:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
-            self.verdict = after_srun(self.verdict, self._said_by_srun(), self._hosts())
+            said = srun_errors(self._notes.srun_log, begin=self._notes.srun_begin)
+            self.verdict = after_srun(self.verdict, said, step_hosts())
         self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
-
-    def _said_by_srun(self) -> list[str]:
-        """Return the errors that srun wrote into the job's logs since this agent began."""
-        said: list[str] = []
-        for path in self._run.job_logs():
-            with contextlib.suppress(OSError):  # a run must not end without a verdict
-                said += srun_errors(path, begin=self._job_logs.get(path, 0))
-        return said
-
-    def _hosts(self) -> dict[int, str]:
-        """Return the hosts by node, from the files that agents have left."""
-        found = map(files.read_json, self._run.agent_files())
-        return {one.get("node", -1): one.get("host", "") for one in found if isinstance(one, dict)}
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or

@@ -38,7 +38,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import (
     DisagreementError,
-    OwnFile,
+    NodeFacts,
     OwnNode,
     RankMeeting,
     note_on_device,
@@ -51,7 +51,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import use_all_descriptors
+from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Verdict
@@ -105,13 +105,14 @@ class Notices:
 class Member:
     """One node's agent in its run, `take_part`."""
 
-    def __init__(self, node: OwnNode, attempts: Attempts, *, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, node: OwnNode, attempts: Attempts, *, notes: Notes, log: Callable[[str], None]
+    ) -> None:
         """Fork the forkserver, and watch the signals of this process."""
         self._run = run = attempts.run
         self._node = node
         self._attempts = attempts
         self._log = log
-        notes = Notes()  # takes its variables out of the environment, which ranks inherit
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
@@ -123,7 +124,12 @@ class Member:
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self.notices = Notices(run, node.plan, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
-        self._file = OwnFile(run, node)
+        self._facts = NodeFacts(
+            node=node.place.node_rank,
+            host=node.place.host,
+            process=identify(os.getpid()),
+            num_nodes=node.place.num_nodes or node.num_nodes,
+        )
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
@@ -151,20 +157,19 @@ class Member:
 
         Raises CannotLaunchError, or one of UNFIT.
         """
-        self._file.write()
+        self._write_facts()
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
-        device, gpus = self._node.find_device()
-        if note := note_on_device(self._node.plan.device, device):
+        self._facts.device, self._facts.gpus = self._node.find_device()
+        if note := note_on_device(self._node.plan.device, self._facts.device):
             self._log(note)
-        self._file.change(device=device, gpus=gpus)
         try:
             self._join()
         except OvertakenError as error:
             self._log(f"{error}: this one has no say any more")
             return None
         except UNFIT:
-            self._file.write()  # as far as it came
+            self._write_facts()  # as far as it came
             raise
         self._heart.start()
         while not self._is_closing:
@@ -186,7 +191,7 @@ class Member:
         joined: Joined | None
         if self._leader is not None:
             addresses = self._node.own_addresses()
-            self._file.change(offers=addresses)
+            self._facts.offers = addresses
             channel = Channel(self._leader.begin(addresses), TO_AGENT)
             joined = Joined(channel, 0.0, addresses[0], addresses[0])
         else:
@@ -210,10 +215,20 @@ class Member:
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
         self._heart.senders.append(self._beat)
         self._ranks.clock_offset_s = joined.clock_offset_s
-        self._file.use_address(master_addr=joined.address, own_address=joined.source)
-        self._tell(messages.Join(facts=self._file.content))
+        self._reach_leader(joined.address, joined.source)
+        self._tell(messages.Join(facts=self._facts))
         if self._early_warning is not None:
             self._tell(self._early_warning)
+
+    def _reach_leader(self, address: str, own_address: str) -> None:
+        """Note the way to node 0 in the node's file, too."""
+        self._facts.master_addr, self._facts.address = address, own_address
+        self._facts.interface = self._node.interface_of(own_address)
+        self._write_facts()
+
+    def _write_facts(self) -> None:
+        path = self._run.agent_file(self._facts.node)
+        files.write_json(path, msgspec.to_builtins(self._facts))
 
     def _is_over_while_joining(self) -> bool:
         """Take signals, look into the run's directory, and return True where the run is over."""
@@ -315,14 +330,17 @@ class Member:
                 self._ranks.obey(order)
 
     def _start(self, meeting: RankMeeting) -> None:
-        own = self._file.reach_leader_at(meeting.master_addr)
-        if own != meeting.master_addr:
-            self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")
-            meeting = msgspec.structs.replace(meeting, master_addr=own)
-        file = self._file.content
+        facts, most = self._facts, meeting.master_addr
+        if facts.master_addr != most and self._leader is not None:
+            # Node 0 takes the address that others reached, whatever its own name means there:
+            # Debian gives it 127.0.1.1.
+            self._reach_leader(most, most)
+        elif facts.master_addr != most:
+            self._log(f"node 0 is reached by {facts.master_addr}, not by {most}")
+            meeting = msgspec.structs.replace(meeting, master_addr=facts.master_addr)
         orders = rank_orders(
-            self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
+            self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
         living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=file.gpus)
+        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)

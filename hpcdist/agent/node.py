@@ -16,13 +16,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
-from hpcdist.machine.process import ProcessId, identify
+from hpcdist.machine.process import ProcessId
 from hpcdist.rank.collectives import recorder_environment
 from hpcdist.rank.context import RankOrder, RankPlace
 from hpcdist.rank.script_trackers import tracker_variables
@@ -174,7 +173,7 @@ class OwnNode:
         return named or interface_of(address)
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The facts that an agent has found out about its node. They stand in its file in the run
     directory, and it tells them to node 0 as it joins."""
 
@@ -195,45 +194,6 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """On the way to node 0."""
     num_nodes: int = 0
     """Nodes of the job, as its scheduler told it."""
-
-
-class OwnFile:
-    """The file of an agent in the run directory, rewritten as the agent finds out more."""
-
-    def __init__(self, run: Run, node: OwnNode) -> None:
-        self._run = run
-        self._node = node
-        self.content = NodeFacts(
-            node=node.place.node_rank,
-            host=node.place.host,
-            process=identify(os.getpid()),
-            num_nodes=node.place.num_nodes or node.num_nodes,
-        )
-
-    def change(self, **changes: object) -> None:
-        """Change fields that will be written with others."""
-        self.content = msgspec.structs.replace(self.content, **changes)
-
-    def write(self) -> None:
-        path = self._run.agent_file(self.content.node)
-        files.write_json(path, msgspec.to_builtins(self.content))
-
-    def use_address(self, *, master_addr: str, own_address: str) -> None:
-        """Change the way to node 0, and write."""
-        interface = self._node.interface_of(own_address)
-        self.change(address=own_address, master_addr=master_addr, interface=interface)
-        self.write()
-
-    def reach_leader_at(self, master_addr: str) -> str:
-        """Return the address by which this node's ranks are to reach node 0. Most other nodes reach
-        it at `master_addr`.
-
-        Node 0 itself takes the address that the others reached, whatever its own name means there:
-        Debian gives it 127.0.1.1.
-        """
-        if self.content.master_addr != master_addr and self.content.node == 0:
-            self.use_address(master_addr=master_addr, own_address=master_addr)
-        return self.content.master_addr
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
