@@ -27,21 +27,12 @@ from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_meeting
-from hpcdist.agent.messages import (
-    TO_AGENT,
-    Beat,
-    Channel,
-    ChannelClosedError,
-    Signalled,
-    ToAgent,
-    ToLeader,
-)
+from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import (
     DisagreementError,
     NodeFacts,
     OwnNode,
     RankMeeting,
-    note_on_device,
     rank_orders,
 )
 from hpcdist.agent.outcome import failure
@@ -49,6 +40,7 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.gpus import why_not_used
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify, use_all_descriptors
@@ -80,16 +72,16 @@ class Notices:
         """Return the descriptor that is readable when a signal has come, for select."""
         return self._reading
 
-    def read(self) -> list[Signalled]:
+    def read(self) -> list[messages.Signalled]:
         """Return what the signals mean that have come since the last call."""
-        notices: list[Signalled] = []
+        notices: list[messages.Signalled] = []
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
             self._log(f"received {name}")
             if number in self._warning_signals and not files.is_there(self._run.cancel_file):
-                notices.append(Signalled(signal=name))
+                notices.append(messages.Signalled(signal=name))
             elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
-                notices.append(Signalled(signal=name, is_cancel=True))
+                notices.append(messages.Signalled(signal=name, is_cancel=True))
         return notices
 
     def wait_for_sigterm(self, seconds: float) -> bool:
@@ -139,7 +131,7 @@ class Member:
             self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
-        self._early_warning: Signalled | None = None
+        self._early_warning: messages.Signalled | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
@@ -161,8 +153,8 @@ class Member:
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
-        if note := note_on_device(self._node.plan.device, self._facts.device):
-            self._log(note)
+        if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and why_not_used():
+            self._log(f"the ranks compute on CPUs: {why_not_used()}")
         try:
             self._join()
         except OvertakenError as error:
@@ -239,7 +231,7 @@ class Member:
             if self._run.verdict_file.exists():
                 self._is_closing = True
             elif self._run.cancel_file.exists():
-                self._heed([Signalled(signal="SIGTERM", is_cancel=True)])
+                self._heed([messages.Signalled(signal="SIGTERM", is_cancel=True)])
         return self._is_closing
 
     def _turn(self) -> None:
@@ -264,7 +256,7 @@ class Member:
         if not self._is_closing:
             self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
-    def _heed(self, notices: Sequence[Signalled]) -> None:
+    def _heed(self, notices: Sequence[messages.Signalled]) -> None:
         """Tell the leader that the job will be ended. Before this member has joined, keep a warning
         for later, and leave at a cancellation."""
         for notice in notices:

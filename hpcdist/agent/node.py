@@ -59,12 +59,6 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
     return "cuda", gpus[: most_gpus or ranks]
 
 
-def note_on_device(wanted: str, device: str) -> str | None:
-    """Return why ranks compute on CPUs though there is a GPU that they were free to take."""
-    why = why_not_used() if wanted == "auto" and device == "cpu" else None
-    return f"the ranks compute on CPUs: {why}" if why else None
-
-
 class CannotLaunchError(Exception):
     """The ranks of a node cannot be started; the message says of which, and why."""
 
