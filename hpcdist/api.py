@@ -157,8 +157,8 @@ class SubmittedRun:
         """Return what one rank printed, over all attempts, as a terminal shows it."""
         from hpcdist.monitor.logs import whole_log
 
-        logs = [self._run.find_log(rank, attempt) for attempt in sorted({0, *self._run.attempts()})]
-        return "".join(f"{line}\n" for path in filter(None, logs) for line in whole_log(path))
+        logs = [self._run.log_file(rank, attempt) for attempt in sorted({0, *self._run.attempts()})]
+        return "".join(f"{line}\n" for path in logs if path.exists() for line in whole_log(path))
 
 
 def submit(

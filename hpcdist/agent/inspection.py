@@ -29,7 +29,6 @@ from hpcdist.runs.requests import (
     NodeProfiles,
     NodeReport,
     NodeStacks,
-    NodeTrouble,
     RankStacks,
     StepReport,
     ThreadStack,
@@ -102,7 +101,8 @@ class Inspection:
                     reports.append(self._watch.hang_report(rank, place.threads, collectives))
                 self._done.append(messages.Stacks(attempt=wanted.attempt, reports=reports))
                 return
-            ranks = [rank for rank in ranks if wanted.concerns(rank.order.rank)]
+            if wanted.ranks is not None:
+                ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
             report: NodeReport
             if isinstance(wanted, WantProfile):
                 report = _profile(wanted, ranks, self._watch)
@@ -118,8 +118,7 @@ class Inspection:
         if isinstance(wanted, messages.Dump):
             self._done.append(messages.Stacks(attempt=wanted.attempt, reports=[]))
         else:
-            trouble = NodeTrouble(sentence=str(error))
-            self._done.append(messages.Report(request=wanted.id, report=trouble))
+            self._done.append(messages.Report(request=wanted.id, report=str(error)))
 
 
 def _ask(ranks: Sequence[LivingRank], watch: RankWatch) -> Mapping[LivingRank, _Place]:

@@ -209,19 +209,23 @@ class Answers:
 
     def on_report(self, node: int, message: messages.Report) -> None:
         if message.request in self._open:
-            self._open[message.request][1].reports[node] = message.report
+            answer = self._open[message.request][1]
+            if isinstance(message.report, str):
+                answer.troubles[node] = message.report
+            else:
+                answer.reports[node] = message.report
 
     def finished(self, members: Collection[int], now: Now) -> dict[str, Answer]:
         """Return, by request, the answers that are due, or have the reports of all `members`; each
         once."""
         finished = {}
         for name, (until_s, answer) in list(self._open.items()):
-            missing = sorted(set(members) - answer.reports.keys())
+            missing = set(members) - answer.reports.keys() - answer.troubles.keys()
             if not missing or now.now >= until_s:
                 del self._open[name]
-                finished[name] = msgspec.structs.replace(
-                    answer, time_s=now.unix_now, missing=missing
-                )
+                late = dict.fromkeys(sorted(missing), "its agent did not answer in time")
+                answer.troubles.update(late)
+                finished[name] = msgspec.structs.replace(answer, time_s=now.unix_now)
         return finished
 
 

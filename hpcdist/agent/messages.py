@@ -163,7 +163,8 @@ class Report(Message, tag="report"):
 
     request: str
     """The request's id."""
-    report: NodeReport
+    report: NodeReport | str
+    """A sentence: why there is none."""
 
 
 # From the coordinator to an agent.

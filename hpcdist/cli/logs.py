@@ -116,5 +116,5 @@ def _log_files(run: Run, ranks: Sequence[int] | None) -> list[tuple[int, Path]]:
     if ranks is None:
         return [(number, path) for number, _, path in run.log_files()]
     attempts = sorted({0, *run.attempts()})
-    found = [(rank, run.find_log(rank, attempt)) for rank in ranks for attempt in attempts]
-    return [(rank, path) for rank, path in found if path is not None]
+    found = [(rank, run.log_file(rank, attempt)) for rank in ranks for attempt in attempts]
+    return [(rank, path) for rank, path in found if path.exists()]

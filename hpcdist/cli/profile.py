@@ -96,7 +96,7 @@ def profile(
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}
-    troubles = answer.troubles()
+    troubles = answer.troubles
     if as_json:
         import msgspec
 

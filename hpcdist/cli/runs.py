@@ -104,14 +104,14 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
             verdict = end_verdict(run, condition)
     return {
         "run": run.id,
-        "job": job.name,
-        "workload": job.workload,
+        "job": job.name or None,
+        "workload": job.workload or None,
         "scheduler": run.read_scheduler(),
         "cluster": spec.cluster.name or host_of_run(run),
         "job_id": run.read_job_id(),
         "state": condition.state,
-        "nodes": job.resources.nodes,
-        "gpus_per_node": job.resources.gpus,
+        "nodes": job.resources.nodes if job.name else None,
+        "gpus_per_node": job.resources.gpus if job.name else None,
         "created_s": spec.created_s,
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcdist.machine.memory import CGROUPS, cgroup_folders
+from hpcdist.machine.memory import CGROUPS, own_cgroups
 from hpcdist.machine.process import kernel_text
 
 
@@ -57,10 +57,13 @@ def threads_per_rank(num_cpus: int, num_ranks: int, *, cpus_per_rank: int | None
 
 
 def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
-    """Return the smallest quota of this process's `cgroup_folders`, in CPUs; None: no quota."""
+    """Return the smallest quota of this process's cgroups, in CPUs; None: no quota."""
     quotas: list[float] = []
-    for folder in cgroup_folders(membership, root):
-        with contextlib.suppress(ValueError):  # none here, or `max`
-            quota, period = kernel_text(folder / "cpu.max").split()
-            quotas.append(float(quota) / float(period))
+    for own in own_cgroups("cpu", membership, root):
+        for folder in (own, *own.parents):
+            with contextlib.suppress(ValueError):  # none here, or `max`
+                of_v1 = [kernel_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+                quota, period = map(float, kernel_text(folder / "cpu.max").split() or of_v1)
+                if quota > 0:
+                    quotas.append(quota / period)
     return min(quotas, default=None)

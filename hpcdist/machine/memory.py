@@ -1,6 +1,6 @@
 """Memory of this machine: what is free, what ranks use, and the kernel's own out-of-memory kills.
 
-Containers and schedulers set limits by cgroups, which are read here in version 2.
+Containers and schedulers set limits by cgroups, whose files are others in version 1 than in 2.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from typing import NamedTuple
 from hpcdist.machine.process import descendants, kernel_text
 
 CGROUPS = Path("/sys/fs/cgroup")
+_V1 = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+_V2 = ("max", "current", "inactive_file")
+"""Names in a memory cgroup: of the limit, of what is used, and of the pages of files among that,
+which the kernel drops before anything else."""
 _VMSTAT = Path("/proc/vmstat")
 
 
-def cgroup_folders(membership: str | None, root: Path) -> list[Path]:
-    """Return the folder of this process's cgroup, and those above it, which bound it as well.
+def own_cgroups(controller: str, membership: str | None, root: Path) -> list[Path]:
+    """Return the folders of this process's cgroups that may bound it, such as by `memory`; those
+    above them may as well, and root in a container, where it stands for a group of the host's.
 
-    `membership` is the text of /proc/self/cgroup; None reads it there. root itself has no bound,
-    but in a container it stands for a group of the host's that may.
+    `membership` is the text of /proc/self/cgroup; None reads it there.
     """
-    if membership is None:
-        membership = kernel_text("/proc/self/cgroup")
-    for line in membership.splitlines():
-        if line.startswith("0::/"):
-            own = root / line.removeprefix("0::/")
-            return [own, *(folder for folder in own.parents if folder.is_relative_to(root))]
-    return []
+    lines = (kernel_text("/proc/self/cgroup") if membership is None else membership).splitlines()
+    return [
+        root / (controller if controllers else "") / path.lstrip("/")
+        for _, controllers, path in (line.split(":", 2) for line in lines)
+        if not controllers or controller in controllers.split(",")
+    ]
 
 
 def free_bytes() -> int:
@@ -40,15 +43,15 @@ def free_bytes() -> int:
 
 
 def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
-    """Return the bytes left in the `cgroup_folders` of this process; None: no limit."""
+    """Return the bytes left in the cgroups of this process; None: no limit."""
     left: list[int] = []
-    for folder in cgroup_folders(membership, root):
-        with contextlib.suppress(ValueError):  # none here, or `max`
-            limit = int(kernel_text(folder / "memory.max"))
-            used = int(kernel_text(folder / "memory.current"))
-            # Pages of files that the kernel drops before anything else.
-            reclaimable = _number_in(folder / "memory.stat", "inactive_file") or 0
-            left.append(max(0, limit - used + reclaimable))
+    for own in own_cgroups("memory", membership, root):
+        for folder in (own, *own.parents):
+            with contextlib.suppress(ValueError):  # none here, or `max`
+                *names, of_files = _V2 if (folder / "memory.max").exists() else _V1
+                limit, used = (int(kernel_text(folder / f"memory.{name}")) for name in names)
+                pages = _number_in(folder / "memory.stat", of_files) or 0
+                left.append(max(0, limit - used + pages))
     return min(left, default=None)
 
 
@@ -74,9 +77,10 @@ def kernel_kills(
 ) -> KernelKills:
     """Count the kernel's kills in this process's memory cgroup; where that tells nothing, on the
     machine."""
-    for folder in cgroup_folders(membership, root)[:1]:
-        if (count := _number_in(folder / "memory.events", "oom_kill")) is not None:
-            return KernelKills(count, is_of_group=True)
+    for folder in own_cgroups("memory", membership, root):
+        for name in ("memory.events", "memory.oom_control"):
+            if (count := _number_in(folder / name, "oom_kill")) is not None:
+                return KernelKills(count, is_of_group=True)
     return KernelKills(_number_in(of_machine, "oom_kill") or 0)
 
 

@@ -169,9 +169,8 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
     asked."""
     views = sorted(_views(answer), key=lambda view: view.of.rank)
     expected = set(range(answer.world_size) if wanted is None else wanted)
-    per_node = answer.world_size // max(1, len(answer.reports) + len(answer.missing))
-    troubles = answer.troubles()
-    silent = {rank for rank in expected if per_node and rank // per_node in troubles}
+    per_node = answer.world_size // max(1, len(answer.reports) + len(answer.troubles))
+    silent = {rank for rank in expected if per_node and rank // per_node in answer.troubles}
     finding, blamed = None, None
     if wanted is None:  # how the ranks stand to each other, and the one to blame
         accounts = standstills.known_accounts({view.of.rank: view.of.collectives for view in views})
@@ -203,7 +202,7 @@ def view_stacks(answer: requests.Answer, wanted: Iterable[int] | None = None) ->
         groups=groups,
         ranks=views,
         absent=sorted(expected - silent - {view.of.rank for view in views}),
-        troubles=troubles,
+        troubles=answer.troubles,
     )
 
 

@@ -50,7 +50,8 @@ class LogTail:
             attempts.update(self._run.attempts())
         for attempt in sorted(each for each in attempts if each >= self._first_attempt):
             for rank in self._ranks:  # by their names: the folders of thousands are slow to list
-                if (rank, attempt) not in self._logs and self._run.find_log(rank, attempt):
+                path = self._run.log_file(rank, attempt)
+                if (rank, attempt) not in self._logs and path.exists():
                     self._logs[rank, attempt] = TerminalLines()
         newest = dict(sorted(self._logs))
         for (rank, attempt), terminal in self._logs.items():

@@ -19,7 +19,6 @@ _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
 _IN_RUN = re.compile(
     rf"logs/rank{_NUMBERED}\.log|traces/rank{_NUMBERED}(?:\.profile-[0-9a-f]{{8}})?\.json\.gz"
 )
-_EVENT_FILE = re.compile(rf"(?:rank|node){_NUMBERED}\.jsonl")
 _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _REPORTS = ("_lsf.out", "_pbs.out")
@@ -34,11 +33,6 @@ def name_of(stem: str, ending: str, number: int, attempt: int = 0) -> str:
 def log_place(rank: int, attempt: int) -> str:
     """Return the log of one rank in one attempt, relative to the run directory."""
     return f"logs/{name_of('rank', '.log', rank, attempt)}"
-
-
-def is_event_file(name: str) -> bool:
-    """Return whether a file of this name is of a rank's events, or of a node's."""
-    return _EVENT_FILE.fullmatch(name) is not None
 
 
 class _Within:
@@ -160,12 +154,6 @@ class RunPaths:
             return None
         path = os.path.realpath(self.path / str(name))
         return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
-
-    def find_log(self, rank: int, attempt: int) -> Path | None:
-        """Return the log of a rank in an attempt where there is one, without listing those of
-        others."""
-        path: Path = self.log_file(rank, attempt)
-        return path if path.exists() else None
 
 
 def _listed(folder: Path) -> list[Path]:

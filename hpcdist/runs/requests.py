@@ -39,9 +39,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="wants"):
     ranks: list[int] | None = None
     """None: all."""
 
-    def concerns(self, rank: int) -> bool:
-        return self.ranks is None or rank in self.ranks
-
 
 class WantStacks(Request, frozen=True, kw_only=True, tag="stacks"):
     """The command wants to know where ranks are; NodeStacks are the reports."""
@@ -176,13 +173,7 @@ class NodeProfiles(msgspec.Struct, frozen=True, kw_only=True, tag="profiles"):
     ranks: dict[int, StepReport]
 
 
-class NodeTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
-    """An agent's answer where it could give no other."""
-
-    sentence: str
-
-
-NodeReport = NodeStacks | NodeProfiles | NodeTrouble
+NodeReport = NodeStacks | NodeProfiles
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,20 +185,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     reports: dict[int, NodeReport] = {}
     """By node."""
-    missing: list[int] = []
-    """Nodes that did not report in time."""
+    troubles: dict[int, str] = {}
+    """Why nodes have given no report, by node."""
     refusal: str | None = None
     """Why nothing was asked."""
-
-    def troubles(self) -> dict[int, str]:
-        """Return why nodes have given no report, by node."""
-        late = dict.fromkeys(self.missing, "its agent did not answer in time")
-        failed = {
-            node: report.sentence
-            for node, report in self.reports.items()
-            if isinstance(report, NodeTrouble)
-        }
-        return dict(sorted((late | failed).items()))
 
 
 _REQUEST: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)

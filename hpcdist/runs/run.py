@@ -200,7 +200,7 @@ class Run(Attempts):
         private = files.parse_json(read_own(self.private_file)) if spec.hidden else {}
         hidden = files.convert(private, dict[str, Any])
         if spec.plan is None or not hidden.keys() >= set(spec.hidden):
-            raise msgspec.ValidationError("it has no plan, or private.json not its stars' values")
+            raise msgspec.ValidationError("it has no plan, or private.json lacks a value")
         return job_from_dict(spec.job | hidden), spec.plan, spec
 
     def read_outline(self) -> JobOutline:

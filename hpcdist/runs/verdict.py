@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED
 
 UnixTime = Annotated[float, Meta(ge=0, le=1e12)]
 """A time that the figures made of it can be computed with: a damaged file may hold any number."""
@@ -118,9 +118,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The reason why a run ended; the sentence for people is `message`."""
 
     kind: Kind
-    state: State
+    state: State = "failed"
     message: str
-    exit_code_of_run: int
+    exit_code_of_run: int = EXIT_FAILED
     """Exit code of `hpcdist submit --wait`."""
     first: RankEnd | None = None
     """The end of the rank that failed first; None where no rank is to blame."""
@@ -155,12 +155,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return self.message if has_state else f"{self.state}: {self.message}"
 
 
-def cancelled_verdict() -> Verdict:
-    """Return the verdict on a run that its user ended, where no agent wrote one."""
+def cancelled_verdict(message: str = "cancelled", **fields: Any) -> Verdict:
+    """Return the verdict on a run that its user ended; without a message, no agent wrote one."""
+    code, fields = EXIT_INTERRUPTED, {"time_s": time.time()} | fields
     return Verdict(
-        kind="cancelled",
-        state="cancelled",
-        message="cancelled",
-        exit_code_of_run=EXIT_INTERRUPTED,
-        time_s=time.time(),
+        kind="cancelled", state="cancelled", message=message, exit_code_of_run=code, **fields
     )

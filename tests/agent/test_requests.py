@@ -24,7 +24,6 @@ from hpcdist.runs.requests import (
     Frame,
     GroupRecord,
     NodeStacks,
-    NodeTrouble,
     Operation,
     RankStacks,
     ThreadStack,
@@ -196,8 +195,8 @@ def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_
         attempt=1,
         time_s=2.0,
         world_size=2,
-        reports={1: NodeStacks(host="a", ranks=[]), 2: NodeTrouble(sentence="no memory")},
-        missing=[0],
+        reports={1: NodeStacks(host="a", ranks=[])},
+        troubles={0: "its agent did not answer in time", 2: "no memory"},
     )
     leave_answer(make_run, request.id, answer)
     assert not make_run.answer_file(request.id).exists()
@@ -206,7 +205,6 @@ def test_an_answer_is_for_who_waits_for_it_and_one_that_is_none_is_refused(make_
     leave_answer(make_run, request.id, answer)
     assert make_run.answer_file(request.id).stat().st_mode & 0o777 == 0o600
     assert take_answer(make_run, request) == answer
-    assert list(answer.troubles()) == [0, 2]
     withdraw(make_run, request)
     assert not list(make_run.launch_folder.glob("*-*"))
     leave_answer(make_run, request.id, answer)
@@ -240,7 +238,7 @@ def test_of_many_ranks_those_to_look_at_come_first_and_silent_nodes_are_not_blam
         time_s=50.0,
         world_size=128,
         reports={0: NodeStacks(host="a", ranks=late + others)},
-        missing=[1],
+        troubles={1: "its agent did not answer in time"},
     )
     view = view_stacks(answer)
     assert view.blamed == 33
@@ -277,7 +275,11 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
     assert answers.finished({0, 2}, begun)[first.id].reports == {0: report, 2: report}
     answers.on_report(0, messages.Report(request=second.id, report=report))
     late = Now(answers.deadline, 9.0)
-    assert answers.finished({0, 2}, late)[second.id].missing == [2]
+    answers.on_report(1, messages.Report(request=second.id, report="no memory"))
+    assert answers.finished({0, 1, 2}, late)[second.id].troubles == {
+        1: "no memory",
+        2: "its agent did not answer in time",
+    }
     answers.on_report(2, messages.Report(request=second.id, report=report))  # nobody waits
     assert answers.deadline == math.inf
 

@@ -22,6 +22,13 @@ def test_the_group_above_that_leaves_least_counts_and_read_files_count_as_free(t
     assert memory_left("0::/job/step\n", tmp_path) == 4500
 
 
+def test_version_1_is_read_where_the_controller_is(tmp_path):
+    folder = tmp_path / "memory" / "slurm" / "job_7"
+    stat = "inactive_file 1\ntotal_inactive_file 100"
+    write(folder, limit_in_bytes=2000, usage_in_bytes=900, stat=stat)
+    assert memory_left("4:memory:/slurm/job_7\n0::/\n", tmp_path) == 1200
+
+
 def test_a_group_that_is_over_its_limit_leaves_nothing(tmp_path):
     write(tmp_path / "job", max=100, current=150)
     assert memory_left("0::/job\n", tmp_path) == 0
@@ -32,10 +39,12 @@ def test_no_limit_is_none(tmp_path):
     assert memory_left("0::/job\n", tmp_path) is None
 
 
-def test_kills_are_counted_in_the_process_s_own_group(tmp_path):
+def test_kills_are_counted_in_the_process_s_own_group_of_both_versions(tmp_path):
     write(tmp_path, events="oom_kill 9")
     write(tmp_path / "job", events="oom 3\noom_kill 2")
     assert kernel_kills("0::/job\n", tmp_path) == KernelKills(2, is_of_group=True)
+    write(tmp_path / "memory" / "job", oom_control="oom_kill_disable 0\noom_kill 1")
+    assert kernel_kills("4:memory:/job\n", tmp_path) == KernelKills(1, is_of_group=True)
 
 
 def test_kills_of_the_machine_count_where_the_group_tells_nothing(tmp_path):

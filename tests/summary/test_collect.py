@@ -167,13 +167,6 @@ def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
     ]
 
 
-def test_foreign_files_among_the_events_are_told(stepped_run):
-    (stepped_run.events_folder / "notes.txt").write_text("mine")
-    assert summarize([stepped_run], {}).skipped == [
-        f"{stepped_run.events_folder / 'notes.txt'}: skipped, not an event file"
-    ]
-
-
 def test_folders_and_files_that_are_no_runs_are_told_and_the_rest_is_shown(stepped_run):
     runs = stepped_run.path.parent
     (runs / "old-results").mkdir()

@@ -558,7 +558,7 @@ def request(folder: Path) -> list[Sample]:
         time_s=1.0,
         world_size=2,
         reports={0: NodeProfiles(ranks={0: report})},
-        missing=[1],
+        troubles={1: "no memory"},
     )
 
     def look_at_request(content: bytes) -> bool:

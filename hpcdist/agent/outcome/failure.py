@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from hpcdist.agent.outcome import words
-from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from hpcdist.base.errors import EXIT_DONE, EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.rank.lack import is_about_full_disk, is_about_memory
 from hpcdist.runs.paths import log_place
-from hpcdist.runs.verdict import Kind, RankEnd, Verdict
+from hpcdist.runs.verdict import Kind, RankEnd, Verdict, cancelled_verdict
 
 _PEER_IS_GONE = re.compile(
     r"connection closed by peer|connection reset by peer|connection refused|broken pipe"
@@ -178,9 +178,7 @@ def of_rank(first: RankEnd, kind: Kind, sentence: str, victims: Sequence[int]) -
 
 def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
     """Return the verdict on a failed run where no rank is to blame."""
-    return Verdict(
-        kind=kind, state="failed", message=sentence, exit_code_of_run=EXIT_FAILED, **fields
-    )
+    return Verdict(kind=kind, message=sentence, **fields)
 
 
 def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
@@ -197,14 +195,8 @@ def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
 
 def cancelled(signal_name: str, **fields: Any) -> Verdict:
     """Return the verdict on a run that its user ended."""
-    return Verdict(
-        kind="cancelled",
-        state="cancelled",
-        message=f"cancelled ({signal_name})",
-        exit_code_of_run=EXIT_INTERRUPTED,
-        signal=signal_name,
-        **fields,
-    )
+    fields = {"signal": signal_name, "time_s": None} | fields
+    return cancelled_verdict(f"cancelled ({signal_name})", **fields)
 
 
 def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float) -> Verdict:

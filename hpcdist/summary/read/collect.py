@@ -17,7 +17,6 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.text import number_of
 from hpcdist.runs.events import Window
-from hpcdist.runs.paths import is_event_file
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, is_run
 from hpcdist.runs.spec import RunSpec, Submission, SweepPlace
@@ -67,7 +66,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         verdict=verdict,
         newest_attempt=_readable(run.newest_attempt, -1),
         attempts={number: _attempt(run, number) for number in attempts},
-        faults=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
+        faults=[*torn_submission, *torn_verdict, *_unlisted_events(run)],
     )
 
 
@@ -200,13 +199,9 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
     )
 
 
-def _foreign_event_files(run: Run) -> list[Fault]:
+def _unlisted_events(run: Run) -> list[Fault]:
     try:
-        names = sorted(files.list_names(run.events_folder))
+        files.list_names(run.events_folder)
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
-    return [
-        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
-        for name in names
-        if not is_event_file(name)
-    ]
+    return []
