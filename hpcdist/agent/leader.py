@@ -7,7 +7,6 @@ the agents, and writes their answers.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import selectors
@@ -72,7 +71,7 @@ class Connections:
         """Count an agent as lost after `limit_s` without a sign of life; never where that is 0."""
         self._log = log
         self._selector = selectors.DefaultSelector()
-        self._channels: dict[int, Channel[ToLeader | Beat]] = {}
+        self.channels: dict[int, Channel[ToLeader | Beat]] = {}
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
         self._events: list[Heard | Lost] = []
         self._entrance: Entrance | None = None
@@ -110,7 +109,7 @@ class Connections:
     def take(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         """Take a channel as that of a node's agent from now on."""
         self._close(node)  # an agent that connects again has given up its former connection
-        self._channels[node] = channel
+        self.channels[node] = channel
         if node:
             self._liveness.hear(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
@@ -118,8 +117,8 @@ class Connections:
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
         """Return the events that have come, after so long at most."""
         for key, _ in self._selector.select(0.0 if self._events else timeout_s):
-            if self._channels.get(key.data) is key.fileobj:  # else the entrance, lost or replaced
-                self._receive(key.data, self._channels[key.data])
+            if self.channels.get(key.data) is key.fileobj:  # else the entrance, lost or replaced
+                self._receive(key.data, self.channels[key.data])
         for newcomer in self._entrance.look() if self._entrance is not None else ():
             if isinstance(newcomer, messages.Failed):  # node 0 itself can take no more connections
                 self._events.append(Heard(0, newcomer))
@@ -134,17 +133,11 @@ class Connections:
     def send(self, nodes: Iterable[int], message: ToAgent) -> None:
         """Send a message to nodes' agents; for one that is gone, `wait` returns Lost."""
         for node in nodes:
-            if (channel := self._channels.get(node)) is not None:
+            if (channel := self.channels.get(node)) is not None:
                 try:
                     channel.send(message)
                 except ChannelClosedError as error:
                     self._lose(node, str(error))
-
-    def beat(self) -> None:
-        """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
-        for channel in list(self._channels.values()):
-            with contextlib.suppress(ChannelClosedError):
-                channel.send(Beat())
 
     def close_entrance(self) -> None:
         """Let in nobody any more."""
@@ -155,7 +148,7 @@ class Connections:
 
     def close(self) -> None:
         self.close_entrance()
-        for node in list(self._channels):
+        for node in list(self.channels):
             self._close(node)
 
     def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
@@ -174,7 +167,7 @@ class Connections:
 
     def _close(self, node: int) -> bool:
         self._liveness.end(node)
-        channel = self._channels.pop(node, None)
+        channel = self.channels.pop(node, None)
         if channel is not None:
             self._selector.unregister(channel)
             channel.close()
@@ -293,7 +286,7 @@ class Leader:
             )
         own, members = socket.socketpair()
         self._connections.take(0, Channel(own, TO_LEADER))
-        self._heart.senders.append(self._connections.beat)
+        self._heart.channels.append(self._connections.channels.values())
         self._thread.start()
         return members
 

@@ -9,7 +9,6 @@ it sees; the member of node 0 does so, too. Other threads of an agent send its h
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import selectors
@@ -204,7 +203,7 @@ class Member:
             self._liveness.hear(_LEADER)
         self._channel = joined.channel
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
-        self._heart.senders.append(self._beat)
+        self._heart.channels.append([self._channel])
         self._ranks.clock_offset_s = joined.clock_offset_s
         self._reach_leader(joined.address, joined.source)
         self._tell(messages.Join(facts=self._facts))
@@ -271,12 +270,6 @@ class Member:
                 self._channel.send(message)
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
-
-    def _beat(self) -> None:
-        """Tell the leader that this agent lives; the thread of its heart calls this."""
-        with contextlib.suppress(ChannelClosedError):
-            if self._channel is not None:
-                self._channel.send(Beat())
 
     def _receive(self) -> None:
         assert self._channel is not None

@@ -6,6 +6,7 @@ import pytest
 from meeting_host import MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import meeting, messages
+from hpcdist.agent.liveness import Heart
 from hpcdist.agent.meeting import NotReachedError, OvertakenError, join_meeting, poll_s
 from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import DisagreementError
@@ -112,8 +113,11 @@ def test_beats_go_both_ways(tmp_path):
     with host.serving():
         channel = join_in_time(host.run).channel
     host.turn()
-    host.meeting.beat()
-    assert channel.receive() == [Beat()]
+    heart = Heart(0.1)
+    heart.channels.append(host.meeting.channels.values())
+    heart.start()
+    assert channel.receive()[0] == Beat()
+    heart.stop()
     channel.send(Beat())
     channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)

@@ -37,7 +37,7 @@ class MeetingHost:
 
     @property
     def num_members(self):
-        return len(self.meeting._channels)
+        return len(self.meeting.channels)
 
     @property
     def num_strangers(self):
