@@ -130,6 +130,7 @@ class Member:
             self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
+        self._early_warning: messages.Signalled | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
@@ -207,6 +208,8 @@ class Member:
         self._ranks.clock_offset_s = joined.clock_offset_s
         self._reach_leader(joined.address, joined.source)
         self._tell(messages.Join(facts=self._facts))
+        if self._early_warning is not None:
+            self._tell(self._early_warning)
 
     def _reach_leader(self, address: str, own_address: str) -> None:
         """Note the way to node 0 in the node's file, too."""
@@ -253,12 +256,14 @@ class Member:
             self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
     def _heed(self, notices: Sequence[messages.Signalled]) -> None:
-        """Tell the leader that the job will be ended. Before this member has joined, leave at a
-        cancellation; node 0's own member tells of the rest."""
+        """Tell the leader that the job will be ended. Before this member has joined, keep a warning
+        for later, and leave at a cancellation."""
         for notice in notices:
             if self._channel is not None:
                 self._tell(notice)
-            elif notice.is_cancel:
+            elif not notice.is_cancel:
+                self._early_warning = notice
+            else:
                 self._is_closing = True
                 self._verdict = failure.cancelled(
                     notice.signal, attempt=self._attempts.number, time_s=time.time()
