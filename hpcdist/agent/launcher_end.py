@@ -72,12 +72,11 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
     begun = lives.beginnings(run)
     attempt = max((number for number, one in begun.items() if one.life == life), default=None)
     wait_s = 0.0 if attempt is None else _ON_ITS_WAY_S
-    is_concluded = poll(
-        lambda: run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None,
-        interval_s=_POLL_S,
-        limit_s=wait_s,
-    )
-    if run.cancel_file.exists() or is_concluded:
+
+    def is_concluded() -> bool | None:
+        return run.verdict_file.exists() or run.has_claimed_end_of_life(life) or None
+
+    if run.cancel_file.exists() or poll(is_concluded, interval_s=_POLL_S, limit_s=wait_s):
         return
     ended = f"ended with exit code {code}"
     if code - 128 in {*signal.Signals}:

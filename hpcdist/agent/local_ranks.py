@@ -34,7 +34,6 @@ from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
-from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
 _RECEIVE_WAIT_S = 0.5
@@ -78,9 +77,7 @@ class LocalRanks:
         self._selector: selectors.BaseSelector | None = None
         self._image: ImageStart | None = None
         if node.plan.container is None:
-            self._pid, channel = start_forkserver(
-                job, self._board, stacks, lambda: load_workload(job).preload()
-            )
+            self._pid, channel = start_forkserver(job, self._board, stacks)
         else:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel

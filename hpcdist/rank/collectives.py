@@ -56,10 +56,13 @@ def own_collectives(newest: int) -> Collectives:
 
 def _members() -> dict[str, list[int] | None]:
     """Return the global ranks of each group that this process knows, by name."""
-    distributed: Any = sys.modules[C10D]
-    world = distributed._world  # noqa: SLF001 - there is no public list of groups
-    size = distributed.get_world_size()
-    groups = [(world.pg_names[group], ranks) for group, ranks in world.pg_group_ranks.items()]
+    distributed: Any = sys.modules.get(C10D)
+    try:
+        world = distributed._world  # noqa: SLF001 - there is no public list of groups
+        size = distributed.get_world_size()
+        groups = [(world.pg_names[group], ranks) for group, ranks in world.pg_group_ranks.items()]
+    except Exception:  # noqa: BLE001 - another version of torch, or the groups were destroyed
+        return {}
     return {name: None if len(ranks) == size else sorted(ranks) for name, ranks in groups}
 
 

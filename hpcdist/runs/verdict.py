@@ -58,11 +58,7 @@ class Hang(Struct, frozen=True, kw_only=True):
 
 class ErrorReport(Struct, frozen=True, kw_only=True):
     """The report that a rank leaves on the exception that ends it, or on sys.exit with a text; its
-    agent makes one of what else tells why it ended.
-
-    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
-    that read one read the other.
-    """
+    agent makes one of what else tells why it ended."""
 
     exception: str | None
     """Type, with its module where it is not a builtin; None: none was raised."""
@@ -76,7 +72,6 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
     data for it."""
     out_of_memory: bool = False
     """The kernel or the agent killed it, or a process that loaded data for it, for its memory."""
-    message: dict[str, Any] = {}
 
 
 NO_REPORT = ErrorReport(exception=None, text="", traceback=None, time_s=0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from typing import Any
 
 from hpcdist.job.spec import Allreduce, CheckJob
@@ -15,6 +16,7 @@ from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 from hpcdist.runs.spec import RunSpec
+from hpcdist.training.group import process_group
 
 _SHOWN_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -71,8 +73,6 @@ def _place(context: RankContext) -> dict[str, Any]:
 
 def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     """Make the process group, add up all ranks, wait for all; return the time of each."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
@@ -82,20 +82,15 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     begin_s = time.perf_counter()
-    dist.init_process_group(
-        backend=context.backend,
-        timeout=timedelta(seconds=timeout_s),
-        device_id=device if device.type == "cuda" else None,
-    )
-    made_s = time.perf_counter()
-    measured = measure_all_reduce(
-        torch.empty(_NUMBERS, device=device),
-        Allreduce(iterations=_ITERATIONS, warmup=1, max_time_s=_MAX_TIME_S, check=True),
-    )
-    reduced_s = time.perf_counter()
-    dist.barrier()
-    done_s = time.perf_counter()
-    dist.destroy_process_group()
+    with process_group(context, timeout=timedelta(seconds=timeout_s)):
+        made_s = time.perf_counter()
+        measured = measure_all_reduce(
+            torch.empty(_NUMBERS, device=device),
+            Allreduce(iterations=_ITERATIONS, warmup=1, max_time_s=_MAX_TIME_S, check=True),
+        )
+        reduced_s = time.perf_counter()
+        dist.barrier()
+        done_s = time.perf_counter()
     assert measured is not None  # nobody tells these ranks to leave
     fields = measured.to_event()
     return {

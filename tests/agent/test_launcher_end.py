@@ -65,6 +65,11 @@ def test_an_agent_that_could_not_be_started_for_its_own_reasons_is_not_tried_aga
     assert verdict.message.startswith("no agent was started: srun ended with exit code 127, and")
 
 
+def test_a_job_that_its_scheduler_ends_before_an_agent_was_started_is_left_to_it(run):
+    assert conclude(run, Scheduler("final"), 1, "Job step aborted") == 0
+    assert run.read_verdict() is None
+
+
 @pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize(
     ("code", "words"),

@@ -89,7 +89,6 @@ def rank_end(
             report,
             text=hide_secrets(report.text),
             traceback=report.traceback and hide_secrets(report.traceback),
-            message={},  # for torchelastic; it repeats both
         ),
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,

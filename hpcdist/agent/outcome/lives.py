@@ -243,13 +243,7 @@ def conclude(
     one acts.
     """
     run, job, requeuer = attempts.run, attempts.job, attempts.requeuer
-    may_go_on = (
-        verdict.exit_code_of_run == EXIT_STOPPED
-        or verdict.kind in {"agent_lost", "preempted"}
-        or verdict.try_elsewhere
-        or is_overdue(verdict)
-    )
-    if requeuer is None or not may_go_on:
+    if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
     is_terminated = verdict.signal == "SIGTERM"
@@ -260,10 +254,11 @@ def conclude(
         verdict = with_cause(verdict, None)
         # An agent that has lost the others may be the one that is cut off, while they go on: it
         # leaves the run to them, and to the scheduler.
-        is_open = job.launch.requeue and verdict.kind == "agent_lost"
+        may_go_on = job.launch.requeue and _may_go_on(verdict)
+        is_open = may_go_on and verdict.kind == "agent_lost"
         write = run.write_attempt_verdict if is_open else run.write_verdict
         if not attempts.is_overtaken():
-            write(words.not_requeued(verdict, error) if job.launch.requeue else verdict)
+            write(words.not_requeued(verdict, error) if may_go_on else verdict)
         return verdict
     verdict = with_cause(verdict, decision)
     if attempts.is_overtaken() or (leaves_final and decision.sequel == "final"):
@@ -281,8 +276,20 @@ def conclude(
     return verdict
 
 
+def _may_go_on(verdict: Verdict) -> bool:
+    """Return True where the job may be started again after this."""
+    return (
+        verdict.exit_code_of_run == EXIT_STOPPED
+        or verdict.kind in {"agent_lost", "preempted"}
+        or verdict.try_elsewhere
+        or is_overdue(verdict)
+    )
+
+
 def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> Verdict | None:
     """Return the verdict on a run that will not go on; None where it will."""
+    if not _may_go_on(verdict):
+        return verdict
     if is_overdue(verdict) and not has_saved(run, job):
         has_hint = isinstance(job, OwnCodeJob) and job.launch.requeue
         return words.add(verdict, words.GOES_ON) if has_hint else verdict
