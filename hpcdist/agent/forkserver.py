@@ -161,16 +161,16 @@ class Forkserver:
                 case messages.Fork():
                     for order in message.orders:
                         self._fork_rank(order)
-                case messages.OpenStore():
+                case messages.Begin():
                     self._fork_store(message)
                 case messages.End():
                     self._begin_ending(message)
-                case messages.SignalRanks():
+                case messages.Pause():
                     for pid, local_rank in self._ranks.items():
-                        is_for_sigterm = message.or_sigterm and self._knows_sigterm_alone(
+                        is_for_sigterm = message.signal == "SIGTERM" and self._knows_sigterm_alone(
                             pid, local_rank
                         )
-                        send_signal(pid, signal.SIGTERM if is_for_sigterm else message.signal)
+                        send_signal(pid, signal.SIGTERM if is_for_sigterm else signal.SIGUSR2)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
@@ -203,11 +203,11 @@ class Forkserver:
         finally:
             os._exit(1)
 
-    def _fork_store(self, wanted: messages.OpenStore) -> None:
+    def _fork_store(self, wanted: messages.Begin) -> None:
         try:
             listener = listen(wanted.bind_to, wanted.port_range)
         except NoFreePortError as error:
-            self._channel.send(messages.StoreOpened(error=str(error)))
+            self._channel.send(messages.Failed(sentence=f"no store: {error}"))
             return
         port = listener.getsockname()[1]
         self._store_pid = fork_store(listener, wanted.address)
