@@ -231,6 +231,9 @@ class Record(Section, frozen=True, kw_only=True):
     """Steps from one digest of the parameters to the next, in each rank; 0: none. By these the
     summary names the step and the rank at which replicas part, and `hpcdist diff` the step at which
     two runs part. A digest takes about 5 ms per million parameters; its time belongs to no step."""
+    flops: bool = False
+    """Count the floating-point operations of the model before the first step, for FLOP/s and their
+    share of what GPUs can do (MFU). A tenth of a second to one second."""
     goal: str | None = None
     """Accuracy or loss to which the summary gives the time and the samples: accuracy=97%, loss=0.5
     (both of the test data) or train_loss=0.5. Training goes on when it is reached. Unset: the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.runs.events import PHASES, Evaluation
+from hpcdist.runs.events import PHASES, Evaluation, Flops
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hpcdist.rank.timing import Timer
 
 _Batch = TypeVar("_Batch")
+_PRECISIONS = ("fp32", "tf32", "bf16-mixed", "bf16-true", "fp16-mixed")
 
 
 class _Loop:
@@ -29,6 +31,7 @@ class _Loop:
     num_steps = 0
     """Finished steps, those before a checkpoint included."""
     is_deaf = False
+    flops: Flops | None = None
 
 
 _loop = _Loop()
@@ -102,6 +105,23 @@ def step(*, samples: int, loss: Any = None, learning_rate: Any = None) -> None:
         _loop.timer.step(samples=samples, loss=loss, learning_rate=learning_rate)
         if _loop.digester is not None:
             _loop.digester.step(_loop.num_steps, loss=loss)
+
+
+def flops(*, per_sample: float, precision: str = "fp32") -> None:
+    """Tell the floating-point operations of both passes for one sample; a product and a sum are
+    two. The summary then has FLOP/s, and their share of what the devices can do in `precision`.
+
+    Raises ValueError for no positive number, and for another precision than fp32, tf32, bf16-mixed,
+    bf16-true and fp16-mixed.
+    """
+    if not 0 < float(per_sample) < math.inf:
+        raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
+    if precision not in _PRECISIONS:
+        raise ValueError(f"{precision!r} is not a precision; known are {', '.join(_PRECISIONS)}")
+    told, context = Flops(per_sample=float(per_sample), precision=precision), rank.current()
+    if context is not None and told != _loop.flops:
+        _loop.flops = told
+        context.events.write(told)
 
 
 def should_stop() -> bool:

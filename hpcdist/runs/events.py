@@ -205,6 +205,13 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     peak_bytes: Count | None = None
 
 
+class Flops(Event, frozen=True, kw_only=True, tag="flops"):
+    """The floating-point operations of a model."""
+
+    per_sample: Annotated[float, Meta(ge=0, le=1e24)]
+    precision: str | None = None
+
+
 class Digest(Event, frozen=True, kw_only=True, gc=False, tag="digest"):
     """The digest of a rank's parameters after a step."""
 

@@ -136,6 +136,19 @@ class RankPace(Struct, frozen=True, kw_only=True):
     all ranks have the same step time, and the slowest is the one that waits least."""
 
 
+class FlopRate(Struct, frozen=True, kw_only=True):
+    """Floating-point operations of the model, and how much of the device they use."""
+
+    per_sample: float
+    """Operations of both passes, without what is computed twice to save memory."""
+    per_s: float | None = None
+    """All ranks together, while they step."""
+    peak_per_s: float | None = None
+    """The peak of all GPUs together, by their data sheets; None where nothing tells."""
+    utilization: float | None = None
+    """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
+
+
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank, or the node with all of its ranks, that held the others up throughout."""
 
@@ -364,6 +377,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by phase; with `other` they add up to the mean step time."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
+    flops: FlopRate | None = None
+    """None where they were not counted."""
     energy_per_sample_j: float | None = None
     """None where no meter tells, or no speed is known."""
     computing_has_communication: bool = False

@@ -24,9 +24,10 @@ from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.communication import time_sharded
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.digest import Digester
+from hpcdist.rank.flops import count_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
-from hpcdist.runs.events import Save, Setup
+from hpcdist.runs.events import Flops, Save, Setup
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -105,6 +106,10 @@ class TrainingRank:
         first = first.to(self.device, memory_format=memory_format)
         self._first = replace(first, images=first.images.to(self.precision.weights))
         self._num_classes = data.num_classes
+        # Before it is cut up, or computes a part of its forward pass twice.
+        flops = count_flops(self.model, self._first.images) if job.record.flops else None
+        if flops is not None:
+            context.events.write(Flops(per_sample=flops, precision=self.precision.name))
         if job.train.num_threads is None and self.device.type == "cpu":
             num_threads = pick_num_threads(
                 self.model,

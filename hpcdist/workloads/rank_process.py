@@ -39,6 +39,7 @@ from hpcdist.rank.exit import leave
 from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
 from hpcdist.rank.libraries import renew_import_state
 from hpcdist.rank.pipe import Unwritten
+from hpcdist.rank.script_trackers import find_mlflow_run
 from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
@@ -88,6 +89,8 @@ def become_rank(
         context.events.close()
 
     os.register_at_fork(after_in_child=be_no_rank)
+    if order.rank == 0 and order.attempt > 0 and isinstance(job, OwnCodeJob):
+        os.environ.update(find_mlflow_run(run.id, os.environ))
     code = run_workload(context, error_file)
     leave(code, slot, pid, kept=modules)
 

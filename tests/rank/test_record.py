@@ -103,6 +103,21 @@ def test_an_unknown_phase_is_refused_with_the_known_ones():
         record.mark("lunch")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"per_sample": 0}, "per_sample is 0, must be a number above 0"),
+        (
+            {"per_sample": 1e9, "precision": "half"},
+            "'half' is not a precision; known are fp32, tf32",
+        ),
+    ],
+)
+def test_operations_that_cannot_be_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        record.flops(**given)
+
+
 WATCHED = """
 import torch
 from torch import nn
@@ -112,6 +127,7 @@ model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.DataLoader(torch.randn(80, 8), batch_size=4)
 record.start(first_step=100, model=model)
+record.flops(per_sample=2 * 2 * 8)
 for epoch in range(2):
     for batch in record.batches(data):
         loss = model(batch).square().mean()
@@ -133,6 +149,8 @@ def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(launch, write_sc
     assert summary.phase_s.keys() == phases
     evaluated = [event["step"] for event in launched.events(0) if event["event"] == "evaluate"]
     assert evaluated == [120, 140]
+    assert summary.flops.per_sample == 32
+    assert summary.flops.per_s == pytest.approx(32 * summary.samples_per_s.mean)
     assert summary.learning_rate == 0.1
 
 

@@ -1,10 +1,26 @@
-"""The variables by which a script's own trackers know its run after a restart."""
+"""The variables by which a script's own wandb and MLflow go on in the same run after a restart."""
 
 import json
+import os
 
+import pytest
 from rank_places import place
 
-from hpcdist.rank.script_trackers import tracker_variables
+from hpcdist.rank.script_trackers import find_mlflow_run, tracker_variables
+
+MLFLOW = """
+import os, types
+
+class MlflowClient:
+    def search_experiments(self, max_results):
+        return [types.SimpleNamespace(experiment_id="1")]
+
+    def search_runs(self, ids, query, max_results, order_by):
+        print("a line of the package's own")
+        assert ids == ["1"] and "hpcdist.script_of` = 'ddp-7'" in query
+        found = [] if "NONE_YET" in os.environ else [types.SimpleNamespace(run_id="ab" * 16)]
+        return [types.SimpleNamespace(info=one) for one in found]
+"""
 
 
 def test_each_rank_has_a_wandb_run_of_its_own_in_one_group_unless_the_user_says_otherwise():
@@ -15,3 +31,18 @@ def test_each_rank_has_a_wandb_run_of_its_own_in_one_group_unless_the_user_says_
     assert json.loads(third["MLFLOW_RUN_CONTEXT"])["hpcdist.rank"] == "3"
     own = {"WANDB_RESUME": "never", "WANDB_RUN_GROUP": "g", "MLFLOW_RUN_CONTEXT": "{}"}
     assert tracker_variables("ddp-7", "sweep-1", place(rank=0), own) == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ({}, {"MLFLOW_RUN_ID": "ab" * 16}),
+        ({"NONE_YET": "1"}, {}),
+        ({"MLFLOW_RUN_ID": "own"}, {}),
+    ],
+    ids=["found", "the-first-attempt", "the-users-own"],
+)
+def test_a_later_attempt_finds_the_run_that_rank_0_has_made_in_mlflow(tmp_path, more, found):
+    (tmp_path / "mlflow.py").write_text(MLFLOW)
+    known = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "PYTHONPATH": str(tmp_path)}
+    assert find_mlflow_run("ddp-7", os.environ | known | more) == found

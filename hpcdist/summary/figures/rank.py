@@ -14,6 +14,7 @@ from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import (
     Digest,
     Evaluation,
+    Flops,
     Memory,
     PeerGroup,
     Start,
@@ -67,6 +68,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     learning_rate: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    flops: Flops | None
     """That of the profiler, where there is one."""
     disorder: Disorder
     saves_s: float
@@ -137,6 +139,7 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         train_loss=record.windows[-1].mean_loss if record.windows else None,
         learning_rate=record.windows[-1].learning_rate if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
+        flops=record.flops[-1] if record.flops else None,
         notes=[note.message for note in record.notes],
         disorder=record.disorder,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or

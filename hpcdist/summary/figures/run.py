@@ -37,6 +37,7 @@ from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import (
     NodeTotals,
     energy_per_sample_j,
+    flop_rate,
     num_cpus_of,
     summarize_usage,
 )
@@ -175,6 +176,7 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
+        flops=flop_rate(ranks, usage, samples_per_s=rate),
         energy_per_sample_j=energy_per_sample_j(usage, samples_per_s=rate),
         computing_has_communication=(
             world_size > 1

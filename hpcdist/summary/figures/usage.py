@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
+from hpcdist.machine.peaks import peak_flops_per_s
 from hpcdist.runs.events import GpuFacts, NodeBegin
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.read.records import NodeRecord
-from hpcdist.summary.values import GpuUsage, NodeUsage, UsageSummary
+from hpcdist.summary.values import FlopRate, GpuUsage, NodeUsage, UsageSummary
 
 
 class Total(Struct, kw_only=True):
@@ -180,6 +182,33 @@ def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
 def _sum(values: Iterable[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers else None
+
+
+# Efficiency: operations per second, and energy per sample.
+
+
+def flop_rate(
+    ranks: Sequence[RankFigures],
+    usage: UsageSummary | None,
+    *,
+    samples_per_s: float | None,
+) -> FlopRate | None:
+    """Return the operations of all ranks; None where nobody counted them."""
+    counted = [own.flops for own in ranks if own.flops and own.flops.per_sample]
+    if not counted:
+        return None
+    first = counted[0]
+    per_s = None if samples_per_s is None else first.per_sample * samples_per_s
+    gpus = usage.gpus if usage else []
+    peaks = [peak_flops_per_s(gpu.name or "", first.precision or "") for gpu in gpus]
+    is_known = peaks and None not in peaks
+    peak_per_s = sum(peak or 0.0 for peak in peaks) if is_known else None
+    return FlopRate(
+        per_sample=first.per_sample,
+        per_s=per_s,
+        peak_per_s=peak_per_s,
+        utilization=per_s / peak_per_s if per_s is not None and peak_per_s else None,
+    )
 
 
 def energy_per_sample_j(usage: UsageSummary | None, *, samples_per_s: float | None) -> float | None:

@@ -124,6 +124,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         saves=events["checkpoint"],
         memories=events["memory"],
         notes=events["note"],
+        flops=events["flops"],
         digests=events["digest"],
         ends=events["end"],
         measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},

@@ -14,6 +14,7 @@ from hpcdist.runs.events import (
     End,
     Epoch,
     Evaluation,
+    Flops,
     Memory,
     NodeBegin,
     Note,
@@ -77,6 +78,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     saves: list[Save] = []
     memories: list[Memory] = []
     notes: list[Note]
+    flops: list[Flops] = []
     digests: list[Digest] = []
     ends: list[End]
     measurements: dict[str, list[Any]] = {}

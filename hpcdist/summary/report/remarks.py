@@ -239,8 +239,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         sentences += map(shown, benchmark.details(result))
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         sentences += map(shown, _usage_remarks(run.usage))
-    if run.energy_per_sample_j is not None:
-        sentences.append(f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample")
+    sentences += _efficiency_remarks(run)
     sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
@@ -281,6 +280,18 @@ def parting_sentence(parting: Parting) -> str:
         f"replicas part at step {parting.step}{attempt}: {differ}; at step {parting.equal_at} they "
         "were equal"
     )
+
+
+def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
+    """Say what the run makes of its devices, and at what energy."""
+    flops = run.flops
+    if flops is not None and flops.per_s is not None:
+        used = ""
+        if flops.utilization is not None:
+            used = f", {format_percent(flops.utilization)} % of the peak of its GPUs (MFU)"
+        yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
+    if run.energy_per_sample_j is not None:
+        yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"
 
 
 def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
