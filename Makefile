@@ -18,7 +18,7 @@ SSH_PACKAGES := openssh-server openssh-client rsync
 # The container runtime that needs no rights, in which the tests start agents.
 CONTAINER_PACKAGES := charliecloud-runtime
 
-.PHONY: demo test quick perf docs foreign lint package release fuzz constraints clean slurm browser container ssh
+.PHONY: demo test quick perf docs foreign disturbed lint package release fuzz constraints clean slurm browser container ssh
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -50,6 +50,10 @@ perf: $(VENV)/test-installed slurm
 # Other packages' programs under torchrun and under hpcdist, and a table of what is equal.
 foreign: $(VENV)/foreign-installed
 	$(PYTEST) -m "foreign or not foreign" tests/foreign $(PYTEST_ARGS)
+
+# Trainings on a real Slurm that lose ranks, agents, nodes, checkpoints and time: all end as if undisturbed, bit for bit.
+disturbed: $(VENV)/test-installed slurm
+	$(PYTEST) -m disturbed -v tests/slurm/test_exactness.py $(PYTEST_ARGS)
 
 lint: $(VENV)/dev-installed
 	$(BIN)/pre-commit run --all-files

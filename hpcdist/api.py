@@ -268,10 +268,9 @@ def sweep(
     `over` has the values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus,
     time and max_restarts stand for their keys, and cluster for the profile. Each point is run
     `repeat` times, and so many runs at one time as `max_parallel` says, of each scheduler: locally
-    1, else no limit if None. `set` has the values of
-    keys that are the same at all points. `summary_after` writes summary.txt and summary.json into
-    the sweep's folder at the end. The other arguments are those of `submit`, but `job` is no
-    function.
+    1, else no limit if None. `set` has the values of keys that are the same at all points.
+    `summary_after` writes summary.txt and summary.json into the sweep's folder at the end. The
+    other arguments are those of `submit`, but `job` is no function.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.

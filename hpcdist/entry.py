@@ -1,7 +1,6 @@
 """The entry of a scheduler's script on every node: the agent, and after it the figures of its run.
 
-It stands above the agents and the summary, so that agents need not import the summary: the figures
-cost an import only at the end.
+It stands above both, so that agents need not import the summary.
 """
 
 from __future__ import annotations
@@ -21,55 +20,35 @@ _MOST_BYTES = 32_000_000
 _MOST_FILES = 256
 
 
-def main() -> None:
-    """Be the agent of this node; on node 0, keep the figures of the run, and exit with the code of
-    the run; on others with 0. The scheduler's script calls this."""
-    run_and_code = run_submitted()
-    if run_and_code is None:
-        sys.exit(0)
-    run, code = run_and_code
-    keep_figures(run)
-    # The scheduler must see a failed run as a failed job: dependencies count on it.
-    sys.exit(code)
-
-
-def main_of_node() -> None:
-    """Be the agent of a run whose directory is this node's alone, and exit with the run's code.
-
-    A program that has made the directory calls this, with its path and the scheduler's name as
-    arguments.
-    """
-    run_path, scheduler = sys.argv[1:]
-    run, node_rank, code = _be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
-    # Another node has a verdict where it could not take part; else that is node 0's.
-    sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
-
-
-def run_submitted(*, adopts: bool = True) -> tuple[Run, int] | None:
-    """Do the job's task in submitit's main; return the run and its exit code where this was the
-    agent of node 0: submitit ends every task that returns with 0. `adopts` as for `run_pickle`.
-
-    The local scheduler's script calls this.
-    """
+def main(*, is_local: bool = False) -> None:
+    """Do the job's task in submitit's main; where that was the agent of node 0, keep the figures of
+    the run, and exit with its code. With `is_local`, keep no figures, and exit with 0."""
     from hpcdist.schedulers.submitting import run_pickle
 
     led: list[tuple[Run, int]] = []
 
     def be_agent(task: AgentTask) -> int:
         run, node_rank, code = _be_agent(task)
-        # Other nodes exit with 0: their codes say nothing more than node 0's, and the first that
-        # ends with an error could make the scheduler kill the rest.
-        if node_rank == 0:
+        # Other nodes exit with 0: after an error the scheduler could kill those that still work.
+        if node_rank == 0 and not is_local:
             led.append((run, code))
         return code
 
-    run_pickle(be_agent, adopts=adopts)
-    return led[0] if led else None
+    run_pickle(be_agent, adopts=not is_local)
+    for run, code in led:
+        keep_figures(run)
+        sys.exit(code)  # the scheduler must see a failed run as a failed job
+
+
+def main_of_node(run_path: str, scheduler: str) -> None:
+    """Be the agent of a run whose directory is this node's alone, and exit with the run's code."""
+    run, node_rank, code = _be_agent(AgentTask(run_path=run_path, scheduler=scheduler))
+    # Another node has a verdict where it could not take part; else that is node 0's.
+    sys.exit(code if node_rank == 0 or run.verdict_file.exists() else 0)
 
 
 def _be_agent(task: AgentTask) -> tuple[Run, int, int]:
-    """Be the agent of this node; return the run, the node's rank, and the exit code of the run as
-    far as this node knows it."""
+    """Return the run, the node's rank, and the run's exit code as far as this node knows it."""
     from hpcdist.agent.agent import run_agent  # the job of a summary has no use for it
 
     run, place = Run(Path(task.run_path)), load_scheduler(task.scheduler).place()

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,47 +18,32 @@ from hpcdist.agent.launcher_end import after_srun, srun_errors
 from hpcdist.agent.member import UNFIT, Member
 from hpcdist.agent.node import CannotLaunchError, OwnNode
 from hpcdist.agent.outcome import failure, lives
-from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, SchedulerError
 from hpcdist.base.files import close_umask
 from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own
-from hpcdist.job.spec import JobSpec
 from hpcdist.machine.process import adopt_orphans, kill_descendants
 from hpcdist.notify import tell_end
 from hpcdist.rank.lack import full_disk
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
-from hpcdist.schedulers.base import JobPlace, Scheduler
+from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.jobs import note_own_job
+from hpcdist.schedulers.notes import Notes, step_hosts
 
 
 class Agent:
     """The agent of one node: `run_to_end` takes part in the run, and concludes it."""
 
-    def __init__(
-        self,
-        run: Run,
-        job: JobSpec,
-        plan: LaunchPlan,
-        place: JobPlace,
-        requeuer: Scheduler | None = None,
-        *,
-        notify: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, node: OwnNode, attempts: lives.Attempts) -> None:
         self.verdict: Verdict | None = None
-        self._run = run
-        self._job = job
-        self._node = OwnNode(job=job, plan=plan, place=place, notify=notify)
-        self._requeuer = requeuer
-        self._attempts = lives.Attempts(run, job, requeuer)
+        self._run = attempts.run
+        self._node = node
+        self._attempts = attempts
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
         self._member: Member | None = None
-        self._was_over = run.verdict_file.exists()
-        self._job_logs: dict[Path, int] = {}
-        with contextlib.suppress(OSError):
-            self._job_logs = {path: path.stat().st_size for path in run.job_logs()}
+        self._was_over = self._run.verdict_file.exists()
+        self._notes = Notes()  # takes its variables out of the environment, which ranks inherit
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -68,7 +52,7 @@ class Agent:
                 adopt_orphans()
                 if self._node.plan.container is None:  # else they are the image's
                     os.environ.update(self._node.environment(os.environ))
-                self._member = Member(self._node, self._attempts, log=self._log)
+                self._member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
                 self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
@@ -90,7 +74,7 @@ class Agent:
         else:
             self._conclude()
             if self._node.place.node_rank == 0 and not self._was_over:
-                tell_end(self._run, self._job.name, self._node.notify)
+                tell_end(self._run, self._node.job.name, self._node.notify)
 
     def _conclude(self) -> None:
         """Write this node's verdict, if there is one, or have the job started again."""
@@ -98,21 +82,9 @@ class Agent:
             return
         self.verdict = failure.after_setup(self.verdict, self._setup_problem)
         if self.verdict.kind == "agent_lost":
-            self.verdict = after_srun(self.verdict, self._said_by_srun(), self._hosts())
+            said = srun_errors(self._notes.srun_log, begin=self._notes.srun_begin)
+            self.verdict = after_srun(self.verdict, said, step_hosts())
         self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
-
-    def _said_by_srun(self) -> list[str]:
-        """Return the errors that srun wrote into the job's logs since this agent began."""
-        said: list[str] = []
-        for path in self._run.job_logs():
-            with contextlib.suppress(OSError):  # a run must not end without a verdict
-                said += srun_errors(path, begin=self._job_logs.get(path, 0))
-        return said
-
-    def _hosts(self) -> dict[int, str]:
-        """Return the hosts by node, from the files that agents have left."""
-        found = map(files.read_json, self._run.agent_files())
-        return {one.get("node", -1): one.get("host", "") for one in found if isinstance(one, dict)}
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
@@ -122,10 +94,10 @@ class Agent:
             return False
         if self._run.cancel_file.exists():
             self.verdict = failure.cancelled("SIGTERM", time_s=time.time())
-        elif self._requeuer is not None:
-            lives.note_lost_attempt(self._run, life=self._requeuer.life())
+        elif self._attempts.requeuer is not None:
+            lives.note_lost_attempt(self._run, life=self._attempts.life)
             if self._node.place.node_rank == 0:
-                self.verdict = lives.verdict_if_stalled(self._run, self._job)
+                self.verdict = lives.verdict_if_stalled(self._run, self._node.job)
         return self.verdict is None
 
     def _pause(self, seconds: float) -> bool:
@@ -171,7 +143,8 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0:
         note_own_job(run, requeuer.own_job_id())
-    agent = Agent(run, job, plan, place, requeuer, notify=spec.cluster.profile.notify)
+    node = OwnNode(job, plan, place, spec.cluster.profile.notify)
+    agent = Agent(node, lives.Attempts(run, job, requeuer))
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

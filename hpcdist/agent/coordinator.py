@@ -30,6 +30,7 @@ from hpcdist.agent.outcome.hang import HangWatch
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
+from hpcdist.schedulers.notes import Note
 
 SETTLE_S = 0.2
 """After a first failure, how long others that failed at the same moment have to be heard."""
@@ -84,16 +85,6 @@ class Lost(NamedTuple):
     reason: str
 
 
-class Unreachable(NamedTuple):
-    """Event: no agent will start on a node."""
-
-    node: int
-    host: str
-    sentence: str
-    is_host_lost: bool = False
-    """The host has failed: the job may succeed if it starts again on others."""
-
-
 class Claimed(NamedTuple):
     """Event: the answer to ClaimAttempt."""
 
@@ -129,20 +120,15 @@ class ClaimAttempt(NamedTuple):
     """The verdict on the attempt before, to be noted first."""
 
 
-class NoteHang(NamedTuple):
-    """Action: note that an attempt seems to hang, or that it no longer does."""
-
-    hang: Hang
-
-
 class Finish(NamedTuple):
     """Action: end the run with this verdict; None: the run has one already."""
 
     verdict: Verdict | None
 
 
-Event = Heard | Lost | Unreachable | Claimed | Resumed | Concluded | Tick
-Action = Send | ClaimAttempt | NoteHang | Finish
+Event = Heard | Lost | Note | Claimed | Resumed | Concluded | Tick
+Action = Send | ClaimAttempt | Hang | Finish
+"""A Hang is to be noted: an attempt seems to hang, or no longer does."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,48 +239,6 @@ class Attempt:
         return msgspec.structs.replace(verdict, message=f"{verdict.message}; {sentence}")
 
 
-@dataclass
-class Members:
-    """The agents of a run, and what they agree on."""
-
-    terms: Terms
-    facts: dict[int, NodeFacts] = field(default_factory=dict)
-    """By node; of those whose agents have joined."""
-    lost: set[int] = field(default_factory=set)
-    agreement: Agreement | None = None
-
-    def nodes(self) -> set[int]:
-        """Return the nodes whose agents have joined, and are not lost."""
-        return set(self.facts) - self.lost
-
-    def missing(self) -> list[int]:
-        return [node for node in range(self.terms.num_nodes) if node not in self.facts]
-
-    def name(self, node: int) -> str:
-        host = self.facts[node].host if node in self.facts else "unknown host"
-        return f"node {node} (host {host})"
-
-    def order_store(self) -> messages.OpenStore:
-        """Return the order for a store that all nodes reach."""
-        assert self.agreement is not None
-        return messages.OpenStore(
-            bind_to=store_listens_on(self.facts, self.agreement.master_addr),
-            address=self.agreement.master_addr,
-            port_range=self.terms.port_range,
-        )
-
-    def order_start(self, attempt: Attempt, port: int) -> messages.Start:
-        """Return the order to start the ranks of an attempt, whose store listens."""
-        assert self.agreement is not None
-        meeting = RankMeeting(
-            **msgspec.structs.asdict(self.agreement),
-            attempt=attempt.number,
-            restart_count=attempt.restarts,
-            master_port=port,
-        )
-        return messages.Start(meeting=meeting)
-
-
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
@@ -306,7 +250,10 @@ class Coordinator:
         """When the stage ends by itself; None: only messages end it."""
         self._now = now
         self._actions: list[Action] = []
-        self.members = Members(terms)
+        self.facts: dict[int, NodeFacts] = {}
+        """By node; of those whose agents have joined."""
+        self._lost: set[int] = set()
+        self._agreement: Agreement | None = None
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
@@ -314,6 +261,14 @@ class Coordinator:
         self._failed: Verdict | None = None
         """The verdict on the attempt after which another is being claimed."""
         self.attempt = Attempt(terms)
+
+    def members(self) -> set[int]:
+        """Return the nodes whose agents have joined, and are not lost."""
+        return self.facts.keys() - self._lost
+
+    def _name(self, node: int) -> str:
+        host = self.facts[node].host if node in self.facts else "unknown host"
+        return f"node {node} (host {host})"
 
     def next_deadline(self) -> float:
         """Return the time, by the monotonic clock, at which Tick is due."""
@@ -334,10 +289,10 @@ class Coordinator:
                 self._on_message(event.node, event.message)
             case Lost():
                 self._on_lost(event.node, event.reason)
-            case Unreachable(node, host, sentence, is_host_lost):
-                if self.stage is Stage.JOINING and node not in self.members.facts:
-                    sentence = f"node {node} (host {host}): {sentence}"
-                    self._fail("launch", sentence, node, host=host, try_elsewhere=is_host_lost)
+            case Note() if self.stage is Stage.JOINING and event.node not in self.facts:
+                name, elsewhere = f"node {event.node} (host {event.host})", event.is_host_lost
+                sentence = f"{name}: no agent could be started there: {event.said}"
+                self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event.attempt, event.why_not)
             case Resumed():
@@ -353,20 +308,24 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                if message.port is None:
-                    self._fail("launch", f"no store: {message.error}", 0)
-                else:
-                    self.stage = Stage.RUNNING
-                    self._broadcast(self.members.order_start(self.attempt, message.port))
+                assert self._agreement is not None
+                self.stage = Stage.RUNNING
+                meeting = RankMeeting(
+                    **msgspec.structs.asdict(self._agreement),
+                    attempt=self.attempt.number,
+                    restart_count=self.attempt.restarts,
+                    master_port=message.port,
+                )
+                self._broadcast(messages.Start(meeting=meeting))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
-                sentence = f"{self.members.name(node)}: {message.sentence}"
+                sentence = f"{self._name(node)}: {message.sentence}"
                 self._fail("launch" if is_early else "agent_lost", sentence, node)
-            case messages.Warned():
-                self._on_warned(message.signal)
-            case messages.Cancelled(name) if self.stage in _AFTER_RUNNING:
+            case messages.Signalled(name, is_cancel=False):
+                self._on_warned(name)
+            case messages.Signalled(name) if self.stage in _AFTER_RUNNING:
                 self._cancelled = self.attempt.numbered(failure.cancelled(name), self._now.unix_now)
-            case messages.Cancelled(name):
+            case messages.Signalled(name):
                 self._end_attempt(failure.cancelled(name))
             case messages.OfAttempt() if message.attempt == self.attempt.number:
                 self._on_news(node, message)
@@ -375,22 +334,22 @@ class Coordinator:
         if self.stage is not Stage.JOINING:  # the run was over before all were there
             self._actions.append(Send([node], messages.Close()))
             return
-        self.members.facts[node] = facts
-        if len(self.members.facts) < self.terms.num_nodes:
+        self.facts[node] = facts
+        if len(self.facts) < self.terms.num_nodes:
             return
         try:
-            self.members.agreement = agree(self.members.facts, self.terms.backend)
+            self._agreement = agree(self.facts, self.terms.backend)
         except DisagreementError as error:
             self._fail("launch", str(error), node)
         else:
             self._claim(failed=None)
 
     def _on_lost(self, node: int, reason: str) -> None:
-        if self.stage is Stage.FINISHED or node not in self.members.nodes():
+        if self.stage is Stage.FINISHED or node not in self.members():
             return
-        self.members.lost.add(node)
+        self._lost.add(node)
         if self.attempt.decided is None and not self.attempt.is_explained():
-            sentence = f"the agent of {self.members.name(node)} was lost: {reason}"
+            sentence = f"the agent of {self._name(node)} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.
                 self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
@@ -412,17 +371,18 @@ class Coordinator:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing, limit_s = self.members.missing(), self.terms.join_timeout_s
+            missing = sorted(set(range(self.terms.num_nodes)) - self.facts.keys())
+            limit_s = self.terms.join_timeout_s
             sentence = f"the agents of {listed(missing, 'node')} did not join within {limit_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_attempt(None)
         elif self.stage is Stage.ENDING:
-            for node in self.members.nodes() - self.attempt.gone:
+            for node in self.members() - self.attempt.gone:
                 self._on_lost(node, "it did not end its ranks in time")
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
-        """Take a message about the current attempt; ignore it where it comes too late."""
+        """Take a message about the current attempt; others come too late."""
         attempt = self.attempt
         match message:
             case messages.Ended() if self.stage is not Stage.FINISHED:
@@ -438,8 +398,8 @@ class Coordinator:
                 self._act(watch.on_reports(node, reports, attempt.ends, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
-                if attempt.reached.keys() >= self.members.nodes():
-                    self._broadcast(messages.StopAt(boundary=max(attempt.reached.values()) + 1))
+                if attempt.reached.keys() >= self.members():
+                    self._broadcast(messages.Pause(stop_at=max(attempt.reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
         self.attempt.ends[end.rank] = end
@@ -480,7 +440,7 @@ class Coordinator:
                 case messages.Dump():
                     self._broadcast(each)
                 case Hang():
-                    self._actions.append(NoteHang(each))
+                    self._actions.append(each)
                 case Verdict():
                     self._end_attempt(each)
 
@@ -492,11 +452,17 @@ class Coordinator:
     def _on_claimed(self, number: int | None, why_not: str | None) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed = self._failed
-        if number is not None:
+        if number is not None and self._agreement is not None:
             num_failed = self.attempt.restarts + (failed is not None)
             self.attempt = Attempt(self.terms, number, num_failed)
-            self._broadcast(messages.Begin(attempt=number))
-            self._actions.append(Send([0], self.members.order_store()))
+            address = self._agreement.master_addr
+            order = messages.Begin(
+                attempt=number,
+                bind_to=store_listens_on(self.facts, address),
+                address=address,
+                port_range=self.terms.port_range,
+            )
+            self._broadcast(order)
         elif failed is not None:
             if why_not is not None:
                 sentence = f"{failed.message}; it is not started again: {why_not}"
@@ -504,8 +470,8 @@ class Coordinator:
             self._finish(failed)
 
     def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
-        if node in self.members.facts:
-            fields["host"] = self.members.facts[node].host
+        if node in self.facts:
+            fields["host"] = self.facts[node].host
         self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
@@ -523,10 +489,10 @@ class Coordinator:
     def _check_gone(self) -> None:
         """With the last agent's Gone, claim the next attempt or end the run."""
         attempt, notice = self.attempt, self._notice
-        if self.stage is not Stage.ENDING or not self.members.nodes() <= attempt.gone:
+        if self.stage is not Stage.ENDING or not self.members() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        may_restart = not self.members.lost and attempt.may_restart(verdict)
+        may_restart = not self._lost and attempt.may_restart(verdict)
         if self._cancelled is not None and (may_restart or _may_be_of_cancel(verdict)):
             self._finish(attempt.with_killed(self._cancelled))
         elif may_restart and notice is not None:
@@ -539,11 +505,11 @@ class Coordinator:
 
     def _finish(self, verdict: Verdict | None) -> None:
         self.stage, self.deadline = Stage.FINISHED, None
-        last = sorted(self.members.nodes() | {0})  # node 0's own agent may not have joined yet
+        last = sorted(self.members() | {0})  # node 0's own agent may not have joined yet
         self._actions += [Finish(verdict), Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
-        if members := sorted(self.members.nodes()):
+        if members := sorted(self.members()):
             self._actions.append(Send(members, message))
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import msgspec
 
@@ -39,16 +39,6 @@ from hpcdist.workloads.rank_process import make_context, run_workload, take_plac
 _ADDRESS = "127.0.0.1"
 
 
-class DebugRank(NamedTuple):
-    """The one rank, ready to run."""
-
-    order: RankOrder
-    claims: list[BinaryIO]
-    """Hold its GPU while this lives."""
-    mark: BinaryIO
-    """Open while this lives: `hpcdist cancel` knows the run's processes by what they hold open."""
-
-
 def begin(run: Run, job: JobSpec, plan: Plan) -> Callable[[], Verdict]:
     """Make this process rank 0 of 1 as the local scheduler planned it; return what runs it.
 
@@ -72,18 +62,33 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> Callable[[], Verdict]:
         listener = listen(_ADDRESS, job.launch.port_range)
     except NoFreePortError as error:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
-    order = _order(run, node, listener.getsockname()[1])
+    meeting = RankMeeting(
+        attempt=run.claim_attempt(),
+        restart_count=0,
+        master_addr=_ADDRESS,
+        master_port=listener.getsockname()[1],
+        device=plan.launch.device,
+        backend=plan.launch.backend,
+    )
+    gpus = node.plan_of_node.gpus or []
+    (order,) = rank_orders(run, node, interface=plan.launch.interface, gpus=gpus, meeting=meeting)
+    order.environment["TORCHELASTIC_MAX_RESTARTS"] = "0"
     os.environ.update(node.environment(os.environ))
     # The store that torch opens by itself listens on all addresses, and asks nobody for a password.
     fork_store(listener, _ADDRESS)
     take_place(order)
-    rank = DebugRank(order, claims, mark=run.agent_file(0).open("rb"))
-    return partial(_run, run, job, rank)
+    # `hpcdist cancel` knows the run's processes by what they hold open.
+    return partial(_run, run, job, order, [*claims, run.agent_file(0).open("rb")])
 
 
-def _run(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
+def _run(
+    run: Run,
+    job: JobSpec,
+    order: RankOrder,
+    _held: list[BinaryIO],  # open until the end: GPUs are claimed by it
+) -> Verdict:
     """Run the rank to its end, write the verdict, and return it."""
-    order, board = rank.order, ProgressBoard(1)
+    board = ProgressBoard(1)
     try:
         context = make_context(order, run, job, board.slot(0), has_agent=False)
         code = run_workload(context, run.error_file(0, order.attempt))
@@ -103,22 +108,3 @@ def _run(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     verdict = failure.numbered(verdict, attempt=order.attempt, time_s=time.time())
     run.write_verdict(verdict)
     return verdict
-
-
-def _order(run: Run, node: OwnNode, port: int) -> RankOrder:
-    (order,) = rank_orders(
-        run,
-        node,
-        interface=node.plan.interface,
-        gpus=node.plan_of_node.gpus or [],
-        meeting=RankMeeting(
-            attempt=run.claim_attempt(),
-            restart_count=0,
-            master_addr=_ADDRESS,
-            master_port=port,
-            device=node.plan.device,
-            backend=node.plan.backend,
-        ),
-    )
-    order.environment["TORCHELASTIC_MAX_RESTARTS"] = "0"
-    return order

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
@@ -48,6 +48,7 @@ from hpcdist.machine.process import (
 )
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
+from hpcdist.workloads import load_workload
 from hpcdist.workloads.rank_process import become_rank
 
 _LEAVING_GRACE_S = 3.0
@@ -67,24 +68,20 @@ _ENDING_POLL_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: StackMemory, preload: Callable[[], list[str]]
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory
 ) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         agent_end.close()
-        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER), preload)
+        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER))
     server_end.close()
     return pid, Channel(agent_end, FROM_FORKSERVER)
 
 
 def run_forkserver(
-    job: JobSpec,
-    board: ProgressBoard,
-    stacks: StackMemory,
-    channel: Channel[ToForkserver],
-    preload: Callable[[], list[str]],
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory, channel: Channel[ToForkserver]
 ) -> NoReturn:
     """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
@@ -95,7 +92,7 @@ def run_forkserver(
         for signum in _DECIDED_BY_AGENT:
             signal.signal(signum, signal.SIG_IGN)
         _outlive_agent_briefly(channel)
-        Forkserver(job, board, stacks, channel).serve(preload)
+        Forkserver(job, board, stacks, channel).serve()
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -127,11 +124,11 @@ class Forkserver:
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending: int | None = None  # the attempt
 
-    def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
+    def serve(self) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
         wake_up = wake_up_on([signal.SIGCHLD])
         channel = self._channel.fileno()
-        self._import(preload)
+        self._import()
         while True:
             timeout_s = None if self._ending is None else _ENDING_POLL_S
             ready, _, _ = select.select([channel, wake_up], [], [], timeout_s)
@@ -144,11 +141,11 @@ class Forkserver:
             if self._ending is not None:
                 self._go_on_ending(self._ending)
 
-    def _import(self, preload: Callable[[], list[str]]) -> None:
+    def _import(self) -> None:
         gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
         modules: list[str] = []
         with suppress(Exception):  # the script is in a zip file, or has changed meanwhile
-            modules = preload()
+            modules = load_workload(self._job).preload()
         for module in modules:
             with suppress(BaseException):  # SystemExit, too: the ranks will say it
                 importlib.import_module(module)
@@ -164,16 +161,16 @@ class Forkserver:
                 case messages.Fork():
                     for order in message.orders:
                         self._fork_rank(order)
-                case messages.OpenStore():
+                case messages.Begin():
                     self._fork_store(message)
                 case messages.End():
                     self._begin_ending(message)
-                case messages.SignalRanks():
+                case messages.Pause():
                     for pid, local_rank in self._ranks.items():
-                        is_for_sigterm = message.or_sigterm and self._knows_sigterm_alone(
+                        is_for_sigterm = message.signal == "SIGTERM" and self._knows_sigterm_alone(
                             pid, local_rank
                         )
-                        send_signal(pid, signal.SIGTERM if is_for_sigterm else message.signal)
+                        send_signal(pid, signal.SIGTERM if is_for_sigterm else signal.SIGUSR2)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
@@ -206,11 +203,11 @@ class Forkserver:
         finally:
             os._exit(1)
 
-    def _fork_store(self, wanted: messages.OpenStore) -> None:
+    def _fork_store(self, wanted: messages.Begin) -> None:
         try:
             listener = listen(wanted.bind_to, wanted.port_range)
         except NoFreePortError as error:
-            self._channel.send(messages.StoreOpened(error=str(error)))
+            self._channel.send(messages.Failed(sentence=f"no store: {error}"))
             return
         port = listener.getsockname()[1]
         self._store_pid = fork_store(listener, wanted.address)

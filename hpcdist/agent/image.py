@@ -45,7 +45,6 @@ from hpcdist.machine.process import send_signal, use_all_descriptors
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import JobPlace
-from hpcdist.workloads import load_workload
 
 _INSIDE = f"""
 import os, signal, socket, struct, sys
@@ -239,7 +238,6 @@ def main() -> NoReturn:
         ProgressBoard(job.ranks_per_node, shared[:at]),
         StackMemory(job.ranks_per_node, shared[at:]),
         Channel(socket.socket(fileno=channel), TO_FORKSERVER),
-        load_workload(job).preload,
     )
 
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -101,11 +102,11 @@ def _sleep(seconds: float) -> bool:
 
 def srun_errors(log: Path, *, begin: int) -> list[str]:
     """Return the errors that srun told in a log from this place on; none where it is no file."""
-    if not log.is_file():
-        return []
-    with log.open("rb") as file:
-        file.seek(begin)
-        return _ERROR.findall(file.read(_MOST_BYTES).decode(errors="replace"))
+    if log.is_file():
+        with suppress(OSError), log.open("rb") as file:  # a run must not end without a verdict
+            file.seek(begin)
+            return _ERROR.findall(file.read(_MOST_BYTES).decode(errors="replace"))
+    return []
 
 
 def after_srun(verdict: Verdict, said: list[str], hosts: Mapping[int, str]) -> Verdict:

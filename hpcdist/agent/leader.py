@@ -7,7 +7,6 @@ the agents, and writes their answers.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import selectors
@@ -28,28 +27,16 @@ from hpcdist.agent.coordinator import (
     Finish,
     Heard,
     Lost,
-    NoteHang,
     Now,
     Resumed,
     Send,
     Stage,
     Terms,
     Tick,
-    Unreachable,
 )
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.meeting import SECRET_BYTES, Entrance, MeetingPlace
-from hpcdist.agent.messages import (
-    TO_LEADER,
-    Beat,
-    Cancelled,
-    Channel,
-    ChannelClosedError,
-    Failed,
-    Join,
-    ToAgent,
-    ToLeader,
-)
+from hpcdist.agent.messages import TO_LEADER, Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
@@ -68,12 +55,7 @@ from hpcdist.schedulers.notes import Notes
 _TICK_S = 0.5
 _TICKS_PER_LOOK = 2
 """Ticks between two looks at what others may have written into the run's directory."""
-_TICKS_PER_LOOK_AT_WORK = 10
-"""The same for a verdict or a cancellation once an attempt has begun: then only cancellations
-matter that a scheduler does not pass on."""
 _TICKS_PER_SIGN = round(SIGN_EVERY_S / _TICK_S)
-_MOST_REQUESTS = 16
-"""Requests that are answered at a time; each takes a thread on every node."""
 _WHY_NO_ANSWER = {
     Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
     Stage.STARTING: "its ranks are being started",
@@ -89,28 +71,25 @@ class Connections:
         """Count an agent as lost after `limit_s` without a sign of life; never where that is 0."""
         self._log = log
         self._selector = selectors.DefaultSelector()
-        self._channels: dict[int, Channel[ToLeader | Beat]] = {}
+        self.channels: dict[int, Channel[ToLeader | Beat]] = {}
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
         self._events: list[Heard | Lost] = []
-        self._missing: set[int] = set()
         self._entrance: Entrance | None = None
 
     def listen(
         self,
         run: Run,
         *,
-        num_nodes: int,
         addresses: Sequence[str],
         port_range: tuple[int, int] | None,
         rendezvous: Rendezvous | None = None,
         life: int = 0,
     ) -> None:
-        """Listen on a free port until all have joined, and write the place into the meeting's file.
+        """Listen on a free port, and write the place into the meeting's file.
 
         `addresses` are those by which the others may reach this host, best first; `rendezvous` is
         the place where they will come, if the scheduler has named one. Raises NoFreePortError.
         """
-        self._missing = set(range(1, num_nodes))
         secret, is_own = secrets.token_bytes(SECRET_BYTES), True
         if rendezvous is not None:
             port_range, secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
@@ -130,7 +109,7 @@ class Connections:
     def take(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
         """Take a channel as that of a node's agent from now on."""
         self._close(node)  # an agent that connects again has given up its former connection
-        self._channels[node] = channel
+        self.channels[node] = channel
         if node:
             self._liveness.hear(node)
         self._selector.register(channel, selectors.EVENT_READ, node)
@@ -138,10 +117,10 @@ class Connections:
     def wait(self, timeout_s: float) -> list[Heard | Lost]:
         """Return the events that have come, after so long at most."""
         for key, _ in self._selector.select(0.0 if self._events else timeout_s):
-            if self._channels.get(key.data) is key.fileobj:  # else the entrance, lost or replaced
-                self._receive(key.data, self._channels[key.data])
+            if self.channels.get(key.data) is key.fileobj:  # else the entrance, lost or replaced
+                self._receive(key.data, self.channels[key.data])
         for newcomer in self._entrance.look() if self._entrance is not None else ():
-            if isinstance(newcomer, Failed):  # node 0 itself can take no more connections
+            if isinstance(newcomer, messages.Failed):  # node 0 itself can take no more connections
                 self._events.append(Heard(0, newcomer))
             else:
                 node, connection = newcomer
@@ -154,17 +133,11 @@ class Connections:
     def send(self, nodes: Iterable[int], message: ToAgent) -> None:
         """Send a message to nodes' agents; for one that is gone, `wait` returns Lost."""
         for node in nodes:
-            if (channel := self._channels.get(node)) is not None:
+            if (channel := self.channels.get(node)) is not None:
                 try:
                     channel.send(message)
                 except ChannelClosedError as error:
                     self._lose(node, str(error))
-
-    def beat(self) -> None:
-        """Send a beat to all members. Thread-safe. A lost member is noticed by its connection."""
-        for channel in list(self._channels.values()):
-            with contextlib.suppress(ChannelClosedError):
-                channel.send(Beat())
 
     def close_entrance(self) -> None:
         """Let in nobody any more."""
@@ -175,7 +148,7 @@ class Connections:
 
     def close(self) -> None:
         self.close_entrance()
-        for node in list(self._channels):
+        for node in list(self.channels):
             self._close(node)
 
     def _receive(self, node: int, channel: Channel[ToLeader | Beat]) -> None:
@@ -185,10 +158,6 @@ class Connections:
                     self._liveness.hear(node)
                     continue
                 self._events.append(Heard(node, message))
-                if isinstance(message, Join):
-                    self._missing.discard(node)
-                    if not self._missing:
-                        self.close_entrance()  # none of them comes again
         except ChannelClosedError as error:
             self._lose(node, str(error))
 
@@ -198,7 +167,7 @@ class Connections:
 
     def _close(self, node: int) -> bool:
         self._liveness.end(node)
-        channel = self._channels.pop(node, None)
+        channel = self.channels.pop(node, None)
         if channel is not None:
             self._selector.unregister(channel)
             channel.close()
@@ -218,20 +187,18 @@ class Answers:
         """Return when `finished` must be called next, by the monotonic clock."""
         return min((until_s for until_s, _ in self._open.values()), default=math.inf)
 
-    def begin(self, request: Request, coordinator: Coordinator, now: Now) -> Answer | None:
-        """Wait for reports from now on; or return an answer that says why none will come."""
+    def begin(self, request: Request, coordinator: Coordinator, now: Now) -> bool:
+        """Wait for reports from now on; return False where the answer says why none will come."""
         refusal = _WHY_NO_ANSWER.get(coordinator.stage)
-        if len(self._open) >= _MOST_REQUESTS:
-            refusal = f"it is answering {_MOST_REQUESTS} other requests"
         answer = Answer(
             attempt=coordinator.attempt.number,
             time_s=now.unix_now,
             world_size=coordinator.terms.world_size,
             refusal=refusal,
         )
-        if refusal is None:
-            self._open.setdefault(request.id, (now.now + request.limit_s, answer))
-        return answer if refusal is not None else None
+        until_s = now.now if refusal else now.now + request.limit_s
+        self._open.setdefault(request.id, (until_s, answer))
+        return refusal is None
 
     def on_report(self, node: int, message: messages.Report) -> None:
         if message.request in self._open:
@@ -312,7 +279,6 @@ class Leader:
         if self._node.num_nodes > 1:
             self._connections.listen(
                 self._run,
-                num_nodes=self._node.num_nodes,
                 addresses=addresses,
                 port_range=self._node.job.launch.port_range,
                 rendezvous=self._node.place.rendezvous,
@@ -320,7 +286,7 @@ class Leader:
             )
         own, members = socket.socketpair()
         self._connections.take(0, Channel(own, TO_LEADER))
-        self._heart.senders.append(self._connections.beat)
+        self._heart.channels.append(self._connections.channels.values())
         self._thread.start()
         return members
 
@@ -351,8 +317,7 @@ class Leader:
         self._turned_s = now.now
         if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
             for note in self._notes.new():
-                sentence = f"no agent could be started there: {note.said}"
-                self._decide(Unreachable(note.node, note.host, sentence, note.is_host_lost))
+                self._decide(note)
         for event in events:
             if isinstance(event, Heard) and isinstance(event.message, messages.Report):
                 self._answers.on_report(event.node, event.message)
@@ -362,31 +327,29 @@ class Leader:
             self._tick_s = now.now + _TICK_S
             self._look(now)
         self._decide(Tick())
-        for request, answer in self._answers.finished(
-            self._coordinator.members.nodes(), now
-        ).items():
-            self._leave_answer(request, answer)
+        for request, answer in self._answers.finished(self._coordinator.members(), now).items():
+            try:
+                leave_answer(self._run, request, answer)
+            except OSError as error:
+                self._log(f"a request was not answered: {files.reason(error)}")
 
     def _look(self, now: Now) -> None:
         """Look into the run's directory for a verdict (of an agent that could not join), for a
         cancellation, and for commands' requests; show there that this agent lives."""
         self._num_ticks += 1
-        at_work = self._attempts.has_begun
-        if self._num_ticks % (_TICKS_PER_LOOK_AT_WORK if at_work else _TICKS_PER_LOOK) == 0:
-            if self._run.verdict_file.exists():
-                self._decide(Concluded())
-                return
-            if self._run.cancel_file.exists():
-                self._decide(Heard(0, Cancelled(signal="SIGTERM")))
         if self._num_ticks % _TICKS_PER_SIGN == 0:
             self._run.show_life()
-        if self._num_ticks % _TICKS_PER_LOOK == 0 and (request := take_request(self._run)):
-            refusal = self._answers.begin(request, self._coordinator, now)
-            if refusal is not None:
-                self._leave_answer(request.id, refusal)
-            else:
-                members = self._coordinator.members.nodes()
-                self._connections.send(sorted(members), messages.Ask(request=request))
+        if self._num_ticks % _TICKS_PER_LOOK != 0:
+            return
+        if self._run.verdict_file.exists():
+            self._decide(Concluded())
+            return
+        if self._run.cancel_file.exists():
+            self._decide(Heard(0, messages.Signalled(signal="SIGTERM", is_cancel=True)))
+        request = take_request(self._run)
+        if request is not None and self._answers.begin(request, self._coordinator, now):
+            members = self._coordinator.members()
+            self._connections.send(sorted(members), messages.Ask(request=request))
 
     def _decide(self, event: Event) -> None:
         """Give an event to the coordinator, and carry out the actions that it returns."""
@@ -396,25 +359,20 @@ class Leader:
                     self._connections.send(action.nodes, action.message)
                 case ClaimAttempt():  # its outcome is the next event
                     self._decide(self._claim(action.failed))
-                case NoteHang():
-                    self._note_hang(action.hang)
+                case Hang():
+                    self._note_hang(action)
                 case Finish():
                     self.verdict = action.verdict
 
     def _claim(self, failed: Verdict | None) -> Claimed:
-        """Carry out ClaimAttempt."""
+        """Carry out ClaimAttempt. All have joined then, and none of them comes again."""
+        self._connections.close_entrance()
         if failed is not None:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
                 return Claimed(None)
             if (why_not := note_restart(self._run, failed)) is not None:
                 return Claimed(None, why_not)
         return Claimed(self._attempts.claim())
-
-    def _leave_answer(self, request: str, answer: Answer) -> None:
-        try:
-            leave_answer(self._run, request, answer)
-        except OSError as error:
-            self._log(f"a request was not answered: {files.reason(error)}")
 
     def _note_hang(self, hang: Hang) -> None:
         if hang.recovered_s is None:

@@ -11,9 +11,13 @@ have as much time to show that they live as they ever had.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Collection
+from typing import Any
+
+from hpcdist.agent.messages import Beat, Channel, ChannelClosedError
 
 _MOST_BETWEEN_BEATS_S = 10.0
 _BEATS_PER_LIMIT = 5
@@ -73,8 +77,8 @@ class Heart:
 
     def __init__(self, limit_s: float) -> None:
         """Send a beat every few seconds from `start` to `stop`; never where `limit_s` is 0."""
-        self.senders: list[Callable[[], None]] = []
-        """They send a beat. They must not fail, and may wait."""
+        self.channels: list[Collection[Channel[Any]]] = []
+        """To the other agents. A lost one is noticed by its connection."""
         self._every_s = beat_every_s(limit_s)
         self._turns: dict[int, int] = {}
         """Of each loop, by its thread."""
@@ -102,6 +106,7 @@ class Heart:
         while not self._is_over.wait(self._every_s):
             turns = self._turns.copy()
             if all(before.get(one) != turn for one, turn in turns.items()):
-                for send in list(self.senders):
-                    send()
+                for channel in [one for several in self.channels for one in list(several)]:
+                    with contextlib.suppress(ChannelClosedError):
+                        channel.send(Beat())
             before = turns

@@ -34,7 +34,6 @@ from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
 from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
-from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
 _RECEIVE_WAIT_S = 0.5
@@ -78,9 +77,7 @@ class LocalRanks:
         self._selector: selectors.BaseSelector | None = None
         self._image: ImageStart | None = None
         if node.plan.container is None:
-            self._pid, channel = start_forkserver(
-                job, self._board, stacks, lambda: load_workload(job).preload()
-            )
+            self._pid, channel = start_forkserver(job, self._board, stacks)
         else:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel
@@ -103,11 +100,11 @@ class LocalRanks:
     def obey(self, order: ToRanks) -> None:
         """Carry out an order for the ranks, or for their store.
 
-        `tell` gets the answers later: StoreOpened after OpenStore, Gone after End, when nothing is
+        `tell` gets the answers later: StoreOpened after Begin, Gone after End, when nothing is
         left of ranks and store, Stacks after Dump, Reached after Pause, and Report after Ask.
         """
         match order:
-            case messages.OpenStore():
+            case messages.Begin():
                 self._send(order)
             case messages.Ask():
                 self._inspection.begin(order.request)
@@ -124,16 +121,15 @@ class LocalRanks:
             case messages.Dump() if not self._is_dumping:  # else the answer is on its way
                 self._is_dumping = True
                 self._inspection.begin(order)
+            case messages.Pause(_, stop_at) if stop_at is not None:
+                self._board.stop_at(stop_at)
             case messages.Pause():
                 self._board.pause()
                 # The user's own code may know nothing of the board: it gets a signal, as from a
                 # scheduler.
                 if isinstance(self._job, OwnCodeJob):
-                    is_sigterm = order.signal == "SIGTERM"
-                    self._send(messages.SignalRanks(signal=signal.SIGUSR2, or_sigterm=is_sigterm))
+                    self._send(order)
                 self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
-            case messages.StopAt():
-                self._board.stop_at(order.boundary)
 
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are still there, where the leader was lost and so gives no orders."""

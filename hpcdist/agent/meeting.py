@@ -63,12 +63,6 @@ run needs a millisecond, so it is crowded out only where so many come within tha
 _RESERVED_DESCRIPTORS = 32
 """Kept free for the files of the agent itself, above all the verdict."""
 _MOST_LOGGED = 20
-_SHORTEST_POLL_S = 0.02
-_LONGEST_POLL_S = 1.0
-_POLL_SHARE = 0.05
-"""Share of the time that an agent has waited: it hears of node 0 so much later at most."""
-_MOST_POLLS_PER_S = 2000
-"""Limit for all nodes together: their file server has other things to do."""
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -156,7 +150,6 @@ class Entrance:
         self._secret = secret
         self._log = log
         self._strangers: dict[_Stranger, None] = {}  # oldest first
-        self._most_strangers = _MOST_STRANGERS
         self._num_turned_away = 0
         self._selector = selectors.EpollSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -189,8 +182,6 @@ class Entrance:
             self._turn_away(stranger, "the meeting is over")
         self._selector.close()
         self._listener.close()
-        if (num_more := self._num_turned_away - _MOST_LOGGED) > 0:
-            self._log(f"{num_more} more connections were turned away")
 
     def _accept(self) -> Failed | None:
         """Send the challenge to a stranger; turn the oldest away where there are too many."""
@@ -201,14 +192,13 @@ class Entrance:
             if error.errno != errno.EMFILE:  # whoever called has gone already
                 return None
         # The system gives out the lowest descriptors that are free.
-        if connection is None or connection.fileno() >= most - _RESERVED_DESCRIPTORS:
-            if not self._strangers:
-                if connection is not None:
-                    connection.close()
-                left = "its agent has no open file left for another connection: it may have"
-                return Failed(sentence=f"{left} {most:,} ({MORE_DESCRIPTORS})")
-            self._most_strangers = len(self._strangers)
-        if len(self._strangers) >= self._most_strangers:
+        is_full = connection is None or connection.fileno() >= most - _RESERVED_DESCRIPTORS
+        if is_full and not self._strangers:
+            if connection is not None:
+                connection.close()
+            left = "its agent has no open file left for another connection: it may have"
+            return Failed(sentence=f"{left} {most:,} ({MORE_DESCRIPTORS})")
+        if is_full or len(self._strangers) >= _MOST_STRANGERS:
             self._turn_away(next(iter(self._strangers)), "too many others wait to be let in")
         if connection is not None:
             connection.setblocking(False)
@@ -310,9 +300,9 @@ def join_meeting(
 
 
 def poll_s(waited_s: float, num_nodes: int) -> float:
-    """Return how long an agent that has waited so long for node 0 waits until it looks again."""
-    shortest_s = min(max(_SHORTEST_POLL_S, num_nodes / _MOST_POLLS_PER_S), _LONGEST_POLL_S)
-    return min(max(shortest_s, waited_s * _POLL_SHARE), _LONGEST_POLL_S)
+    """Return how long an agent that has waited so long for node 0 waits until it looks again: a
+    twentieth of that, and not so short that all nodes together look 2,000 times a second."""
+    return min(max(0.02, num_nodes / 2000, waited_s / 20), 1.0)
 
 
 def _find_place(run: Run, rendezvous: Rendezvous | None, life: int) -> MeetingPlace:

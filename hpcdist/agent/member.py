@@ -9,7 +9,6 @@ it sees; the member of node 0 does so, too. Other threads of an agent send its h
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import selectors
@@ -27,22 +26,12 @@ from hpcdist.agent.leader import Leader
 from hpcdist.agent.liveness import Heart, Liveness
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.meeting import Joined, NotReachedError, OvertakenError, join_meeting
-from hpcdist.agent.messages import (
-    TO_AGENT,
-    Beat,
-    Cancelled,
-    Channel,
-    ChannelClosedError,
-    ToAgent,
-    ToLeader,
-    Warned,
-)
+from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import (
     DisagreementError,
-    OwnFile,
+    NodeFacts,
     OwnNode,
     RankMeeting,
-    note_on_device,
     rank_orders,
 )
 from hpcdist.agent.outcome import failure
@@ -50,9 +39,10 @@ from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.machine.gpus import why_not_used
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import use_all_descriptors
+from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import Verdict
@@ -81,16 +71,16 @@ class Notices:
         """Return the descriptor that is readable when a signal has come, for select."""
         return self._reading
 
-    def read(self) -> list[Warned | Cancelled]:
+    def read(self) -> list[messages.Signalled]:
         """Return what the signals mean that have come since the last call."""
-        notices: list[Warned | Cancelled] = []
+        notices: list[messages.Signalled] = []
         for number in os.read(self._reading, 4096):
             name = signal.Signals(number).name
             self._log(f"received {name}")
             if number in self._warning_signals and not files.is_there(self._run.cancel_file):
-                notices.append(Warned(signal=name))
+                notices.append(messages.Signalled(signal=name))
             elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
-                notices.append(Cancelled(signal=name))
+                notices.append(messages.Signalled(signal=name, is_cancel=True))
         return notices
 
     def wait_for_sigterm(self, seconds: float) -> bool:
@@ -106,13 +96,14 @@ class Notices:
 class Member:
     """One node's agent in its run, `take_part`."""
 
-    def __init__(self, node: OwnNode, attempts: Attempts, *, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, node: OwnNode, attempts: Attempts, *, notes: Notes, log: Callable[[str], None]
+    ) -> None:
         """Fork the forkserver, and watch the signals of this process."""
         self._run = run = attempts.run
         self._node = node
         self._attempts = attempts
         self._log = log
-        notes = Notes()  # takes its variables out of the environment, which ranks inherit
         use_all_descriptors()  # before the forkserver begins, which passes it on
         self._ranks = LocalRanks(
             run,
@@ -124,7 +115,12 @@ class Member:
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self.notices = Notices(run, node.plan, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
-        self._file = OwnFile(run, node)
+        self._facts = NodeFacts(
+            node=node.place.node_rank,
+            host=node.place.host,
+            process=identify(os.getpid()),
+            num_nodes=node.place.num_nodes or node.num_nodes,
+        )
         self._claims: list[BinaryIO] = []  # hold the node's GPUs while this lives
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._liveness = Liveness(limit_s, now_s=time.monotonic())
@@ -134,7 +130,7 @@ class Member:
             self._leader = Leader(node, attempts, notes=notes, heart=self._heart, log=log)
         self._channel: Channel[ToAgent | Beat] | None = None
         """To the leader; None until the member has joined."""
-        self._early_warning: Warned | None = None
+        self._early_warning: messages.Signalled | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
@@ -152,20 +148,19 @@ class Member:
 
         Raises CannotLaunchError, or one of UNFIT.
         """
-        self._file.write()
+        self._write_facts()
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
-        device, gpus = self._node.find_device()
-        if note := note_on_device(self._node.plan.device, device):
-            self._log(note)
-        self._file.change(device=device, gpus=gpus)
+        self._facts.device, self._facts.gpus = self._node.find_device()
+        if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and why_not_used():
+            self._log(f"the ranks compute on CPUs: {why_not_used()}")
         try:
             self._join()
         except OvertakenError as error:
             self._log(f"{error}: this one has no say any more")
             return None
         except UNFIT:
-            self._file.write()  # as far as it came
+            self._write_facts()  # as far as it came
             raise
         self._heart.start()
         while not self._is_closing:
@@ -187,7 +182,7 @@ class Member:
         joined: Joined | None
         if self._leader is not None:
             addresses = self._node.own_addresses()
-            self._file.change(offers=addresses)
+            self._facts.offers = addresses
             channel = Channel(self._leader.begin(addresses), TO_AGENT)
             joined = Joined(channel, 0.0, addresses[0], addresses[0])
         else:
@@ -209,12 +204,22 @@ class Member:
             self._liveness.hear(_LEADER)
         self._channel = joined.channel
         self._selector.register(self._channel, selectors.EVENT_READ, self._receive)
-        self._heart.senders.append(self._beat)
+        self._heart.channels.append([self._channel])
         self._ranks.clock_offset_s = joined.clock_offset_s
-        self._file.use_address(master_addr=joined.address, own_address=joined.source)
-        self._tell(messages.Join(facts=self._file.content))
+        self._reach_leader(joined.address, joined.source)
+        self._tell(messages.Join(facts=self._facts))
         if self._early_warning is not None:
             self._tell(self._early_warning)
+
+    def _reach_leader(self, address: str, own_address: str) -> None:
+        """Note the way to node 0 in the node's file, too."""
+        self._facts.master_addr, self._facts.address = address, own_address
+        self._facts.interface = self._node.interface_of(own_address)
+        self._write_facts()
+
+    def _write_facts(self) -> None:
+        path = self._run.agent_file(self._facts.node)
+        files.write_json(path, msgspec.to_builtins(self._facts))
 
     def _is_over_while_joining(self) -> bool:
         """Take signals, look into the run's directory, and return True where the run is over."""
@@ -225,7 +230,7 @@ class Member:
             if self._run.verdict_file.exists():
                 self._is_closing = True
             elif self._run.cancel_file.exists():
-                self._heed([Cancelled(signal="SIGTERM")])
+                self._heed([messages.Signalled(signal="SIGTERM", is_cancel=True)])
         return self._is_closing
 
     def _turn(self) -> None:
@@ -250,13 +255,13 @@ class Member:
         if not self._is_closing:
             self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
 
-    def _heed(self, notices: Sequence[Warned | Cancelled]) -> None:
+    def _heed(self, notices: Sequence[messages.Signalled]) -> None:
         """Tell the leader that the job will be ended. Before this member has joined, keep a warning
         for later, and leave at a cancellation."""
         for notice in notices:
             if self._channel is not None:
                 self._tell(notice)
-            elif isinstance(notice, Warned):
+            elif not notice.is_cancel:
                 self._early_warning = notice
             else:
                 self._is_closing = True
@@ -270,12 +275,6 @@ class Member:
                 self._channel.send(message)
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
-
-    def _beat(self) -> None:
-        """Tell the leader that this agent lives; the thread of its heart calls this."""
-        with contextlib.suppress(ChannelClosedError):
-            if self._channel is not None:
-                self._channel.send(Beat())
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -306,6 +305,8 @@ class Member:
                 self._liveness.hear(_LEADER)
             case messages.Begin():
                 self._attempts.begin(order.attempt)
+                if self._leader is not None:
+                    self._ranks.obey(order)
             case messages.Start():
                 self._start(order.meeting)
             case messages.Close():
@@ -314,14 +315,17 @@ class Member:
                 self._ranks.obey(order)
 
     def _start(self, meeting: RankMeeting) -> None:
-        own = self._file.reach_leader_at(meeting.master_addr)
-        if own != meeting.master_addr:
-            self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")
-            meeting = msgspec.structs.replace(meeting, master_addr=own)
-        file = self._file.content
+        facts, most = self._facts, meeting.master_addr
+        if facts.master_addr != most and self._leader is not None:
+            # Node 0 takes the address that others reached, whatever its own name means there:
+            # Debian gives it 127.0.1.1.
+            self._reach_leader(most, most)
+        elif facts.master_addr != most:
+            self._log(f"node 0 is reached by {facts.master_addr}, not by {most}")
+            meeting = msgspec.structs.replace(meeting, master_addr=facts.master_addr)
         orders = rank_orders(
-            self._run, self._node, interface=file.interface, gpus=file.gpus, meeting=meeting
+            self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
         living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=file.gpus)
+        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)

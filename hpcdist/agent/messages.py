@@ -16,8 +16,7 @@ A run without failures, in this order:
 
     to an agent    between it and its forkserver    to node 0's agent
                                                     Join
-    Begin
-    OpenStore      OpenStore, StoreOpened           StoreOpened (all three on node 0 only)
+    Begin          Begin, StoreOpened               StoreOpened (on node 0 only)
     Start          Fork; Started, Exited            Ended, for each rank
     End            End, Gone                        Gone
     Close
@@ -134,24 +133,19 @@ class Failed(Message, tag="failed"):
     sentence: str
 
 
-class Warned(Message, tag="warn"):
-    """The job will be ended soon; Pause follows, and no other attempt."""
+class Signalled(Message, tag="signalled"):
+    """An agent got a signal: the job will be ended soon. Pause follows, and no other attempt."""
 
     signal: str
-    """Sent by the scheduler."""
+    is_cancel: bool = False
+    """The user ended the run; End follows at once."""
 
 
 class Reached(OfAttempt, tag="reached"):
     """The last step boundary that a node's ranks had reached when they were paused; with the last
-    node's comes StopAt."""
+    node's comes Pause with the boundary at which they stop."""
 
     boundary: int
-
-
-class Cancelled(Message, tag="cancel"):
-    """The user ended the run; End follows."""
-
-    signal: str
 
 
 # For commands that ask about running ranks; the coordinator has no part in it.
@@ -177,9 +171,14 @@ class Report(Message, tag="report"):
 
 
 class Begin(Message, tag="begin"):
-    """An attempt has its number; Start follows when its store listens."""
+    """An attempt has its number. Node 0's agent passes this on to its forkserver, which opens a
+    store for it, known as `address`; StoreOpened is the answer, and then Start follows."""
 
     attempt: int
+    bind_to: str
+    """Address to listen on; all of them where it is empty."""
+    address: str
+    port_range: tuple[int, int] | None
 
 
 class Start(Message, tag="start"):
@@ -205,16 +204,13 @@ class Dump(Message, tag="dump"):
 
 
 class Pause(Message, tag="pause"):
-    """The ranks are to wait at their next step boundary; Reached is the answer."""
+    """The ranks are to wait at their next step boundary; Reached is the answer. The forkserver
+    sends a signal to the ranks of the user's own code."""
 
     signal: str | None = None
     """Signal by which the scheduler gave notice."""
-
-
-class StopAt(Message, tag="stop_at"):
-    """The ranks are to stop at this step boundary; they end, each in good order."""
-
-    boundary: int
+    stop_at: int | None = None
+    """The step boundary at which the ranks are to end in good order; None: it follows."""
 
 
 class Close(Message, tag="close"):
@@ -230,34 +226,14 @@ class Fork(Message, tag="fork"):
     orders: list[RankOrder]
 
 
-class OpenStore(Message, tag="store"):
-    """The forkserver of node 0 is to open a fresh store that is known as `address`; StoreOpened is
-    the answer. Its agent passes on both."""
-
-    bind_to: str
-    """Address to listen on; all of them where it is empty."""
-    address: str
-    port_range: tuple[int, int] | None
-
-
-class SignalRanks(Message, tag="signal"):
-    """The agent wants this signal sent to all ranks; nothing follows."""
-
-    signal: int
-    or_sigterm: bool = False
-    """Send SIGTERM to those that handle it, and not this signal."""
-
-
 class Ready(Message, tag="ready"):
     """The forkserver has imported what the ranks need, and can fork."""
 
 
 class StoreOpened(Message, tag="store_opened"):
-    """The forkserver's answer to OpenStore, with which the ranks can start."""
+    """The store of an attempt listens, so that the ranks can start."""
 
-    port: int | None = None
-    """None where it could not be opened."""
-    error: str | None = None
+    port: int
 
 
 class Started(Message, tag="started"):
@@ -281,10 +257,10 @@ class Exited(Message, tag="exited"):
 
 
 AnyOfAttempt = Ended | Gone | Quiet | Stacks | Reached
-ToLeader = Join | Failed | Warned | Cancelled | StoreOpened | AnyOfAttempt | Report
-ToRanks = OpenStore | End | Dump | Pause | StopAt | Ask
-ToAgent = Begin | Start | ToRanks | Close
-ToForkserver = Fork | OpenStore | End | SignalRanks
+ToLeader = Join | Failed | Signalled | StoreOpened | AnyOfAttempt | Report
+ToRanks = Begin | End | Dump | Pause | Ask
+ToAgent = Start | ToRanks | Close
+ToForkserver = Begin | Fork | Pause | End
 FromForkserver = Ready | StoreOpened | Started | Exited | Gone | Failed
 
 TO_LEADER: msgspec.json.Decoder[ToLeader | Beat] = msgspec.json.Decoder(ToLeader | Beat)

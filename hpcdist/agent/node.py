@@ -16,13 +16,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from hpcdist.base import files
 from hpcdist.job.accelerate import accelerate_variables
 from hpcdist.job.spec import JobSpec, OwnCodeJob, ScriptJob
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, show_only, visible_uuids, why_not_used
 from hpcdist.machine.network import interface_of, offered_addresses
-from hpcdist.machine.process import ProcessId, identify
+from hpcdist.machine.process import ProcessId
 from hpcdist.rank.collectives import recorder_environment
 from hpcdist.rank.context import RankOrder, RankPlace
 from hpcdist.rank.script_trackers import tracker_variables
@@ -58,12 +57,6 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, {why})"
         )
     return "cuda", gpus[: most_gpus or ranks]
-
-
-def note_on_device(wanted: str, device: str) -> str | None:
-    """Return why ranks compute on CPUs though there is a GPU that they were free to take."""
-    why = why_not_used() if wanted == "auto" and device == "cpu" else None
-    return f"the ranks compute on CPUs: {why}" if why else None
 
 
 class CannotLaunchError(Exception):
@@ -174,7 +167,7 @@ class OwnNode:
         return named or interface_of(address)
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The facts that an agent has found out about its node. They stand in its file in the run
     directory, and it tells them to node 0 as it joins."""
 
@@ -195,48 +188,6 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """On the way to node 0."""
     num_nodes: int = 0
     """Nodes of the job, as its scheduler told it."""
-    ranks: int = 0
-    """Ranks that it will start."""
-
-
-class OwnFile:
-    """The file of an agent in the run directory, rewritten as the agent finds out more."""
-
-    def __init__(self, run: Run, node: OwnNode) -> None:
-        self._run = run
-        self._node = node
-        self.content = NodeFacts(
-            node=node.place.node_rank,
-            host=node.place.host,
-            process=identify(os.getpid()),
-            num_nodes=node.place.num_nodes or node.num_nodes,
-            ranks=node.job.ranks_per_node,
-        )
-
-    def change(self, **changes: object) -> None:
-        """Change fields that will be written with others."""
-        self.content = msgspec.structs.replace(self.content, **changes)
-
-    def write(self) -> None:
-        path = self._run.agent_file(self.content.node)
-        files.write_json(path, msgspec.to_builtins(self.content))
-
-    def use_address(self, *, master_addr: str, own_address: str) -> None:
-        """Change the way to node 0, and write."""
-        interface = self._node.interface_of(own_address)
-        self.change(address=own_address, master_addr=master_addr, interface=interface)
-        self.write()
-
-    def reach_leader_at(self, master_addr: str) -> str:
-        """Return the address by which this node's ranks are to reach node 0. Most other nodes reach
-        it at `master_addr`.
-
-        Node 0 itself takes the address that the others reached, whatever its own name means there:
-        Debian gives it 127.0.1.1.
-        """
-        if self.content.master_addr != master_addr and self.content.node == 0:
-            self.use_address(master_addr=master_addr, own_address=master_addr)
-        return self.content.master_addr
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,15 +216,24 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
 
     Raises DisagreementError.
     """
-    _require_same(facts, "num_nodes", "belongs to a job of {} nodes")
-    _require_same(facts, "ranks", "starts {} ranks")
-    _require_same(facts, "device", "has device {}")
-    _require_unique_gpus(facts)
+    owner: dict[str, str] = {}
     first = facts[min(facts)]
-    if first.num_nodes != len(facts):
-        raise DisagreementError(
-            f"{len(facts)} agents have joined, but the job has {first.num_nodes} nodes"
-        )
+    for node, found in sorted(facts.items()):
+        name = f"node {node} (host {found.host})"
+        if found.num_nodes != len(facts):
+            raise DisagreementError(
+                f"{name} belongs to a job of {found.num_nodes} nodes, and {len(facts)} agents have "
+                "joined"
+            )
+        if found.device != first.device:
+            raise DisagreementError(
+                f"{name} has device {found.device}, node {first.node} (host {first.host}) has "
+                f"device {first.device}"
+            )
+        for uuid in found.gpus:
+            if uuid in owner:
+                raise DisagreementError(f"{owner[uuid]} and {name} have the same GPU, {uuid}")
+            owner[uuid] = name
     reached = Counter(found.master_addr for node, found in facts.items() if node)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
@@ -288,30 +248,6 @@ def store_listens_on(facts: Mapping[int, NodeFacts], master_addr: str) -> str:
     they reach it by several."""
     reached = {found.master_addr for node, found in facts.items() if node}
     return master_addr if reached <= {master_addr} else ""
-
-
-def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> None:
-    values = {node: getattr(found, field) for node, found in facts.items()}
-    if len(set(values.values())) <= 1:
-        return
-    common = Counter(values.values()).most_common(1)[0][0]
-    odd = next(node for node in sorted(values) if values[node] != common)
-    other = next(node for node in sorted(values) if values[node] == common)
-    raise DisagreementError(
-        f"node {odd} (host {facts[odd].host}) {words.format(values[odd])}, "
-        f"node {other} (host {facts[other].host}) {words.format(common)}"
-    )
-
-
-def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
-    owner: dict[str, str] = {}
-    for node in sorted(facts):
-        each = max(1, len(facts[node].gpus) // facts[node].ranks)
-        for place, uuid in enumerate(facts[node].gpus):
-            rank = f"rank {node * facts[node].ranks + place // each} on {facts[node].host}"
-            if uuid in owner:
-                raise DisagreementError(f"{owner[uuid]} and {rank} have the same GPU, {uuid}")
-            owner[uuid] = rank
 
 
 def rank_orders(

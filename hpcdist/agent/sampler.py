@@ -12,11 +12,13 @@ forks before the first one, and not after.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +92,7 @@ class UsageSampler:
             cpu_model=cpu_model(),
         )
         arguments = (self._stop, self.run.usage_file(self.node, attempt), begin, living, gpus)
-        self._thread = threading.Thread(target=self._live, args=arguments, daemon=True)
+        self._thread = threading.Thread(target=self._sample, args=arguments, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # the limit of threads
@@ -103,7 +105,7 @@ class UsageSampler:
         if self._thread is not None:
             self._thread.join(_END_LIMIT_S)
 
-    def _live(
+    def _sample(
         self,
         stop: threading.Event,
         path: Path,
@@ -119,40 +121,36 @@ class UsageSampler:
                 stop.wait(_LOOK_S)  # a node may take long to import what they need
             if not stop.wait(min(_FIRST_S, self.every_s)):
                 with nvml() as library:
-                    self._sample(stop, events, begin, living, GpuReader(library, gpus))
+                    for event in self._events(stop, begin, living, GpuReader(library, gpus)):
+                        events.write(event)
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self.log(f"what the ranks use is not sampled any more: {error!r}")
 
-    def _sample(
+    def _events(
         self,
         stop: threading.Event,
-        events: EventWriter,
         begin: NodeBegin,
         living: Callable[[], Mapping[int, int]],
         gpus: GpuReader,
-    ) -> None:
+    ) -> Iterator[NodeBegin | UsageWindow]:
+        """Sample until no rank lives; yield each window as it is full."""
         own, host = RankProcesses(), HostReader(begin.cpus)
-        events.write(msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts))
+        yield msgspec.structs.replace(begin, host_cpus=host.num_cpus, gpus=gpus.facts)
         windows = Windows(max(_SHORTEST_S, self.every_s))
         at_s, sampled_s = time.monotonic(), time.time()
         own.sample(living().values(), 0.0)
-        gpus.sample(0.0)
+        gpus.sample()
         while not stop.wait(windows.next_in_s()) and (pids := list(living().values())):
             before_s, at_s, sampled_s = at_s, time.monotonic(), time.time()
             length_s = at_s - before_s
-            found = own.sample(pids, length_s) | host.sample(length_s)
-            of_gpus = gpus.sample(length_s)
-            shares = [gpu["utilization"] for gpu in of_gpus if "utilization" in gpu]
-            self.gpu_share = max(shares) if shares and len(shares) == len(of_gpus) else None
-            write(events, windows.add(Sample(length_s, found, of_gpus), time_s=sampled_s))
-        write(events, windows.close(time_s=sampled_s))
-
-
-def write(events: EventWriter, event: NodeBegin | UsageWindow | None) -> None:
-    """Write an event, if there is one."""
-    if event is not None:
-        events.write(event)
+            found, of_gpus = own.sample(pids, length_s) | host.sample(length_s), gpus.sample()
+            shares = [gpu.get("utilization", math.nan) for gpu in of_gpus]
+            self.gpu_share = max(shares) if shares and not math.isnan(sum(shares)) else None
+            if window := windows.add(Sample(length_s, found, of_gpus), time_s=sampled_s):
+                yield window
+        if window := windows.close(time_s=sampled_s):
+            yield window
 
 
 # Windows.
@@ -211,16 +209,17 @@ def _sum_up(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Any
     has; each value weighs as much as the time that it stands for."""
     summed_up = {}
     for name in dict.fromkeys(name for _, values in found for name in values):
-        own = [(length_s, values[name]) for length_s, values in found if name in values]
-        low, high = min(value for _, value in own), max(value for _, value in own)
-        whole_s = sum(length_s for length_s, _ in own)
-        mean = sum(length_s * value for length_s, value in own) / whole_s if whole_s else low
-        summed_up[name] = _short(
-            {
-                "energy_j": sum(value for _, value in own),
-                "memory_bytes": high,
-            }.get(name, min(high, max(low, mean)))  # whatever the rounding
+        lengths_s, own = zip(
+            *((length_s, values[name]) for length_s, values in found if name in values), strict=True
         )
+        if name == "energy_j":
+            value = sum(own)
+        elif name == "memory_bytes" or not any(lengths_s):
+            value = max(own)
+        else:
+            value = sum(map(mul, lengths_s, own)) / sum(lengths_s)
+            value = min(max(own), max(min(own), value))  # whatever the rounding
+        summed_up[name] = _short(value)
     return summed_up
 
 
@@ -318,30 +317,26 @@ class GpuReader:
                 self._gpus.append(gpu)
                 self.facts.append(facts)
 
-    def sample(self, length_s: float) -> list[dict[str, float]]:
+    def sample(self) -> list[dict[str, float]]:
         """Return what each GPU tells (a part of one, MIG, has no use and no power of its own);
-        `energy_j` is for the time `length_s` since the last sample."""
-        return [self._sample(place, gpu, length_s) for place, gpu in enumerate(self._gpus)]
-
-    def _sample(self, place: int, gpu: Any, length_s: float) -> dict[str, float]:
+        `energy_j` is since the last sample, of GPUs that count it: from Volta on."""
+        found = []
         library = self._nvml
-        reads: dict[str, Callable[[], float]] = {
-            "utilization": lambda: library.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
-            "memory_bytes": lambda: memory_of(library, gpu).used,
-            "power_w": lambda: library.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            "throttled": lambda: bool(
-                library.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED
-            ),
-        }
-        known = {}
-        for name, read in reads.items():
+        for place, gpu in enumerate(self._gpus):
+            known: dict[str, float] = {}
             with contextlib.suppress(library.NVMLError):
-                known[name] = float(read())
-        before_mj = self._energy_mj.pop(place, None)
-        with contextlib.suppress(library.NVMLError):  # from Volta on
-            self._energy_mj[place] = library.nvmlDeviceGetTotalEnergyConsumption(gpu)
-        if before_mj is not None and place in self._energy_mj:
-            known["energy_j"] = max(0.0, self._energy_mj[place] - before_mj) / 1000
-        elif "power_w" in known:
-            known["energy_j"] = known["power_w"] * length_s
-        return known
+                known["utilization"] = library.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
+            with contextlib.suppress(library.NVMLError):
+                known["memory_bytes"] = float(memory_of(library, gpu).used)
+            with contextlib.suppress(library.NVMLError):
+                known["power_w"] = library.nvmlDeviceGetPowerUsage(gpu) / 1000
+            with contextlib.suppress(library.NVMLError):
+                reasons = library.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+                known["throttled"] = float(bool(reasons & _SLOWED))
+            with contextlib.suppress(library.NVMLError):
+                energy_mj = library.nvmlDeviceGetTotalEnergyConsumption(gpu)
+                if (before_mj := self._energy_mj.get(place)) is not None:
+                    known["energy_j"] = max(0.0, energy_mj - before_mj) / 1000
+                self._energy_mj[place] = energy_mj
+            found.append(known)
+        return found

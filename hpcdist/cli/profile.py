@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
-from hpcdist.base.statistics import mean
 from hpcdist.base.text import (
     column_decimals,
     format_number,
@@ -146,19 +145,6 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         if abs(share := time_s / wall_s) >= _LEAST_SHARE
     ]
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
-    timed = [
-        (one.whole_s, one.overlapped_s)
-        for one in reports.values()
-        if one.whole_s is not None and one.overlapped_s is not None
-    ]
-    if timed:
-        whole_s, hidden_s = (mean(times) for times in zip(*timed, strict=True))
-        print()
-        print_wrapped(
-            f"communication took {format_time(whole_s)} of a step: computing hid "
-            f"{format_percent(hidden_s / whole_s)} % of it, and the ranks waited "
-            f"{format_time(whole_s - hidden_s)}"
-        )
     traces = [one.trace for one in reports.values() if one.trace]
     print()
     print(f"{number_of(len(traces), 'file')} for ui.perfetto.dev:")

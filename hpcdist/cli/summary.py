@@ -283,11 +283,7 @@ def _draw(result: Summary, html_file: str | None, plot_folder: str | None) -> st
             note(f"{number} pictures, each as PNG and SVG, are in {folder}")
         else:
             note(f"there is nothing to draw yet, so {folder} has no pictures")
-    return (
-        None
-        if html_file is None
-        else to_html(report, drawn, folder=None if html_file == "-" else Path(html_file).parent)
-    )
+    return None if html_file is None else to_html(report, drawn)
 
 
 def _summarize(

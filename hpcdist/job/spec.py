@@ -233,7 +233,7 @@ class Record(Section, frozen=True, kw_only=True):
     two runs part. A digest takes about 5 ms per million parameters; its time belongs to no step."""
     flops: bool = False
     """Count the floating-point operations of the model before the first step, for FLOP/s and their
-    share of what the device can do (MFU). A tenth of a second to one second."""
+    share of what GPUs can do (MFU). A tenth of a second to one second."""
     goal: str | None = None
     """Accuracy or loss to which the summary gives the time and the samples: accuracy=97%, loss=0.5
     (both of the test data) or train_loss=0.5. Training goes on when it is reached. Unset: the

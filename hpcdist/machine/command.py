@@ -56,9 +56,8 @@ def call_command(
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as `run_command`, with `text` as its input, whatever its exit code is."""
-    timer = None
+    timer = threading.Timer(_ANNOUNCED_S, _announce, (argv[0], timeout_s))
     if _listeners and argv[0] not in _announced:
-        timer = threading.Timer(_ANNOUNCED_S, _announce, (argv[0], timeout_s))
         timer.start()
     try:
         done = subprocess.run(
@@ -80,8 +79,7 @@ def call_command(
             hint="go to a login node of the cluster, or run on this machine with --local",
         ) from None
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
     out, err = (one.decode(errors="replace") for one in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 

@@ -203,17 +203,14 @@ def look_at_image(image: str, runtime: str) -> str | None:
         if not (is_folder := stat.S_ISDIR(status.st_mode)):
             with open(image, "rb") as file:
                 head = file.read(64)
+        is_root = is_folder and "usr" in os.listdir(image)
     except OSError as error:
         raise NoImageError(f"cannot be read: {error.strerror}") from None
-    if is_folder and not any(
-        os.path.isdir(os.path.join(image, one)) for one in ("usr", "bin", "lib")
-    ):
-        raise NoImageError("is a folder, but has none of usr/, bin/ and lib/: it is no image")
     is_squashfs = head[:4] == b"hsqs" or (runtime == "pyxis" and image.endswith(".sqsh"))
-    kinds = {"folder": is_folder, "sif": head[32:41] == b"SIF_MAGIC", "squashfs": is_squashfs}
+    kinds = {"folder": is_root, "sif": head[32:41] == b"SIF_MAGIC", "squashfs": is_squashfs}
     kind = next((name for name, is_it in kinds.items() if is_it), None)
     if kind is None:
-        raise NoImageError("is neither an image file (.sif, .sqsh) nor a folder with a root in it")
+        raise NoImageError("is neither an image file (.sif, .sqsh) nor a folder with usr/ in it")
     if runtime not in _STARTED_BY[kind]:
         raise NoImageError(f"is a {kind}, which {runtime} does not start")
     own_id = head[48:64].hex() if kind == "sif" else f"{status.st_size:x}-{status.st_mtime_ns:x}"

@@ -60,6 +60,5 @@ def _ephemeral_range() -> tuple[int, int]:
 
 
 def local_addresses() -> Iterator[str]:
-    """Yield loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
-    for number in range(1, 1 << 16):
-        yield f"127.0.{number >> 8}.{number & 255}"
+    """Return loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
+    return (f"127.0.{number >> 8}.{number & 255}" for number in range(1, 1 << 16))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,9 +31,6 @@ _CLEANING_S = 0.2
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 """Helpers that free shared memory when the processes that used it are gone, and then end: Python's
 at once, torch's (of the sharing strategy file_system) after 2 s. Nobody else knows what to free."""
-
-Handler = Callable[[int, FrameType | None], object] | int | None
-"""A signal's handler, as Python gives it."""
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there
 _OF_TORCH = re.compile(r"torch_(\d+)_")
@@ -223,7 +220,7 @@ def send_signal(pid: int, signum: int) -> None:
 @contextlib.contextmanager
 def handling(
     signals: Iterable[int], take: Callable[[int, FrameType | None], None]
-) -> Iterator[dict[int, Handler]]:
+) -> Iterator[dict[int, Any]]:
     """Handle these signals in this block by `take`, but for those that are ignored, as nohup and a
     script's background have it; give their handlers of before, which hold again after the block."""
     before = {

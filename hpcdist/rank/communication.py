@@ -1,24 +1,20 @@
-"""Communication within the two passes: that of a model that is cut up over the ranks (FSDP2), and
-that of DistributedDataParallel, which computing hides in part.
+"""Communication within the two passes of a model that is cut up over the ranks (FSDP2).
 
 The gathers and scatters of FSDP happen throughout both passes, so that no single moment divides
 computing from communication. What is timed is how long the pass stands still for them: on CPUs the
 calls themselves, on a GPU the wait of the stream that computes. Copying into and out of their
 buffers is a part of it. FSDP has no public hooks there: where a version of torch lacks what is
 wrapped here, nothing is timed, and communication stays within forward_backward.
-
-DistributedDataParallel times its all-reduces itself, in its first ten steps and in each hundredth.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -27,37 +23,27 @@ from torch.optim.optimizer import (
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.peers import may_exchange
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, note_order
-from hpcdist.runs.events import Communication, EventWriter
-
-_NS = 1e-9
 
 _OF_GROUP = ("wait_for_unshard", "post_backward")
 _ON_CPU = "unshard"  # on a GPU it only queues work, on streams of its own
 _OF_ROOT = "_root_post_backward_final_callback"
 
 
-def time_sharded(model: nn.Module, timer: Timer, device: torch.device) -> bool:
-    """Have the timer told of the communication in steps of `model`; False where it is not cut up,
-    or cannot be watched."""
+def time_sharded(model: nn.Module, timer: Timer, device: torch.device) -> None:
+    """Have the timer told of the communication in steps of `model`, where it is cut up and can be
+    watched."""
     names = _OF_GROUP if device.type == "cuda" else (*_OF_GROUP, _ON_CPU)
+    modules: list[Any] = list(model.modules())
     try:
-        states = list(_states(model))
+        states = [each._get_fsdp_state() for each in modules if hasattr(each, "_get_fsdp_state")]  # noqa: SLF001
         calls = [(group, name) for state in states for group in _groups(state) for name in names]
         calls += [(state, _OF_ROOT) for state in states]
         methods = [(owner, name, getattr(owner, name)) for owner, name in calls]
     except AttributeError:
-        return False
+        return
     watch = _Watch(timer)
     for owner, name, method in methods:
         setattr(owner, name, watch.around(method))
-    return bool(methods)
-
-
-def _states(model: nn.Module) -> Iterator[Any]:
-    for module in model.modules():
-        get_state: Any = getattr(module, "_get_fsdp_state", None)
-        if get_state is not None:
-            yield get_state()
 
 
 def _groups(state: Any) -> list[Any]:
@@ -66,28 +52,6 @@ def _groups(state: Any) -> list[Any]:
         return list(groups)
     group = state._fsdp_param_group  # noqa: SLF001 - before torch 2.13
     return [] if group is None else [group]
-
-
-def write_ddp_communication(wrapped: nn.Module | None, events: EventWriter) -> None:
-    """Write what DistributedDataParallel says of its communication; nothing of another module."""
-    if not isinstance(wrapped, DistributedDataParallel):
-        return
-    try:
-        read: Any = wrapped._get_ddp_logging_data  # noqa: SLF001 - its documentation names it
-        told = read()
-        whole_s = told["avg_backward_comm_time"] * _NS
-        overlapped_s = min(whole_s, told["avg_backward_compute_comm_overlap_time"] * _NS)
-    except (AttributeError, KeyError, RuntimeError):
-        return
-    if whole_s > 0:
-        events.write(
-            Communication(
-                by="ddp",
-                whole_s=whole_s,
-                overlapped_s=overlapped_s,
-                exposed_s=whole_s - overlapped_s,
-            )
-        )
 
 
 class _Watch:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hpcdist.base import files
 from hpcdist.rank import context as rank
 from hpcdist.rank.profiling import Profiler
-from hpcdist.runs.events import PHASES, Evaluation
+from hpcdist.runs.events import PHASES, Evaluation, Flops
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,14 +27,11 @@ class _Loop:
     """The loop of this process: a rank has one."""
 
     timer: Timer | None = None
-    model: nn.Module | None = None
-    """The model that its timer watches."""
     digester: Digester | None = None
     num_steps = 0
     """Finished steps, those before a checkpoint included."""
     is_deaf = False
-    flops: tuple[float, str] | None = None
-    """Operations per sample, and the precision."""
+    flops: Flops | None = None
 
 
 _loop = _Loop()
@@ -61,7 +58,6 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
             from hpcdist.rank.communication import make_watching_timer
             from hpcdist.rank.digest import Digester
 
-            _loop.model = model
             _loop.timer = make_watching_timer(context, model, first_step=first_step)
             _loop.digester = Digester(context, _loop.timer, model, first_step=first_step)
         Profiler(context, _loop.timer)
@@ -122,7 +118,10 @@ def flops(*, per_sample: float, precision: str = "fp32") -> None:
         raise ValueError(f"per_sample is {per_sample}, must be a number above 0")
     if precision not in _PRECISIONS:
         raise ValueError(f"{precision!r} is not a precision; known are {', '.join(_PRECISIONS)}")
-    _loop.flops = (float(per_sample), precision)
+    told, context = Flops(per_sample=float(per_sample), precision=precision), rank.current()
+    if context is not None and told != _loop.flops:
+        _loop.flops = told
+        context.events.write(told)
 
 
 def should_stop() -> bool:
@@ -183,13 +182,5 @@ def finish() -> None:
         return
     try:
         _loop.timer.finish()
-        if _loop.model is not None:
-            from hpcdist.rank.communication import write_ddp_communication
-
-            write_ddp_communication(_loop.model, context.events)
-        if _loop.flops is not None and "torch" in sys.modules:
-            from hpcdist.rank.flops import write_flops
-
-            write_flops(context, per_sample=_loop.flops[0], precision=_loop.flops[1])
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         files.print_line(f"hpcdist: the last steps were not recorded: {error!r}", sys.stderr)

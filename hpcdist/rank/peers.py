@@ -60,10 +60,9 @@ def may_exchange() -> bool:
 
 def _distributed() -> Any:
     """Return torch.distributed where this process is in a group of it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_used = distributed is not None and distributed.is_available()
+    return distributed if is_used and distributed.is_initialized() else None
 
 
 def _group_size() -> int:
@@ -74,14 +73,10 @@ def _group_size() -> int:
 
 def _num_collectives() -> int | None:
     """Return how many operations were begun in all groups; None where torch does not tell."""
-    distributed: Any = _distributed()
-    if distributed is None:
-        return None
     try:
-        groups = [*distributed.distributed_c10d._world.pg_map]  # noqa: SLF001 - as below
-        numbers = [group._get_sequence_number_for_group() for group in groups]  # noqa: SLF001
-        return sum(map(int, numbers))
-    except Exception:  # noqa: BLE001 - no public interface: another torch, or a backend without it
+        groups = [*_distributed().distributed_c10d._world.pg_map]  # noqa: SLF001 - as below
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - no group, or no public interface: another torch or backend
         return None
 
 

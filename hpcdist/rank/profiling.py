@@ -1,5 +1,5 @@
-"""A few steps of a living run under torch's profiler: a Chrome trace, the operations with the most
-time, and what computing hides of communication.
+"""A few steps of a living run under torch's profiler: a Chrome trace, and the operations with the
+most time.
 
 The profiler makes steps slower: they have a window of their own, which is in no figure of speed.
 Without a profile, this module imports no torch.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base import files
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.pipe import Profiled
-from hpcdist.runs.events import Communication
 from hpcdist.runs.paths import name_of
 from hpcdist.runs.requests import OperationTime, StepReport
 
@@ -27,8 +26,6 @@ _MOST_OPERATIONS = 50
 _MOST_LETTERS = 500
 """Kernels' names can have thousands."""
 _US = 1e-6
-_COMMUNICATION = ("gloo:", "nccl:", "nccldevkernel", "ncclkernel", "mpi:", "ucc:", "xccl:")
-_COMPUTING = "aten::"
 
 
 class Profiler:
@@ -58,9 +55,7 @@ class Profiler:
             if number != self._number:
                 self._number = number
                 if self._profile is not None:
-                    ended, self._profile = self._profile, None
-                    self._close_window()
-                    ended.stop()
+                    self._stop()
             if steps and self._profile is None:
                 self._begin()
             elif steps and step >= self._first_step + steps:
@@ -70,7 +65,7 @@ class Profiler:
         except Exception as error:  # noqa: BLE001 - what torch raises must not end a training
             report = StepReport(error=f"{type(error).__name__}: {error}")
             self._profile = None
-            self._close_window()  # it was held open
+            self._restart_window()  # it was held open
             self._context.progress.pipe.say(Profiled(wish=number, report=report))
             return True
         finally:
@@ -93,17 +88,23 @@ class Profiler:
         self._begin_s = time.perf_counter()
         self._timer.begin()
 
-    def _close_window(self) -> None:
+    def _restart_window(self) -> None:
         self._timer.finish()
         self._timer.begin()
 
+    def _stop(self) -> Any:
+        """Stop the profile, and return it."""
+        ended, self._profile = self._profile, None
+        self._restart_window()
+        ended.stop()
+        return ended
+
     def _end(self) -> StepReport:
-        """Write the trace and the event, and return what there is to see."""
+        """Write the trace, and return what there is to see."""
         self._timer.wait()
-        context, profile, trace, error = self._context, self._profile, None, None
+        context, trace, error = self._context, None, None
         last_step, wall_s = context.progress.last_step or 0, time.perf_counter() - self._begin_s
-        self._profile = None
-        profile.stop()
+        profile = self._stop()
         folder = context.run.traces_folder
         name = f".profile-{self._number:08x}.json.gz"
         path = folder / name_of("rank", name, context.rank, context.attempt)
@@ -113,28 +114,20 @@ class Profiler:
             trace = f"{folder.name}/{path.name}"
         except OSError as failure:
             error = f"no trace could be written: {failure.strerror}"
-        steps = max(1, last_step - self._first_step)
-        times_us = measure(profile.events(), on_gpu=self._is_on_gpu)
-        busy_s, whole_s, overlapped_s = (time_us * _US for time_us in times_us)
         operations = _operations(profile.key_averages(), on_gpu=self._is_on_gpu)
-        communication = {"whole_s": whole_s / steps, "overlapped_s": overlapped_s / steps}
-        exposed_s = (whole_s - overlapped_s) / steps
-        context.events.write(
-            Communication(by="profiler", exposed_s=exposed_s, trace=trace, **communication)
-        )
-        self._close_window()
-        context.progress.alive()  # a long trace takes its time
-        return StepReport(
-            steps=steps,
+        report = StepReport(
+            steps=max(1, last_step - self._first_step),
             last_step=last_step,
             wall_s=wall_s,
             operations=operations[:_MOST_OPERATIONS],
             operations_s=sum(one.self_s for one in operations),
-            busy_s=busy_s,
+            busy_s=busy_us(profile.events(), on_gpu=self._is_on_gpu) * _US,
             trace=trace,
             error=error,
-            **(communication if whole_s else {}),
         )
+        self._timer.begin()  # what this took belongs to no step
+        context.progress.alive()  # a long trace takes its time
+        return report
 
     @property
     def _is_on_gpu(self) -> bool:
@@ -156,25 +149,19 @@ def _operations(averages: Iterable[Any], *, on_gpu: bool) -> list[OperationTime]
     return sorted(found, key=lambda one: -one.self_s)
 
 
-def measure(events: Iterable[Any], *, on_gpu: bool) -> list[float]:
-    """Return the time in which any operation ran, the time in which one of communication did, and
-    the part of that in which something was computed, in microseconds: of kernels on a GPU, or of
-    operators on CPUs."""
-    edges: list[tuple[float, int, tuple[bool, bool, bool]]] = []
-    for event in events:
-        if _is_counted(event, on_gpu=on_gpu):
-            communicates = event.name.lower().startswith(_COMMUNICATION)
-            computes = not communicates and (on_gpu or event.name.startswith(_COMPUTING))
-            kinds = (not event.is_async, communicates, computes)  # async: without time of its own
-            edges += [(event.time_range.start, 1, kinds), (event.time_range.end, -1, kinds)]
-    running, times_us, last_us = [0, 0, 0], [0.0, 0.0, 0.0], 0.0
-    for at_us, change, kinds in sorted(edges):
-        is_busy, communicates, computes = map(bool, running)
-        for index, counts in enumerate((is_busy, communicates, communicates and computes)):
-            times_us[index] += counts * (at_us - last_us)
-        running = [count + change * is_kind for count, is_kind in zip(running, kinds, strict=True)]
-        last_us = at_us
-    return times_us
+def busy_us(events: Iterable[Any], *, on_gpu: bool) -> float:
+    """Return the time in which any operation ran, in microseconds: kernels on a GPU, or operators
+    on CPUs."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if _is_counted(event, on_gpu=on_gpu) and not event.is_async  # without time of its own
+    )
+    whole_us = end_us = 0.0
+    for start_us, stop_us in spans:
+        whole_us += max(0.0, stop_us - max(start_us, end_us))
+        end_us = max(end_us, stop_us)
+    return whole_us
 
 
 def _is_counted(event: Any, *, on_gpu: bool) -> bool:

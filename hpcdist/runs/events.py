@@ -205,25 +205,11 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     peak_bytes: Count | None = None
 
 
-class Communication(Event, frozen=True, kw_only=True, tag="communication"):
-    """The communication of a step: what computing hides of it, and what it waits for."""
-
-    by: str
-    """ddp, which times a part of its steps, or profiler."""
-    whole_s: Seconds
-    overlapped_s: Seconds
-    exposed_s: Seconds
-    trace: str | None = None
-    """The profiler's trace, relative to the run directory."""
-
-
 class Flops(Event, frozen=True, kw_only=True, tag="flops"):
     """The floating-point operations of a model."""
 
     per_sample: Annotated[float, Meta(ge=0, le=1e24)]
     precision: str | None = None
-    peak_per_s: Annotated[float, Meta(ge=0, le=1e24)] | None = None
-    """The peak of the rank's CPUs, by a matrix product; None on a GPU."""
 
 
 class Digest(Event, frozen=True, kw_only=True, gc=False, tag="digest"):

@@ -16,9 +16,7 @@ from pathlib import Path
 from hpcdist.base import files
 
 _NUMBERED = r"-([0-9]{5,9})(?:\.attempt-([0-9]{1,9}))?"
-_IN_RUN = re.compile(
-    rf"logs/rank{_NUMBERED}\.log|traces/rank{_NUMBERED}(?:\.profile-[0-9a-f]{{8}})?\.json\.gz"
-)
+_IN_RUN = re.compile(rf"logs/rank{_NUMBERED}\.log")
 _AGENT_FILE = re.compile(r"agent-.*\.json")
 _JOB_LOG = re.compile(r"[^.].*\.(?:log|out|err)", re.DOTALL)
 _REPORTS = ("_lsf.out", "_pbs.out")
@@ -151,8 +149,8 @@ class RunPaths:
         return own if any(path.exists() and path.stat().st_size for path in own) else logs
 
     def named_file(self, name: str | None) -> Path | None:
-        """Return a rank's log that a verdict names, or its trace that an event names; None where
-        the name, or a link, leads elsewhere."""
+        """Return a rank's log that a verdict names; None where the name, or a link, leads
+        elsewhere."""
         if _IN_RUN.fullmatch(name or "") is None:
             return None
         path = os.path.realpath(self.path / str(name))

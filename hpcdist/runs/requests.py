@@ -116,10 +116,6 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """Number of finished steps at its end."""
     wall_s: float = 0.0
     """Of all these steps."""
-    whole_s: float | None = None
-    """Time of a step in which an operation of communication ran; None where none did."""
-    overlapped_s: float | None = None
-    """The part of it in which something was computed."""
     operations: list[OperationTime] = []
     """Those with the most time, on GPUs of their kernels; over all these steps."""
     operations_s: float = 0.0

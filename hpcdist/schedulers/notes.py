@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -76,7 +77,11 @@ class Notes:
         """The notes are for this process alone: what its ranks start has others, or none."""
         self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
-        self._said_offset, _, self._srun_log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
+        begin, _, log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
+        self.srun_log = Path(log)
+        """The log with srun's errors; the current folder where there is none."""
+        self.srun_begin = int(begin or 0)
+        """The length that it had when srun began."""
         self._look_at_s = 0.0
 
     def new(self) -> Iterator[Note]:
@@ -84,26 +89,31 @@ class Notes:
         if self._path is not None:
             notes, self._offset = read_notes(self._path, self._offset)
             yield from notes
-        if self._srun_log and time.monotonic() >= self._look_at_s:
+        if time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + _LOOK_S
-            yield from _said_by_srun(self._srun_log, int(self._said_offset))
+            yield from _said_by_srun(self.srun_log, self.srun_begin)
 
 
-def _said_by_srun(log: str, begin: int) -> Iterator[Note]:
+def _said_by_srun(log: Path, begin: int) -> Iterator[Note]:
     """Yield a note for each task that srun could not launch; it has as many as nodes."""
     try:
-        with files.open_regular(log, most_bytes=math.inf) as file:
+        with files.open_regular(str(log), most_bytes=math.inf) as file:
             file.seek(begin)
             said = file.read(_MOST_BYTES)
     except OSError:
         return
-    hosts = dict(enumerate(expand_nodes(os.environ.get("SLURM_STEP_NODELIST", ""))))
+    hosts = step_hosts()
     for words, task in _LAUNCH_FAILED.findall(said):
         sentence = f"srun said: {words.decode(errors='replace')}"
         if _NO_OUTPUT in sentence:
             sentence += (
-                f"; srun says this where the node cannot write {os.path.dirname(log)} (read-only, "
+                f"; srun says this where the node cannot write {log.parent} (read-only, "
                 "full, or not mounted there) or cannot reach the job's first node"
             )
         node = int(task)
         yield Note(node=node, host=hosts.get(node, "unknown"), said=sentence)
+
+
+def step_hosts() -> dict[int, str]:
+    """Return the hosts of the nodes on which srun started agents, by node."""
+    return dict(enumerate(expand_nodes(os.environ.get("SLURM_STEP_NODELIST", ""))))

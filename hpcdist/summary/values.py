@@ -136,18 +136,6 @@ class RankPace(Struct, frozen=True, kw_only=True):
     all ranks have the same step time, and the slowest is the one that waits least."""
 
 
-class CommunicationTime(Struct, frozen=True, kw_only=True):
-    """Mean seconds of communication per step, over the ranks."""
-
-    by: str
-    """Who timed it: ddp, in a part of its steps, or profiler."""
-    whole_s: float
-    overlapped_s: float
-    """Hidden by computing at the same time."""
-    exposed_s: float
-    """Waited for."""
-
-
 class FlopRate(Struct, frozen=True, kw_only=True):
     """Floating-point operations of the model, and how much of the device they use."""
 
@@ -156,8 +144,7 @@ class FlopRate(Struct, frozen=True, kw_only=True):
     per_s: float | None = None
     """All ranks together, while they step."""
     peak_per_s: float | None = None
-    """The peak of all devices together; None where nothing tells."""
-    peak_by: Literal["datasheet", "matrix product"] | None = None
+    """The peak of all GPUs together, by their data sheets; None where nothing tells."""
     utilization: float | None = None
     """Model FLOP/s utilization (MFU): `per_s` / `peak_per_s`."""
 
@@ -390,14 +377,10 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by phase; with `other` they add up to the mean step time."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
-    communication: CommunicationTime | None = None
-    """None where nothing timed what computing hides."""
     flops: FlopRate | None = None
     """None where they were not counted."""
     energy_per_sample_j: float | None = None
     """None where no meter tells, or no speed is known."""
-    traces: list[str] = []
-    """Chrome traces of the profiler, one per rank, relative to the run directory."""
     computing_has_communication: bool = False
     """Nothing told the communication of its passes from their computing: they are one share."""
     straggler: Straggler | None = None

@@ -70,7 +70,6 @@ class Trainer(TrainingRank):
                 self.stop(self._save)
                 return False
         self.finish()
-        self.write_flops()
         if progress.is_end_to_save:
             self._save()
         return True

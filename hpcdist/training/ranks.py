@@ -21,13 +21,13 @@ from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
-from hpcdist.rank.communication import time_sharded, write_ddp_communication
+from hpcdist.rank.communication import time_sharded
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.digest import Digester
-from hpcdist.rank.flops import count_flops, write_flops
+from hpcdist.rank.flops import count_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
-from hpcdist.runs.events import Save, Setup
+from hpcdist.runs.events import Flops, Save, Setup
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.resume import describe_training
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -107,7 +107,9 @@ class TrainingRank:
         self._first = replace(first, images=first.images.to(self.precision.weights))
         self._num_classes = data.num_classes
         # Before it is cut up, or computes a part of its forward pass twice.
-        self._flops = count_flops(self.model, self._first.images) if job.record.flops else None
+        flops = count_flops(self.model, self._first.images) if job.record.flops else None
+        if flops is not None:
+            context.events.write(Flops(per_sample=flops, precision=self.precision.name))
         if job.train.num_threads is None and self.device.type == "cpu":
             num_threads = pick_num_threads(
                 self.model,
@@ -120,7 +122,6 @@ class TrainingRank:
         self.memory = MemoryLog(context.events, self.device)
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
-        self._wrapped: nn.Module | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
 
@@ -153,7 +154,6 @@ class TrainingRank:
         # A single rank has nobody to wait for: what DDP does at the end is a part of its backward.
         if self.context.world_size == 1:
             return
-        self._wrapped = wrapped
         if self.strategy.is_sharded:
             time_sharded(wrapped, self.timer, self.device)
         if last is None or not self.strategy.tells_last_gradient:
@@ -252,13 +252,7 @@ class TrainingRank:
     def finish(self) -> None:
         """Record the last window of steps, and what was held."""
         self.timer.finish()
-        write_ddp_communication(self._wrapped, self.context.events)
         self.memory.end()
-
-    def write_flops(self) -> None:
-        """Record what the model takes, if it was counted."""
-        if self._flops is not None:
-            write_flops(self.context, per_sample=self._flops, precision=self.precision.name)
 
     def stop(self, save: Callable[[], None]) -> None:
         """End before the end, with the position saved, unless that was done at this very step."""

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -126,35 +126,42 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     """
     pid, job, progress = os.getpid(), context.job, context.progress
     place = context.place_fields()
-    node = place.pop("node_rank")
-    code_digest = None if context.rank else _digest_of_program(job)
-    context.events.write(Start(pid=pid, node=node, code=code_digest, **place))
+    digest = None if context.rank else _digest_of_program(job)
+    context.events.write(Start(pid=pid, node=place.pop("node_rank"), code=digest, **place))
     code, report = 0, None
     progress.alive()
     if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         progress.ignore_sigterm()
     set_current(context)
-    kills = kernel_kills()
+    kills, places = kernel_kills(), places_of_writing(context.run.path)
     try:
-        _run_to_end(context)
+        try:
+            set_main()  # the rank's own __main__: the agent's is another program
+            workloads.load_workload(job).run(context)
+        finally:
+            # torch's handler raises for each worker of a DataLoader that dies: the second one's
+            # death must not interrupt the report on the first, nor may a pending one the change.
+            while signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
+                with contextlib.suppress(RuntimeError):
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     except SystemExit as leaving:
         _ignore_sigterm()
-        code, report = _on_exit(leaving, full_disk(leaving, places_of_writing(context.run.path)))
+        code, report = _on_exit(leaving, places)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         _ignore_sigterm()
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
         worker, out_of_memory = lost_worker(error, kills)
-        lack = worker or full_disk(error, places_of_writing(context.run.path))
-        report = _describe(error, lack=lack, out_of_memory=out_of_memory)
+        report = _describe(
+            error, lack=worker or full_disk(error, places), out_of_memory=out_of_memory
+        )
         code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
         progress.handle_sigterm()
-    if report is not None:
+    if report is not None and is_rank:
         hide = secrets_of(job).again  # programs put their arguments into their messages
         report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
-    if report is not None and is_rank:
         try:
             files.write_json(error_file, msgspec.to_builtins(report))
         except OSError as failure:
@@ -162,15 +169,15 @@ def run_workload(context: RankContext, error_file: Path) -> int:
             lack = report.lack or full_disk(failure, [])
             progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
             files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
-    torch = sys.modules.get("torch")
-    has_cuda = torch is not None and torch.cuda.is_initialized()
+    torch: Any = sys.modules.get("torch")
+    has_cuda = torch and torch.cuda.is_initialized()
     context.events.write(
         End(
             status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
             exit_code=code,
             step=progress.last_step,
             max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            max_cuda_bytes=int(torch.cuda.max_memory_allocated()) if torch and has_cuda else None,
+            max_cuda_bytes=int(torch.cuda.max_memory_allocated()) if has_cuda else None,
             by="rank",
         )
     )
@@ -197,32 +204,15 @@ def _ignore_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
 
 
-def _run_to_end(context: RankContext) -> None:
-    try:
-        set_main()  # the rank's own __main__: the agent's is another program
-        workloads.load_workload(context.job).run(context)
-    finally:
-        # torch's handler raises for each worker of a DataLoader that dies: the second one's death
-        # must not interrupt the report on the first, nor may a pending one the change itself.
-        while signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
-            with contextlib.suppress(RuntimeError):
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def _on_exit(leaving: SystemExit, disk: str | None) -> tuple[int, ErrorReport | None]:
-    """Return the exit code that Python gives for this SystemExit, and a report: on its text, which
-    goes to stderr, too, or on a full disk. There is none where it has a code only."""
-    if leaving.code is None:
-        return 0, None
-    if isinstance(leaving.code, int):
-        code, text = leaving.code & 0xFF, ""
-        if disk is None or code in {0, EXIT_STOPPED}:
-            return code, None
-    else:
-        code, text = _EXIT_EXCEPTION, str(leaving.code)
-        files.print_line(leaving.code, sys.stderr)
-    report = ErrorReport(exception=None, text=text, traceback=None, time_s=time.time(), lack=disk)
-    return code, report
+def _on_exit(leaving: SystemExit, places: Sequence[Path] = ()) -> tuple[int, ErrorReport | None]:
+    """Return the exit code that Python gives for this SystemExit, and a report on its text, which
+    goes to stderr, too; the agent reports on a code alone."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF, None
+    files.print_line(leaving.code, sys.stderr)
+    text, lack = str(leaving.code), full_disk(leaving, places)
+    report = ErrorReport(exception=None, text=text, traceback=None, time_s=time.time(), lack=lack)
+    return _EXIT_EXCEPTION, report
 
 
 def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
@@ -290,7 +280,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as leaving:  # a hook that ends the program says with which code
-        return _on_exit(leaving, None)[0]
+        return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
         files.print_line(traceback.format_exc(), sys.stderr)
     return _EXIT_EXCEPTION

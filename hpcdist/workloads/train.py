@@ -46,14 +46,11 @@ class _Training(Workload[TrainingJobT]):
     def prepare(self) -> None:
         prepare_data(self.job)
 
-    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:
-        """Return what trains until its end, or until it is to stop (False), and whether that needs
-        a process group."""
-        raise NotImplementedError
-
-    def run(self, context: RankContext) -> None:
-        """Train, in this rank, with its threads, its device and its process group."""
-        train, needs_group = self._trainer(context)
+    def _train(
+        self, context: RankContext, train: Callable[..., bool], *, needs_group: bool
+    ) -> None:
+        """Call `train` in this rank, with its threads, its device and its process group; it returns
+        False where it is to stop before its end."""
         begin_s = time.perf_counter()
         import torch
 
@@ -74,10 +71,11 @@ class LightningWorkload(_Training[LightningJob]):
         fsdp = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
         return ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
 
-    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:
+    def run(self, context: RankContext) -> None:
         from hpcdist.training.lightning.fit import fit
 
-        return fit, context.world_size > 1 or self.job.strategy != "auto"
+        needs_group = context.world_size > 1 or self.job.strategy != "auto"
+        self._train(context, fit, needs_group=needs_group)
 
 
 class TrainWorkload(_Training[TrainJob]):
@@ -89,8 +87,8 @@ class TrainWorkload(_Training[TrainJob]):
         modules = fsdp if self.job.strategy == "fsdp" else []
         return ["hpcdist.training.loop", *modules, *training_modules(self.job)]
 
-    def _trainer(self, context: RankContext) -> tuple[Callable[..., bool], bool]:  # noqa: ARG002
+    def run(self, context: RankContext) -> None:
         from hpcdist.training.loop import train
         from hpcdist.training.strategies import STRATEGIES
 
-        return train, STRATEGIES[self.job.strategy].uses_group
+        self._train(context, train, needs_group=STRATEGIES[self.job.strategy].uses_group)

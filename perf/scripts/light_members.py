@@ -67,7 +67,6 @@ class LightMember:
             address=joined.source,
             master_addr=joined.address,
             num_nodes=self.num_nodes,
-            ranks=self.ranks,
         )
         self.channel = joined.channel
         self.channel.send(messages.Join(facts=facts))

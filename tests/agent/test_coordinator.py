@@ -22,11 +22,11 @@ from hpcdist.agent.coordinator import (
     Stage,
     Terms,
     Tick,
-    Unreachable,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import NodeFacts, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
+from hpcdist.schedulers.notes import Note
 
 
 def end(rank, node=0, **fields):
@@ -93,10 +93,10 @@ class Cluster:
         """Do what the coordinator wants, as the leader would."""
         for action in self.coordinator.decide(event, Now(self.now, self.now)):
             match action:
-                case Send([0], messages.OpenStore() as store):
-                    assert store.address == store.bind_to == "10.0.0.1"
-                    self.stores += 1
                 case Send():
+                    if isinstance(action.message, messages.Begin):
+                        assert action.message.address == action.message.bind_to == "10.0.0.1"
+                        self.stores += 1
                     self.sent += [(node, action.message) for node in action.nodes]
                 case ClaimAttempt():
                     self.decide(self.claim(action.failed))
@@ -115,7 +115,10 @@ class Cluster:
         self.decide(Heard(node, message))
 
     def open_store(self, port=20001, error=None):
-        self.tell(0, messages.StoreOpened(port=port, error=error))
+        if error is not None:
+            self.tell(0, messages.Failed(sentence=error))
+        else:
+            self.tell(0, messages.StoreOpened(port=port))
 
     def lose(self, node):
         self.decide(Lost(node, "connection reset"))
@@ -126,7 +129,6 @@ class Cluster:
                 node=node,
                 host=f"host{node}",
                 num_nodes=self.nodes,
-                ranks=self.ranks,
                 device="cpu",
                 master_addr="10.0.0.1",
             )
@@ -175,7 +177,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
     cluster.open_store()
-    assert cluster.sent[:2] == [(node, messages.Begin(attempt=0)) for node in (0, 1)]
+    assert [(node, begin.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start.meeting == RankMeeting(
         attempt=0,
@@ -350,18 +352,22 @@ def test_an_attempt_whose_failure_cannot_be_noted_is_the_last():
 def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
     cluster = Cluster()
     cluster.join(0)
-    cluster.decide(Unreachable(0, "host0", "a node that is there"))
+    cluster.decide(Note(node=0, host="host0", said="a node that is there"))
     assert cluster.stage is Stage.JOINING
-    cluster.decide(Unreachable(1, "host1", "no route", is_host_lost=True))
+    cluster.decide(Note(node=1, host="host1", said="no route", is_host_lost=True))
     cluster.gone(0)
     assert (cluster.verdict.kind, cluster.verdict.try_elsewhere) == ("launch", True)
-    assert cluster.verdict.message == "node 1 (host host1): no route"
+    assert cluster.verdict.message.endswith(
+        "(host host1): no agent could be started there: no route"
+    )
 
 
 def test_node_0_s_own_agent_is_let_go_also_where_the_run_ends_before_it_has_joined():
     cluster = Cluster()
-    cluster.decide(Unreachable(1, "host1", "no route"))
-    assert cluster.verdict.message == "node 1 (host host1): no route"
+    cluster.decide(Note(node=1, host="host1", said="no route"))
+    assert cluster.verdict.message.endswith(
+        "(host host1): no agent could be started there: no route"
+    )
     assert [(node, kind_of(message)) for node, message in cluster.sent] == [(0, "close")]
 
 
@@ -376,7 +382,7 @@ def test_cancel_wins_while_nothing_has_failed(stage):
     if stage == "hanging":
         cluster.be_quiet()
     assert cluster.stage.value == stage.replace("hanging", "running")
-    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
+    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
     cluster.open_store()  # an answer that was on its way
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
@@ -386,7 +392,7 @@ def test_cancel_wins_while_nothing_has_failed(stage):
 def test_ranks_of_a_job_that_is_killed_have_the_time_that_the_scheduler_leaves():
     cluster = Cluster(nodes=1)
     cluster.run()
-    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
+    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
     _, order = cluster.sent[-1]
     assert (order.signal, order.grace_s) == (signal.SIGINT, 0.2)
 
@@ -397,7 +403,7 @@ def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_fail
         cluster.run()
         cluster.end(end(0, exit_code=3))
         cluster.wait(1)
-        cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
+        cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
         cluster.gone(0, 1)
         assert cluster.verdict.state == state
 
@@ -407,7 +413,7 @@ def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel(how):
     cluster = Cluster()
     cluster.run()
     cluster.end(end(1, 1, **how))
-    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
     cluster.wait(1)
     cluster.gone(0, 1)
     assert cluster.verdict.state == "cancelled"
@@ -417,9 +423,9 @@ def test_cancel_after_all_ended_well_changes_nothing():
     cluster = Cluster()
     cluster.run()
     cluster.end(well(0), well(1, 1))
-    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
     cluster.gone(0, 1)
-    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM", is_cancel=True))
     assert cluster.verdict.kind == "done"
 
 
@@ -452,7 +458,7 @@ def test_a_store_that_cannot_be_opened_is_told():
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.message) == (
         "launch",
-        "no store: no port from 1 to 2 is free",
+        "node 0 (host host0): no port from 1 to 2 is free",
     )
 
 
@@ -544,18 +550,18 @@ def warned(signal="SIGUSR2", **options):
     if signal is None:
         cluster.wait(240)
     else:
-        cluster.tell(0, messages.Warned(signal=signal))
+        cluster.tell(0, messages.Signalled(signal=signal))
     return cluster
 
 
 def test_a_warning_makes_all_nodes_stop_after_the_last_boundary_that_any_has_reached():
     cluster = warned()
-    cluster.tell(1, messages.Warned(signal="SIGUSR2"))
+    cluster.tell(1, messages.Signalled(signal="SIGUSR2"))
     assert cluster.received(0) == cluster.received(1) == ["begin", "start", "pause"]
     cluster.tell(0, messages.Reached(attempt=0, boundary=11))
     assert "stop_at" not in cluster.received(0)
     cluster.tell(1, messages.Reached(attempt=0, boundary=12))
-    assert cluster.sent[-2:] == [(node, messages.StopAt(boundary=13)) for node in (0, 1)]
+    assert cluster.sent[-2:] == [(node, messages.Pause(stop_at=13)) for node in (0, 1)]
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     verdict = cluster.verdict
@@ -587,7 +593,7 @@ def test_a_warning_before_the_ranks_run_starts_none(stage):
     cluster = Cluster()
     cluster.join(*range(1 if stage is Stage.JOINING else 2))
     assert cluster.stage is stage
-    cluster.tell(0, messages.Warned(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
     cluster.open_store()
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
@@ -637,7 +643,7 @@ def test_a_warning_that_comes_after_the_first_stop_is_heard():
     cluster.run()
     cluster.end(stop(0))
     assert cluster.stage is Stage.SETTLING
-    cluster.tell(1, messages.Warned(signal="SIGUSR2"))
+    cluster.tell(1, messages.Signalled(signal="SIGUSR2"))
     cluster.wait(SETTLE_S)
     assert cluster.stage is Stage.RUNNING
     cluster.end(stop(1, 1))
@@ -666,7 +672,7 @@ def test_a_warned_run_does_not_start_its_ranks_again():
 
 def test_a_warned_run_can_be_cancelled():
     cluster = warned()
-    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
+    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "cancelled"
 
@@ -674,7 +680,7 @@ def test_a_warned_run_can_be_cancelled():
 def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
     cluster = warned()
     cluster.end(stop(0), stop(1, 1))
-    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
+    cluster.tell(0, messages.Signalled(signal="SIGINT", is_cancel=True))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "cancelled"
 
@@ -695,8 +701,8 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
     if first == "the agents":
         last = [killed(0, stopped=True), killed(1, 1, stopped=True)]
     cluster.end(*last[: {"the agents": 0, "a rank": 1}.get(first, 2)])
-    cluster.tell(0, messages.Warned(signal="SIGTERM"))
-    cluster.tell(1, messages.Warned(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
+    cluster.tell(1, messages.Signalled(signal="SIGTERM"))
     assert cluster.stage is Stage.ENDING
     assert cluster.received(0).count("end") == 1
     cluster.end(*last)
@@ -710,7 +716,7 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
 @pytest.mark.parametrize("limit", [None, "SIGUSR2"], ids=["own-clock", "told"])
 def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_limit(limit):
     cluster = warned(limit)
-    cluster.tell(0, messages.Warned(signal="SIGINT"))
+    cluster.tell(0, messages.Signalled(signal="SIGINT"))
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
@@ -727,7 +733,7 @@ def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
 
 def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
     cluster = warned(None)
-    cluster.tell(0, messages.Warned(signal="SIGUSR2"))
+    cluster.tell(0, messages.Signalled(signal="SIGUSR2"))
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("time_limit", "SIGUSR2")
@@ -738,7 +744,7 @@ def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
     for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
         cluster = warned()
         cluster.end(own)
-        cluster.tell(0, messages.Warned(signal="SIGTERM"))
+        cluster.tell(0, messages.Signalled(signal="SIGTERM"))
         cluster.end(killed(1, 1, stopped=True))
         cluster.gone(0, 1)
         assert cluster.verdict.kind == kind
@@ -747,7 +753,7 @@ def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
 
 def test_sigterm_after_a_warning_has_a_verdict_where_no_rank_had_begun():
     cluster = warned()
-    cluster.tell(0, messages.Warned(signal="SIGTERM"))
+    cluster.tell(0, messages.Signalled(signal="SIGTERM"))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
 
@@ -755,7 +761,7 @@ def test_sigterm_after_a_warning_has_a_verdict_where_no_rank_had_begun():
 def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():
     cluster = Cluster()
     cluster.join(0)
-    odd = NodeFacts(node=1, host="host1", num_nodes=5, ranks=1, device="cpu")
+    odd = NodeFacts(node=1, host="host1", num_nodes=5, device="cpu")
     cluster.tell(1, messages.Join(facts=odd))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "launch"

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_an_agent_of_which_one_loop_hangs_sends_no_beats():
     """As node 0's, which leads the run in a loop beside its own."""
     beats, may_go = [], threading.Event()
     heart = Heart(LIMIT)
-    heart.senders.append(lambda: beats.append(time.monotonic()))
+    heart.channels.append([SimpleNamespace(send=beats.append)])
 
     def lead():
         heart.turn()

@@ -3,9 +3,10 @@
 import socket
 
 import pytest
-from meeting_host import MeetingHost, join_in_time, join_message, write_place
+from meeting_host import MeetingHost, join_in_time, write_place
 
 from hpcdist.agent import meeting, messages
+from hpcdist.agent.liveness import Heart
 from hpcdist.agent.meeting import NotReachedError, OvertakenError, join_meeting, poll_s
 from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import DisagreementError
@@ -55,22 +56,17 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(host):
     host.meeting.send([1], messages.Close())  # nobody is there, which on_lost has told
 
 
-def test_the_port_is_closed_once_all_have_joined(tmp_path):
-    host = MeetingHost(tmp_path, num_nodes=3)
+def test_those_who_have_joined_stay_when_the_port_is_closed(host):
     with host.serving():
         joined = [join_in_time(host.run, node).channel for node in (1, 2)]
-    joined[0].send(join_message(1))
-    host.turn_until(lambda: len(host.heard) == 1)
     waiting = host.connect()
     host.turn_until(lambda: host.num_strangers == 1)
-    joined[1].send(join_message(2))
-    host.turn_until(lambda: len(host.heard) == 2)
+    host.meeting.close_entrance()
     assert host.num_members == 2
     with waiting, pytest.raises(ConnectionRefusedError):
         host.connect()
     for channel in joined:
         channel.close()
-    host.close()
 
 
 def test_an_agent_of_another_version_is_refused_with_both_versions(host, monkeypatch):
@@ -117,8 +113,11 @@ def test_beats_go_both_ways(tmp_path):
     with host.serving():
         channel = join_in_time(host.run).channel
     host.turn()
-    host.meeting.beat()
-    assert channel.receive() == [Beat()]
+    heart = Heart(0.1)
+    heart.channels.append(host.meeting.channels.values())
+    heart.start()
+    assert channel.receive()[0] == Beat()
+    heart.stop()
     channel.send(Beat())
     channel.send(messages.Failed(sentence="heard"))
     host.turn_until(lambda: host.heard)

@@ -267,8 +267,8 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
     first, second = Request(limit_s=5), Request(limit_s=9)
     report = NodeStacks(host="a", ranks=[])
     assert answers.deadline == math.inf
-    assert answers.begin(first, coordinator(), begun) is None
-    assert answers.begin(second, coordinator(), begun) is None
+    assert answers.begin(first, coordinator(), begun)
+    assert answers.begin(second, coordinator(), begun)
     for node in (0, 2):
         answers.on_report(node, messages.Report(request=first.id, report=report))
     assert not answers.finished({0, 1, 2}, begun)
@@ -286,6 +286,8 @@ def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
 
 @pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
 def test_without_ranks_there_is_nothing_to_tell(stage):
-    answers = Answers()
-    assert answers.begin(Request(limit_s=5), coordinator(stage), Now(0.0, 0.0)).refusal
+    answers, now = Answers(), Now(0.0, 0.0)
+    assert not answers.begin(Request(limit_s=5), coordinator(stage), now)
+    (answer,) = answers.finished({0}, now).values()
+    assert answer.refusal
     assert answers.deadline == math.inf

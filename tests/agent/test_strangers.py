@@ -152,9 +152,7 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
     may_go.set()
     attacker.join(LIMIT_S)
     assert attacker.exitcode == 0
-    host.meeting.close_entrance()
-    assert len(host.logged) == meeting._MOST_LOGGED + 1  # a disk is soon full of all
-    assert "more connections were turned away" in host.logged[-1]
+    assert len(host.logged) == meeting._MOST_LOGGED  # a disk is soon full of all
 
 
 @pytest.mark.parametrize("num_left", [0, 5])

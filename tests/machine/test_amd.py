@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from hpcdist.agent.node import note_on_device
 from hpcdist.machine import gpus
 from hpcdist.machine.gpus import list_gpus, show_only
 
@@ -114,7 +113,5 @@ def test_gpus_that_torch_cannot_use_are_none_and_the_reason_is_known(machine):
     assert list_gpus() == []
     why = "an AMD GPU is here, but torch is built without ROCm"
     assert gpus.why_not_used() == why
-    assert note_on_device("auto", "cpu") == f"the ranks compute on CPUs: {why}"
-    assert note_on_device("cpu", "cpu") is None
     machine.monkeypatch.setattr(gpus, "DEVICE", machine.folder / "nothing")
     assert gpus.why_not_used() is None

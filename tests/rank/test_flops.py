@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hpcdist.machine.peaks import peak_flops_per_s
-from hpcdist.rank.flops import count_flops, measure_cpu_peak
+from hpcdist.rank.flops import count_flops
 
 
 def test_a_layer_takes_two_operations_per_weight_forward_and_twice_that_backward():
@@ -26,10 +26,6 @@ class Looking(nn.Module):
 
 def test_a_model_that_looks_at_values_is_not_counted():
     assert count_flops(Looking(), torch.randn(2, 3)) is None
-
-
-def test_the_peak_of_a_cpu_is_that_of_a_matrix_product():
-    assert 1e8 < measure_cpu_peak(torch.float32) < 1e14
 
 
 @pytest.mark.parametrize(

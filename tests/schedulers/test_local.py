@@ -178,7 +178,7 @@ def test_the_script_is_safe_whatever_names_hold(
     script.write_text("".join(lines[:start]) + "pwd\n" + command)
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{folder}\n")
-    assert done.stdout.endswith(f"\nrun_submitted(adopts=False)\n\0{folder}/runs/RUN/submitit\0")
+    assert done.stdout.endswith(f"\nmain(is_local=True)\n\0{folder}/runs/RUN/submitit\0")
     assert not list(tmp_path.rglob("pwned"))
 
 

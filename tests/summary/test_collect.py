@@ -229,7 +229,7 @@ def test_torn_small_files_are_told_and_their_values_unknown(stepped_run):
     why = "Expecting value: line 1 column 2 (char 1)"
     assert summary.skipped == [
         f"{stepped_run.submission_file}: skipped, it is torn, or not JSON: {why}",
-        f"{stepped_run.verdict_file}: skipped, object missing required field `state`",
+        f"{stepped_run.verdict_file}: skipped, object missing required field `message`",
     ]
     (run,) = summary.runs
     assert (run.scheduler, run.verdict, run.state) == (None, None, "lost")

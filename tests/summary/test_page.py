@@ -196,23 +196,6 @@ def test_the_command_is_in_the_page(make_run):
     assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts
 
 
-def test_the_page_links_traces_that_are_there_from_where_it_lies(make_run, events, tmp_path):
-    run = make_run("a run #1")
-    told = {"event": "communication", "by": "profiler", "whole_s": 1.0, "overlapped_s": 0.5}
-    names = ("traces/rank-00000.json.gz", "../../secret", "traces/rank-00001.json.gz")
-    for rank, trace in enumerate(names):
-        made = [events.start(rank, world_size=3), *events.steady([100.0] * 4)]
-        events.write(run, rank, [*made, told | {"exposed_s": 0.5, "trace": trace}])
-    run.traces_folder.mkdir()
-    (run.traces_folder / "rank-00000.json.gz").write_text("a trace")
-    report = make_report(summarize([run], {}))
-    page = to_html(report, {}, folder=tmp_path / "elsewhere")
-    links = [attrs for tag, attrs in parsed(page).found if tag == "a" and "download" in attrs]
-    assert [link["href"] for link in links] == [
-        "./../runs/a%20run%20%231/traces/rank-00000.json.gz"
-    ]
-
-
 def test_a_run_that_was_cancelled_is_not_called_failed(make_run):
     cancelled = Verdict(
         kind="cancelled", state="cancelled", message="cancelled", exit_code_of_run=130

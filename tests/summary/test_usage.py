@@ -344,12 +344,13 @@ def test_a_failed_runs_time_ends_with_its_verdict(make_run, events):
 def test_flops_and_energy_are_of_a_sample_and_held_against_all_devices(make_run, events):
     run = make_run("one", gpus=2)
     for rank in range(2):
-        told = {"event": "flops", "per_sample": 3e9, "precision": "fp32", "peak_per_s": 4e11}
+        told = {"event": "flops", "per_sample": 3e9, "precision": "fp32"}
         start = events.start(rank, world_size=2)
         events.write(run, rank, [start, *events.steady([100.0] * 5), told])
-    write(run, [begin(gpus=1), window(1010.0, gpus=[gpu(0.5, energy_j=1000.0)])])
+    node = begin(gpus=1)
+    node["gpus"][0]["name"] = "NVIDIA A100-SXM4-80GB"
+    write(run, [node, window(1010.0, gpus=[gpu(0.5, energy_j=1000.0)])])
     (found,) = summary_of(run).runs
     assert found.flops.per_s == pytest.approx(200 * 3e9)
-    assert found.flops.utilization == pytest.approx(200 * 3e9 / 8e11)
-    assert found.flops.peak_by == "matrix product"
+    assert found.flops.utilization == pytest.approx(200 * 3e9 / 19.5e12)
     assert found.energy_per_sample_j == pytest.approx(1000 / 10 / 200)

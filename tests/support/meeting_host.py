@@ -11,8 +11,6 @@ import msgspec
 from hpcdist.agent.coordinator import Heard
 from hpcdist.agent.leader import Connections
 from hpcdist.agent.meeting import MeetingPlace, join_meeting
-from hpcdist.agent.messages import Join
-from hpcdist.agent.node import NodeFacts
 from hpcdist.base import files
 from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run
@@ -23,13 +21,12 @@ LIMIT_S = 30
 class MeetingHost:
     """A hosted meeting on 127.0.0.1; what it was told, and what it logged, in lists."""
 
-    def __init__(self, folder, num_nodes=2, agent_timeout_s=0.0, **options):
+    def __init__(self, folder, agent_timeout_s=0.0, **options):
         self.run = Run.create(folder, "x")
         self.heard, self.lost, self.logged = [], [], []
         self.meeting = Connections(agent_timeout_s, self.logged.append)
         self.meeting.listen(
             self.run,
-            num_nodes=num_nodes,
             addresses=["127.0.0.1"],
             port_range=None,
             **options,
@@ -40,7 +37,7 @@ class MeetingHost:
 
     @property
     def num_members(self):
-        return len(self.meeting._channels)
+        return len(self.meeting.channels)
 
     @property
     def num_strangers(self):
@@ -94,10 +91,6 @@ def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):
         give_up=lambda: False,
         **options,
     )
-
-
-def join_message(node=1):
-    return Join(facts=NodeFacts(node=node, host="n", num_nodes=2, ranks=1))
 
 
 def write_place(run, port, secret="00" * 32, **fields):

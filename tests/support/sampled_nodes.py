@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.sampler import Sample, Windows, write
+from hpcdist.agent.sampler import Sample, Windows
 from hpcdist.runs.events import EventWriter, GpuFacts, NodeBegin
 from hpcdist.runs.run import Run
 
@@ -77,17 +77,18 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
             cpus=list(range(_NUM_CPUS)),
             num_cpus=_NUM_CPUS,
         )
-        write(events, begin)
+        events.write(begin)
         facts = [
             GpuFacts(uuid=_uuid(one.node, index), memory_bytes=_GPU_BYTES)
             for index in range(one.num_gpus)
         ]
         if facts:
-            write(events, msgspec.structs.replace(begin, gpus=facts))
+            events.write(msgspec.structs.replace(begin, gpus=facts))
         windows = Windows(1.0)
         found = [windows.add(sample, time_s=0.0) for sample in one.samples]
         for window in [*found, windows.close(time_s=0.0)]:
-            write(events, window)
+            if window is not None:
+                events.write(window)
         events.close()
 
 

@@ -37,10 +37,6 @@ def test_fsdp_trains_like_ddp(train_ranks, make_job, world_size, train):
         assert phases["exposed_communication"] > 0
         assert phases["forward_backward"] > 0
         assert sum(phases.values()) == pytest.approx(windows[-1]["step_time_s"]["sum"], rel=0.1)
-    [communication] = ddp.events("communication")
-    assert communication["by"] == "ddp"
-    assert communication["whole_s"] > communication["overlapped_s"] >= 0
-    assert fsdp.events("communication") == []
 
 
 def test_fsdp_trains_a_convolutional_model_too(train_ranks, make_job):

@@ -1,7 +1,5 @@
 """The check job: what every rank records."""
 
-import os
-
 import torch
 
 
@@ -18,7 +16,6 @@ def test_every_rank_records_its_place_and_takes_part_in_the_collective(submit_jo
         assert environment["NODE_RANK"] == str(rank // 2)
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         ports.add(environment["MASTER_PORT"])
-        assert set(place["cpus"]) <= os.sched_getaffinity(0)
         assert place["versions"]["torch"] == torch.__version__
         assert place["token"] == checked.run.id
         assert (place["device"], place["gpu"]) == ("cpu", None)

@@ -43,7 +43,7 @@ _AGENT = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 from hpcdist.entry import main_of_node
-main_of_node()
+main_of_node(*sys.argv[1:])
 """
 _PREPARE = """
 import sys

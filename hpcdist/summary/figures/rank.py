@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import (
-    Communication,
     Digest,
     Evaluation,
     Flops,
@@ -70,7 +69,6 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     evaluation: Evaluation | None
     notes: list[str]
     flops: Flops | None
-    communication: Communication | None
     """That of the profiler, where there is one."""
     disorder: Disorder
     saves_s: float
@@ -142,7 +140,6 @@ def measure_rank(record: RankRecord, *, most_spans: int | None = None) -> RankFi
         learning_rate=record.windows[-1].learning_rate if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         flops=record.flops[-1] if record.flops else None,
-        communication=max(reversed(record.communications), key=lambda one: one.by, default=None),
         notes=[note.message for note in record.notes],
         disorder=record.disorder,
         # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or

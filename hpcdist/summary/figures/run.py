@@ -43,7 +43,6 @@ from hpcdist.summary.figures.usage import (
 )
 from hpcdist.summary.read.records import Disorder, RunRecord
 from hpcdist.summary.values import (
-    CommunicationTime,
     Final,
     ModelStates,
     Parting,
@@ -177,13 +176,8 @@ def measure_run(
         step_time_s=step_time_s,
         phase_s=_phase_s(totals, are_apart=is_apart) if step_time_s else None,
         parts_s=parts_s,
-        flops=flop_rate(ranks, usage, samples_per_s=rate, world_size=world_size),
+        flops=flop_rate(ranks, usage, samples_per_s=rate),
         energy_per_sample_j=energy_per_sample_j(usage, samples_per_s=rate),
-        traces=[
-            own.communication.trace
-            for own in ranks
-            if own.communication and own.communication.trace
-        ],
         computing_has_communication=(
             world_size > 1
             and not is_apart
@@ -191,7 +185,6 @@ def measure_run(
             and "forward_backward" in totals.phases_s
             and COMMUNICATION_PHASE not in totals.phases_s
         ),
-        communication=None if is_apart else _communication(ranks),
         straggler=straggler,
         final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
         peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
@@ -335,21 +328,6 @@ def _phase_s(totals: StepTotals, *, are_apart: bool) -> dict[str, float]:
 def _could_hide_communication(job: dict[str, Any]) -> bool:
     """Return whether a step of the job may communicate and mark none of that."""
     return job.get("strategy") == "fsdp" or job.get("workload") in OWN_CODE
-
-
-def _communication(ranks: Sequence[RankFigures]) -> CommunicationTime | None:
-    """Return the mean over the ranks, as the profiler timed it where it ran."""
-    timed = [own.communication for own in ranks if own.communication]
-    by = max((one.by for one in timed), default=None)
-    if by is None:
-        return None
-    own = [one for one in timed if one.by == by]
-    return CommunicationTime(
-        by=by,
-        whole_s=mean(one.whole_s for one in own),
-        overlapped_s=mean(one.overlapped_s for one in own),
-        exposed_s=mean(one.exposed_s for one in own),
-    )
 
 
 def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:

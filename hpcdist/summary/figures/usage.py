@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from msgspec import Struct, field
 
-from hpcdist.base.statistics import mean
 from hpcdist.machine.peaks import peak_flops_per_s
 from hpcdist.runs.events import GpuFacts, NodeBegin
 from hpcdist.summary.figures.rank import RankFigures
@@ -194,7 +192,6 @@ def flop_rate(
     usage: UsageSummary | None,
     *,
     samples_per_s: float | None,
-    world_size: int,
 ) -> FlopRate | None:
     """Return the operations of all ranks; None where nobody counted them."""
     counted = [own.flops for own in ranks if own.flops and own.flops.per_sample]
@@ -202,20 +199,14 @@ def flop_rate(
         return None
     first = counted[0]
     per_s = None if samples_per_s is None else first.per_sample * samples_per_s
-    peak_per_s: float | None = None
-    peak_by: Literal["datasheet", "matrix product"] | None = None
-    measured = [one.peak_per_s for one in counted if one.peak_per_s]
     gpus = usage.gpus if usage else []
     peaks = [peak_flops_per_s(gpu.name or "", first.precision or "") for gpu in gpus]
-    if measured:
-        peak_per_s, peak_by = mean(measured) * world_size, "matrix product"
-    elif peaks and None not in peaks:
-        peak_per_s, peak_by = sum(peak or 0.0 for peak in peaks), "datasheet"
+    is_known = peaks and None not in peaks
+    peak_per_s = sum(peak or 0.0 for peak in peaks) if is_known else None
     return FlopRate(
         per_sample=first.per_sample,
         per_s=per_s,
         peak_per_s=peak_per_s,
-        peak_by=peak_by,
         utilization=per_s / peak_per_s if per_s is not None and peak_per_s else None,
     )
 

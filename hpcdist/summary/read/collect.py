@@ -126,7 +126,6 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         notes=events["note"],
         flops=events["flops"],
         digests=events["digest"],
-        communications=events["communication"],
         ends=events["end"],
         measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},
         faults=faults,

@@ -10,7 +10,6 @@ from hpcdist.bench.benchmark import PositiveCount
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs import events
 from hpcdist.runs.events import (
-    Communication,
     Digest,
     End,
     Epoch,
@@ -79,7 +78,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     saves: list[Save] = []
     memories: list[Memory] = []
     notes: list[Note]
-    communications: list[Communication] = []
     flops: list[Flops] = []
     digests: list[Digest] = []
     ends: list[End]

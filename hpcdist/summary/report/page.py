@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 from hpcdist.base.files import shipped_folder
 from hpcdist.base.plotting import INK, Drawing
@@ -51,12 +49,9 @@ _OPTION = re.compile(r"--[a-z][a-z-]*")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
-def to_html(
-    report: Report, drawn: Mapping[int, Sequence[Drawing]], *, folder: Path | None = None
-) -> str:
+def to_html(report: Report, drawn: Mapping[int, Sequence[Drawing]]) -> str:
     """Return one page that needs no other file and no network; its policy lets browsers load
-    nothing. `drawn` are the pictures, by the index of their section, and `folder` is that of the
-    page, from which it links to the traces of runs; None is the working directory."""
+    nothing. `drawn` are the pictures, by the index of their section."""
     import jinja2
     from markupsafe import Markup
 
@@ -72,8 +67,7 @@ def to_html(
     script = (templates / _SCRIPT).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sections = [
-        _section(section, drawn.get(index, []), folder or Path())
-        for index, section in enumerate(report.sections)
+        _section(section, drawn.get(index, [])) for index, section in enumerate(report.sections)
     ]
     failed = [run for item in sections for run in item.runs if run.is_failed]
     return environment.get_template("report.html.j2").render(
@@ -143,13 +137,6 @@ class PageBar(NamedTuple):
     text: str
 
 
-class PageLink(NamedTuple):
-    """A file beside the page, which a reader may open."""
-
-    name: str
-    address: str
-
-
 class PageRun(NamedTuple):
     """One run below the tables."""
 
@@ -165,8 +152,6 @@ class PageRun(NamedTuple):
     """The verdict's, in which secrets have stars. The page is shown to others, and a log has what
     the program printed."""
     again: str | None
-    traces: list[PageLink]
-    """Chrome traces of profiled steps."""
 
 
 class PageSection(NamedTuple):
@@ -189,7 +174,7 @@ class PageSection(NamedTuple):
     """The verb that says of these what they did."""
 
 
-def _section(section: Section, drawings: Sequence[Drawing], folder: Path) -> PageSection:
+def _section(section: Section, drawings: Sequence[Drawing]) -> PageSection:
     name = shown(section.name)
     rows = sorted(section.rows, key=lambda row: not _is_failed(row.run))
     num_failed = sum(_is_failed(row.run) for row in rows)
@@ -218,7 +203,7 @@ def _section(section: Section, drawings: Sequence[Drawing], folder: Path) -> Pag
         key=None if key is None else _inline(key),
         table=None if first is None else _table(first, name),
         topics=topics,
-        runs=[_run(row, folder, is_open=row.number in open_numbers) for row in rows],
+        runs=[_run(row, is_open=row.number in open_numbers) for row in rows],
         num_failed=num_failed,
         how_failed="failed" if all(map(_is_failed_or_well, rows)) else "did not end well",
     )
@@ -277,7 +262,7 @@ def _is_failed(run: RunSummary) -> bool:
     return run.verdict is not None and run.verdict.kind != "done"
 
 
-def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
+def _run(row: Row, *, is_open: bool) -> PageRun:
     run = row.run
     is_failed = _is_failed(run)
     directory = Run(Path(run.path)) if run.path else None
@@ -294,17 +279,7 @@ def _run(row: Row, folder: Path, *, is_open: bool) -> PageRun:
         log_name=shown(run.verdict.log or "") if run.verdict else "",
         traceback=harmless(traceback[-_MOST_TRACEBACK:]),
         again=command_again(spec or RunSpec()),
-        traces=list(_traces(run, folder)),
     )
-
-
-def _traces(run: RunSummary, folder: Path) -> Iterator[PageLink]:
-    """Yield links from the folder of the page to traces that are in the run's directory."""
-    for name in run.traces if run.path else ():
-        file = Run(Path(run.path or "")).named_file(name)
-        if file is not None and file.is_file():
-            place = os.path.relpath(file, os.path.realpath(folder))
-            yield PageLink(shown(file.name), f"./{quote(place)}")  # a path, whatever it begins with
 
 
 def _inline(drawing: Drawing) -> PageDrawing:

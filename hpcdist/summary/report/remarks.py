@@ -11,7 +11,6 @@ from hpcdist.base.text import (
     decimals_for,
     format_number,
     format_percent,
-    format_time,
     interval_text,
     listed,
     number_of,
@@ -240,7 +239,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         sentences += map(shown, benchmark.details(result))
     if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
         sentences += map(shown, _usage_remarks(run.usage))
-    sentences += [*_trace_remarks(run), *_efficiency_remarks(run)]
+    sentences += _efficiency_remarks(run)
     sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
@@ -283,33 +282,13 @@ def parting_sentence(parting: Parting) -> str:
     )
 
 
-def _trace_remarks(run: RunSummary) -> Iterator[str]:
-    """Say what computing hides of communication where that was profiled; name the traces."""
-    profiled = run.communication
-    if profiled is not None and profiled.by == "profiler" and profiled.whole_s:
-        hidden = format_percent(profiled.overlapped_s / profiled.whole_s)
-        yield (
-            f"under the profiler, communication took {format_time(profiled.whole_s)} of a step, of "
-            f"which computing hid {hidden} %"
-        )
-    if run.traces:
-        first = f"{run.path}/{run.traces[0]}" if run.path else run.traces[0]
-        yield (
-            f"{number_of(len(run.traces), 'trace')} of its steps, such as {shown(first)}: for "
-            "ui.perfetto.dev"
-        )
-
-
 def _efficiency_remarks(run: RunSummary) -> Iterator[str]:
     """Say what the run makes of its devices, and at what energy."""
     flops = run.flops
     if flops is not None and flops.per_s is not None:
         used = ""
         if flops.utilization is not None:
-            by = "their data sheet" if flops.peak_by == "datasheet" else "a matrix product"
-            used = (
-                f", {format_percent(flops.utilization)} % of the peak of its devices by {by} (MFU)"
-            )
+            used = f", {format_percent(flops.utilization)} % of the peak of its GPUs (MFU)"
         yield f"{flops.per_s / 1e9:,.4g} GFLOP/s{used}"
     if run.energy_per_sample_j is not None:
         yield f"{run.energy_per_sample_j:,.3g} J of the GPUs per sample"

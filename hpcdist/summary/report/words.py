@@ -15,15 +15,9 @@ WORDS = {
     "twice the GPUs take half the time.",
     "exposed communication (exposed comm.)": "The time that ranks wait for communication that no "
     "computing hides.",
-    "overlapped communication": (
-        "Communication that computing hides. DDP times it in some of its steps. With FSDP, "
-        "only `hpcdist profile` measures it; otherwise only the time that is waited "
-        "for is known."
-    ),
     "computing and communication together (comp. + comm.)": (
         "Computing and communication together, where nothing separates the two. That is so if "
-        "the loop only marks its passes, or if FSDP cannot be observed; `hpcdist profile` "
-        "separates them."
+        "the loop only marks its passes, or if FSDP cannot be observed."
     ),
     "straggler": "A rank that is slower than the others, so that they wait for it in every step.",
     "equal parts of a run": "Up to 20 blocks with equal numbers of windows of steps.",

@@ -200,7 +200,6 @@ class Classifier(LightningModule):
 
     def on_train_end(self) -> None:
         self._rank.finish()
-        self._rank.write_flops()
 
     # Checkpoints.
 

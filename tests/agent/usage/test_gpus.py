@@ -15,11 +15,11 @@ from hpcdist.agent.sampler import GpuReader
 from hpcdist.machine.gpus import nvml
 with nvml() as library:
     reader = GpuReader(library, sys.argv[1:])
-    reader.sample(0.0)
+    reader.sample()
     begin_s = time.monotonic()
     time.sleep(0.05)
     length_s = time.monotonic() - begin_s
-    found = reader.sample(length_s)
+    found = reader.sample()
 print(json.dumps([msgspec.to_builtins(reader.facts), found, length_s]))
 """
 
@@ -64,7 +64,7 @@ def test_a_gpu_that_the_driver_does_not_know_is_left_out(read):
 
 
 def test_without_a_gpu_or_a_driver_nothing_is_read(tmp_path):
-    assert GpuReader(None, []).sample(1.0) == []
+    assert GpuReader(None, []).sample() == []
     done = subprocess.run(
         [sys.executable, "-c", READ, "GPU-fake-0"],
         env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
