@@ -219,12 +219,11 @@ class Run(Attempts):
     def read_scheduler(self) -> str | None:
         """Return the scheduler that has the run, or is taking it; None where files are damaged.
 
-        Without submission.json a submission goes on or was killed, and its agents may live: then
-        the scheduler is the one that spec.json names.
+        Without a submission.json that can be read, the run's agents may live: a submission goes on
+        or was killed, or the file is damaged. Then it is the scheduler that spec.json names.
         """
-        if self.submission_file.exists():
-            return (self.read_submission() or Submission()).scheduler
-        return (self.read_spec() or RunSpec()).scheduler
+        submission = self.read_submission() or Submission()
+        return submission.scheduler or (self.read_spec() or RunSpec()).scheduler
 
     def read_verdict(self) -> Verdict | None:
         """Return what verdict.json says; None while the run goes on, or where it is torn."""

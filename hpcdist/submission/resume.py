@@ -7,6 +7,7 @@ see that directory (Azure), another run starts from its checkpoint.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -213,7 +214,12 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     }
     try:
         run.launch_folder.rename(aside)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise RunDirectoryError(
+                f"{run.path}: the run directory cannot be written: {error.strerror}",
+                hint="a run goes on in its directory: have it writable, or submit the job again",
+            ) from None
         raise UserError(
             f"run {run.id} is being resumed by another command, or was not to the end: there is "
             f"{aside}, or no {run.launch_folder}",

@@ -11,6 +11,7 @@ from rank_ends import rank_end
 
 from hpcdist.base import files
 from hpcdist.cli.main import hpcdist
+from hpcdist.machine.process import identify
 from hpcdist.monitor.follow import News, again_sentence, end_sentence, follow
 from hpcdist.monitor.logs import LogTail, Screen, whole_log
 from hpcdist.monitor.progress import RunningRun
@@ -183,6 +184,15 @@ def test_a_run_without_submission_is_pending_for_a_moment_and_then_lost(tmp_path
 def test_a_run_with_a_damaged_submission_is_lost(run, content):
     run.submission_file.write_text(content)
     assert run_states([run]) == {run.id: "lost"}
+
+
+@pytest.mark.parametrize("content", ["{", '{"scheduler": null}'])
+def test_a_run_with_a_damaged_submission_goes_on_while_an_agent_lives(tmp_path, content):
+    run = make_run(tmp_path, scheduler="local")
+    process = identify(os.getpid())
+    files.write_json(run.agent_file(0), {"process": msgspec.to_builtins(process)})
+    run.submission_file.write_text(content)
+    assert run_states([run]) == {run.id: "running"}
 
 
 def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp_path):
