@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -204,6 +205,26 @@ class Attempt:
             and self.restarts < self.terms.max_restarts
         )
 
+    def order_begin(self, agreement: Agreement, facts: Mapping[int, NodeFacts]) -> messages.Begin:
+        """Return the order to open its store where all nodes reach it."""
+        address = agreement.master_addr
+        return messages.Begin(
+            attempt=self.number,
+            bind_to=store_listens_on(facts, address),
+            address=address,
+            port_range=self.terms.port_range,
+        )
+
+    def order_start(self, agreement: Agreement, port: int) -> messages.Start:
+        """Return the order to start its ranks, which meet at its store's port."""
+        meeting = RankMeeting(
+            **msgspec.structs.asdict(agreement),
+            attempt=self.number,
+            restart_count=self.restarts,
+            master_port=port,
+        )
+        return messages.Start(meeting=meeting)
+
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
         number, grace_s = signal.SIGTERM, self.terms.grace_s
@@ -266,10 +287,6 @@ class Coordinator:
         """Return the nodes whose agents have joined, and are not lost."""
         return self.facts.keys() - self._lost
 
-    def _name(self, node: int) -> str:
-        host = self.facts[node].host if node in self.facts else "unknown host"
-        return f"node {node} (host {host})"
-
     def next_deadline(self) -> float:
         """Return the time, by the monotonic clock, at which Tick is due."""
         deadlines = [math.inf if self.deadline is None else self.deadline]
@@ -310,16 +327,10 @@ class Coordinator:
             case messages.StoreOpened() if self.stage is Stage.STARTING:
                 assert self._agreement is not None
                 self.stage = Stage.RUNNING
-                meeting = RankMeeting(
-                    **msgspec.structs.asdict(self._agreement),
-                    attempt=self.attempt.number,
-                    restart_count=self.attempt.restarts,
-                    master_port=message.port,
-                )
-                self._broadcast(messages.Start(meeting=meeting))
+                self._broadcast(self.attempt.order_start(self._agreement, message.port))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
-                sentence = f"{self._name(node)}: {message.sentence}"
+                sentence = f"{_name_of(node, self.facts)}: {message.sentence}"
                 self._fail("launch" if is_early else "agent_lost", sentence, node)
             case messages.Signalled(name, is_cancel=False):
                 self._on_warned(name)
@@ -349,7 +360,7 @@ class Coordinator:
             return
         self._lost.add(node)
         if self.attempt.decided is None and not self.attempt.is_explained():
-            sentence = f"the agent of {self._name(node)} was lost: {reason}"
+            sentence = f"the agent of {_name_of(node, self.facts)} was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.
                 self._end_attempt(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
@@ -361,9 +372,8 @@ class Coordinator:
         if self._now.now >= self.terms.warn_at and self._notice is None:
             self._on_warned(None)
         if self._now.now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
-            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached"
-            if self._notice is not None:
-                sentence += "; the ranks had been asked to stop, and did not"
+            asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
+            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
             self._act(self.attempt.hang_watch.on_time(self.attempt.ends, now=self._now.now))
@@ -383,7 +393,7 @@ class Coordinator:
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
         """Take a message about the current attempt; others come too late."""
-        attempt = self.attempt
+        attempt, now = self.attempt, self._now._asdict()
         match message:
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
@@ -391,11 +401,9 @@ class Coordinator:
                 attempt.gone.add(node)
                 self._check_gone()
             case messages.Quiet(_, quiet_s) if self.stage is Stage.RUNNING:
-                now, watch = self._now._asdict(), attempt.hang_watch
-                self._act(watch.on_quiet(node, quiet_s, attempt.ends, **now))
+                self._act(attempt.hang_watch.on_quiet(node, quiet_s, attempt.ends, **now))
             case messages.Stacks(_, reports) if self.stage is Stage.RUNNING:
-                now, watch = self._now._asdict(), attempt.hang_watch
-                self._act(watch.on_reports(node, reports, attempt.ends, **now))
+                self._act(attempt.hang_watch.on_reports(node, reports, attempt.ends, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members():
@@ -436,13 +444,12 @@ class Coordinator:
     def _act(self, found: list[messages.Dump | Hang | Verdict]) -> None:
         """Carry out what the hang watch returned."""
         for each in found:
-            match each:
-                case messages.Dump():
-                    self._broadcast(each)
-                case Hang():
-                    self._actions.append(each)
-                case Verdict():
-                    self._end_attempt(each)
+            if isinstance(each, Verdict):
+                self._end_attempt(each)
+            elif isinstance(each, Hang):
+                self._actions.append(each)
+            else:
+                self._broadcast(each)
 
     def _claim(self, failed: Verdict | None) -> None:
         self.stage, self.deadline = Stage.STARTING, None
@@ -453,16 +460,8 @@ class Coordinator:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed = self._failed
         if number is not None and self._agreement is not None:
-            num_failed = self.attempt.restarts + (failed is not None)
-            self.attempt = Attempt(self.terms, number, num_failed)
-            address = self._agreement.master_addr
-            order = messages.Begin(
-                attempt=number,
-                bind_to=store_listens_on(self.facts, address),
-                address=address,
-                port_range=self.terms.port_range,
-            )
-            self._broadcast(order)
+            self.attempt = Attempt(self.terms, number, self.attempt.restarts + (failed is not None))
+            self._broadcast(self.attempt.order_begin(self._agreement, self.facts))
         elif failed is not None:
             if why_not is not None:
                 sentence = f"{failed.message}; it is not started again: {why_not}"
@@ -511,6 +510,11 @@ class Coordinator:
     def _broadcast(self, message: ToAgent) -> None:
         if members := sorted(self.members()):
             self._actions.append(Send(members, message))
+
+
+def _name_of(node: int, facts: Mapping[int, NodeFacts]) -> str:
+    host = facts[node].host if node in facts else "unknown host"
+    return f"node {node} (host {host})"
 
 
 def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:
