@@ -38,8 +38,8 @@ def user(hpcdist):
     for folder in (run.events_folder, run.attempts_folder):
         folder.mkdir(parents=True)
     job = {"name": "ddp", "workload": "train", "resources": {"nodes": 1, "gpus": 1}}
-    source = {"job": "ddp", "overrides": ["train.lr=0.5"]}
-    files.write_json(run.spec_file, {"job": job, "source": source, "scheduler": "local"})
+    source = {"job_source": "ddp", "overrides": ["train.lr=0.5"]}
+    files.write_json(run.spec_file, {"job": job, **source, "scheduler": "local"})
     files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
     run.write_verdict(DONE)
     start = {"event": "start", "time_s": 99.0, "world_size": 1}
