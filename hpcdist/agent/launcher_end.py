@@ -100,9 +100,9 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-def srun_errors(log: Path, *, begin: int) -> list[str]:
+def srun_errors(log: Path | None, *, begin: int) -> list[str]:
     """Return the errors that srun told in a log from this place on; none where it is no file."""
-    if log.is_file():
+    if log is not None and log.is_file():
         with suppress(OSError), log.open("rb") as file:  # a run must not end without a verdict
             file.seek(begin)
             return _ERROR.findall(file.read(_MOST_BYTES).decode(errors="replace"))

@@ -81,7 +81,7 @@ class Heart:
         """To the other agents. A lost one is noticed by its connection."""
         self._every_s = beat_every_s(limit_s)
         self._turns: dict[int, int] = {}
-        """Of each loop, by its thread."""
+        """The number of turns of each loop, by its thread."""
         self._is_over = threading.Event()
 
     def turn(self) -> None:

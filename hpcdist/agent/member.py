@@ -152,8 +152,10 @@ class Member:
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
-        if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and why_not_used():
-            self._log(f"the ranks compute on CPUs: {why_not_used()}")
+        if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and (
+            why := why_not_used()
+        ):
+            self._log(f"the ranks compute on CPUs: {why}")
         try:
             self._join()
         except OvertakenError as error:

@@ -153,7 +153,7 @@ class StacksView(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     world_size: int
     finding: str | None = None
-    """How the ranks stand to each other, where some wait for others."""
+    """A sentence on how the ranks stand to each other, where some wait for others."""
     blamed: int | None = None
     groups: list[StackGroup] = []
     """First those of main threads: that of the rank to blame, then the rarest ones."""

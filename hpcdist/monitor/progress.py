@@ -207,7 +207,7 @@ def awaited_nodes(run: Run, *, num_nodes: int) -> str | None:
             return 0.0
 
     opened_s = written_s(run.meeting_file)
-    begin = run.attempts_folder / f"{max(run.newest_attempt(), 0):05d}" / "begin.json"
+    begin = run.attempt_file(max(run.newest_attempt(), 0), "begin.json")
     if opened_s == 0.0 or written_s(begin) >= opened_s:
         return None
     missing = [node for node in range(num_nodes) if written_s(run.agent_file(node)) < opened_s]

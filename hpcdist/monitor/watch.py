@@ -35,7 +35,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     state: State
     texts: list[str] = []
-    """How far it is, and why it waits, what troubles it, or why it ended; a line each."""
+    """A line each on how far it is, and why it waits, what troubles it, or why it ended."""
 
 
 class Board:

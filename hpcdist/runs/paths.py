@@ -57,7 +57,7 @@ class RunPaths:
     verdict_file = _Within("verdict.json")
     """Why the run ended; written once."""
     figures_file = _Within("figures.msgpack")
-    """What a summary makes of the events, where they are many."""
+    """The figures that a summary makes of the events, kept where these are many."""
     notify_log = _Within("notify.log")
     _reserve_file = _Within("launch/reserve")
     submitit_folder = _Within("submitit")

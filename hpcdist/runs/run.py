@@ -76,36 +76,37 @@ class Attempts(RunPaths):
         """Return the newest attempt number taken; -1 before the first."""
         return max(self.attempts(), default=-1)
 
-    def _attempt_file(self, attempt: int, name: str) -> Path:
+    def attempt_file(self, attempt: int, name: str) -> Path:
+        """Return the place of one of an attempt's files, there or not."""
         return self.attempts_folder / f"{attempt:05d}" / name
 
     def write_beginning(self, attempt: int, beginning: Beginning) -> None:
-        _write(self._attempt_file(attempt, "begin.json"), beginning)
+        _write(self.attempt_file(attempt, "begin.json"), beginning)
 
     def read_beginning(self, attempt: int) -> Beginning | None:
         """Return how an attempt began; None where that is not known."""
-        return files.read_as(self._attempt_file(attempt, "begin.json"), Beginning)
+        return files.read_as(self.attempt_file(attempt, "begin.json"), Beginning)
 
     def write_hang(self, hang: Hang) -> None:
-        _write(self._attempt_file(hang.attempt, "hang.json"), hang)
+        _write(self.attempt_file(hang.attempt, "hang.json"), hang)
 
     def read_hang(self, attempt: int) -> Hang | None:
         """Return what is said of an attempt that hangs; None where it does not, or no more."""
-        hang = files.read_as(self._attempt_file(attempt, "hang.json"), Hang)
+        hang = files.read_as(self.attempt_file(attempt, "hang.json"), Hang)
         return None if hang is None or hang.recovered_s is not None else hang
 
     def write_attempt_verdict(self, verdict: Verdict) -> None:
         """Say why an attempt ended after which the ranks are started again."""
-        _write(self._attempt_file(verdict.attempt, "verdict.json"), verdict)
+        _write(self.attempt_file(verdict.attempt, "verdict.json"), verdict)
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
         """Return why an attempt ended; None where it goes on, or was the last."""
-        return files.read_as(self._attempt_file(attempt, "verdict.json"), Verdict)
+        return files.read_as(self.attempt_file(attempt, "verdict.json"), Verdict)
 
     def age_of_attempt_verdict(self, attempt: int) -> float:
         """Return the seconds since an attempt's verdict was written, by the clock of the files."""
         with suppress(OSError):
-            written_s = self._attempt_file(attempt, "verdict.json").stat().st_mtime
+            written_s = self.attempt_file(attempt, "verdict.json").stat().st_mtime
             return files.now_by(self.launch_folder) - written_s
         return math.inf
 
@@ -121,7 +122,7 @@ class Attempts(RunPaths):
         """Make verdicts visible that other hosts have just written: a client of a shared file
         system remembers that there was none."""
         files.refresh(self.path)
-        files.refresh(self._attempt_file(self.newest_attempt(), "verdict.json").parent)
+        files.refresh(self.attempt_file(self.newest_attempt(), "verdict.json").parent)
 
 
 def _write(path: Path, value: msgspec.Struct) -> None:

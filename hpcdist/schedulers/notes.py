@@ -78,8 +78,8 @@ class Notes:
         self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
         begin, _, log = os.environ.pop(SRUN_LOG_VARIABLE, "").partition(":")
-        self.srun_log = Path(log)
-        """The log with srun's errors; the current folder where there is none."""
+        self.srun_log = Path(log) if log else None
+        """The log with srun's errors; None where srun has not started this process."""
         self.srun_begin = int(begin or 0)
         """The length that it had when srun began."""
         self._look_at_s = 0.0
@@ -89,7 +89,7 @@ class Notes:
         if self._path is not None:
             notes, self._offset = read_notes(self._path, self._offset)
             yield from notes
-        if time.monotonic() >= self._look_at_s:
+        if self.srun_log is not None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + _LOOK_S
             yield from _said_by_srun(self.srun_log, self.srun_begin)
 

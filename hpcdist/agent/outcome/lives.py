@@ -127,7 +127,7 @@ def has_saved(run: Run, job: JobSpec) -> bool:
     if not is_further or not isinstance(job, OwnCodeJob):
         return is_further
     saved = checkpoint_files.list_saved(run.path)
-    begin = run.attempts_folder / f"{first:05d}" / "begin.json"  # by the file server's clock
+    begin = run.attempt_file(first, "begin.json")  # by the file server's clock
     return max(saved.values(), default=0) > begin.stat().st_mtime_ns
 
 
