@@ -100,7 +100,7 @@ def test_where_all_ranks_are_is_told_whatever_they_do_and_they_go_on(
 
     assert main(["stacks", str(launched.run.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("rank 0 has not reached all_reduce(float[2]), number 2 (at places")
+    assert lines[2].startswith("rank 0 never reached all_reduce(float[2]), number 2 (at places")
     assert lines[4] == "rank 0"
     assert max(map(len, lines[3:])) <= 80
     assert main(["stacks", str(launched.run.path), "--rank", "3-4", "--json"]) == 0
@@ -242,7 +242,7 @@ def test_of_many_ranks_those_to_look_at_come_first_and_silent_nodes_are_not_blam
     )
     view = view_stacks(answer)
     assert view.blamed == 33
-    assert "64" not in view.finding.partition("has not reached")[0]
+    assert "64" not in view.finding.partition("never reached")[0]
     assert (view.absent, list(view.troubles)) == ([], [1])
     assert [group.ranks[0] for group in view.groups] == [33, 0]
     cli_stacks._print("train", view)
