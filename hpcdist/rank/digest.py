@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.timing import Timer
+from hpcdist.rank.timing import Timer, is_sharded
 from hpcdist.runs.events import Digest
 
 
@@ -18,38 +18,32 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
     """Return one digest of the bytes of all tensors, in their order; of a shard, its own part."""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        local: Any = getattr(tensor, "to_local", lambda tensor=tensor: tensor)
-        values = local().detach().cpu().contiguous().view(-1)
+        local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        values = local.detach().cpu().contiguous().view(-1)
         digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
 class Digester:
-    """Writes a `digest` event each `record.digest` steps, if the job wants any; its time belongs to
-    no step."""
+    """Writes a `digest` event after the first step, and each `record.digest` steps, if the job
+    wants any; its time belongs to no step."""
 
     def __init__(
         self, context: RankContext, timer: Timer, model: nn.Module, *, first_step: int
     ) -> None:
-        self._context = context
-        self._timer = timer
-        self._model = model
+        self._context, self._timer, self._model = context, timer, model
         self._first = first_step + 1
 
     def step(self, step: int, *, loss: Any = None) -> None:
-        """Write a digest of the parameters after the first step, and each so many."""
         every = self._context.job.record.digest
         if not every or (step != self._first and step % every):
             return
         parameters = list(self._model.parameters())
-        is_sharded = any(
-            hasattr(one, "to_local") or type(one).__name__ == "FlatParameter" for one in parameters
-        )
         self._context.events.write(
             Digest(
                 step=step,
                 parameters=digest_of(parameters),
-                is_sharded=is_sharded,
+                is_sharded=is_sharded(parameters),
                 loss=None if loss is None else float(loss),
             )
         )

@@ -12,16 +12,21 @@ optimizer's step: with DistributedDataParallel, gradients that are still under w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.peers import may_exchange
 from hpcdist.rank.recorder import StepRecorder
 
 if TYPE_CHECKING:
@@ -125,6 +130,41 @@ def make_timer(context: RankContext, *, first_step: int) -> Timer:
             lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]  # torch gives no types
         )
     return context.recorder(first_step=first_step)
+
+
+def make_watching_timer(context: RankContext, model: nn.Module, *, first_step: int) -> Timer:
+    """Return a timer for a loop that does not tell its phases: it sees them by hooks on the
+    parameters of `model` and on every optimizer of this process."""
+    timer = make_timer(context, first_step=first_step)
+    order: list[nn.Parameter] = []
+    hooks = note_order(model, order) if context.world_size > 1 else []
+    waits_for_others = False
+
+    def before_optimizer(*_: Any) -> None:
+        nonlocal waits_for_others
+        if waits_for_others:
+            timer.mark_backward()
+            return
+        if hooks and order:
+            for hook in hooks:
+                hook.remove()
+            hooks.clear()
+            # By now a script has joined its group. FSDP exchanges throughout both passes.
+            waits_for_others = may_exchange() and not is_sharded(model.parameters())
+            if waits_for_others:
+                call_when_ready(order[-1], timer.note_last_gradient)
+        timer.mark("forward_backward")
+
+    register_optimizer_step_pre_hook(before_optimizer)
+    register_optimizer_step_post_hook(lambda *_: timer.mark("optimizer"))
+    return timer
+
+
+def is_sharded(parameters: Iterable[Tensor]) -> bool:
+    """Return whether each rank has a part of the parameters (FSDP)."""
+    return any(
+        hasattr(one, "to_local") or type(one).__name__ == "FlatParameter" for one in parameters
+    )
 
 
 def warm_up(

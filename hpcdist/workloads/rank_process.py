@@ -30,13 +30,13 @@ from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.base.secrets import Stars
 from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import FunctionJob, JobSpec, OwnCodeJob, job_to_dict
-from hpcdist.machine.memory import kernel_kills
+from hpcdist.machine.memory import KernelKills, kernel_kills
 from hpcdist.machine.process import RANK_VARIABLE, WARNING_SIGNALS, die_with_parent
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.context import RankContext, RankOrder, set_current
 from hpcdist.rank.exit import leave
-from hpcdist.rank.lack import full_disk, lost_worker, places_of_writing
+from hpcdist.rank.lack import full_disk, places_of_writing
 from hpcdist.rank.libraries import renew_import_state
 from hpcdist.rank.pipe import Unwritten
 from hpcdist.rank.script_trackers import find_mlflow_run
@@ -49,6 +49,7 @@ STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
 _EXIT_EXCEPTION = 1
+_LOST_WORKER = "DataLoader worker (pid"
 _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
@@ -151,10 +152,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         _ignore_sigterm()
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        worker, out_of_memory = lost_worker(error, kills)
-        report = _describe(
-            error, lack=worker or full_disk(error, places), out_of_memory=out_of_memory
-        )
+        report = _describe(error, places, kills)
         code = _show(error, is_of_user=isinstance(job, OwnCodeJob))
     is_rank = os.getpid() == pid
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
@@ -215,9 +213,9 @@ def _on_exit(leaving: SystemExit, places: Sequence[Path] = ()) -> tuple[int, Err
     return _EXIT_EXCEPTION, report
 
 
-def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) -> ErrorReport:
+def _describe(error: BaseException, places: Sequence[Path], before: KernelKills) -> ErrorReport:
     """Return the report on an exception; its type is named with its module where it is neither a
-    builtin nor the script's own."""
+    builtin nor the script's own. torch says of a DataLoader's worker only that it was killed."""
     kind, now_s = type(error), time.time()
     is_known = kind.__module__ in {"builtins", "__main__"}
     try:
@@ -226,14 +224,16 @@ def _describe(error: BaseException, *, lack: str | None, out_of_memory: bool) ->
             text = f"{error.message}; {error.hint}"
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
-    stack = traceback.format_exception(kind, error, _own_frames(error.__traceback__))
+    stack = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
+    killer = before.tell_more(kernel_kills()) if _LOST_WORKER in stack else None
+    worker = f"its DataLoader worker was killed by {killer}" if killer else None
     return ErrorReport(
         exception=kind.__qualname__ if is_known else f"{kind.__module__}.{kind.__qualname__}",
         text=text,
-        traceback="".join(stack),
+        traceback=stack,
         time_s=now_s,
-        lack=lack,
-        out_of_memory=out_of_memory,
+        lack=worker or full_disk(error, places),
+        out_of_memory=worker is not None,
     )
 
 

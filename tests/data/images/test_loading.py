@@ -13,8 +13,6 @@ from hpcdist.data.images.memory import DecodedCache, SharedMemory
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
-from hpcdist.machine.memory import kernel_kills
-from hpcdist.rank.lack import lost_worker
 
 CPU = torch.device("cpu")
 NUMBER = 23
@@ -276,10 +274,8 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
             if number == 0:
                 os.kill(batches._loader._iterator._workers[0].pid, signal.SIGKILL)
 
-    with pytest.raises(HpcdistError, match="a worker that loads data was lost") as caught:
+    with pytest.raises(HpcdistError, match="a worker that loads data was lost"):
         kill_and_go_on()
-    sentence, _ = lost_worker(caught.value, kernel_kills())
-    assert "was killed by a signal: Killed" in sentence
     batches.close()
 
 
