@@ -40,15 +40,11 @@ class Peers:
     def write(self) -> None:
         """Write what is new, at the end of a window of steps."""
         self.count()
-        size = _group_size()
-        if self._written is not None and size < self._written.size:
-            return  # it has left its group, at the end
-        found = PeerGroup(
-            size=size,
-            exchanges=self._exchanges if size > 1 else None,
-            library=None if size else _other_library(),
-        )
-        if found != self._written:
+        size, library = _group_size(), _other_library()
+        exchanges = self._exchanges if size > 1 else None
+        found = PeerGroup(size=size, exchanges=exchanges, library=None if size else library)
+        has_left = self._written is not None and size < self._written.size  # as it does at the end
+        if found != self._written and not has_left:
             self._written = found
             self._events.write(found)
 
@@ -58,26 +54,22 @@ def may_exchange() -> bool:
     return _group_size() > 1 or _other_library() is not None
 
 
-def _distributed() -> Any:
-    """Return torch.distributed where this process is in a group of it."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    is_used = distributed is not None and distributed.is_available()
-    return distributed if is_used and distributed.is_initialized() else None
-
-
 def _group_size() -> int:
-    """Return the number of ranks in the default group; 0 without one."""
-    distributed = _distributed()
-    return int(distributed.get_world_size()) if distributed else 0
+    """Return the number of ranks in torch.distributed's default group; 0 without one."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_used = distributed and distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_world_size()) if is_used else 0
 
 
 def _num_collectives() -> int | None:
     """Return how many operations were begun in all groups; None where torch does not tell."""
+    distributed: Any = sys.modules.get("torch.distributed")
     try:
-        groups = [*_distributed().distributed_c10d._world.pg_map]  # noqa: SLF001 - as below
-        return sum(int(group._get_sequence_number_for_group()) for group in groups)  # noqa: SLF001
+        groups = [*distributed.distributed_c10d._world.pg_map]  # noqa: SLF001 - as below
+        counts = [int(group._get_sequence_number_for_group()) for group in groups]  # noqa: SLF001
     except Exception:  # noqa: BLE001 - no group, or no public interface: another torch or backend
         return None
+    return sum(counts) if counts else None
 
 
 def _other_library() -> str | None:

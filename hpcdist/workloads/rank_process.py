@@ -48,7 +48,6 @@ from hpcdist.workloads.main_module import set_main
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
-_EXIT_EXCEPTION = 1
 _LOST_WORKER = "DataLoader worker (pid"
 _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
@@ -83,8 +82,7 @@ def become_rank(
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
     context = make_context(order, run, job, slot)
 
-    def be_no_rank() -> None:
-        """Make a process that the rank's code forks record nothing in the rank's name."""
+    def be_no_rank() -> None:  # what the rank's code forks records nothing in its name
         set_current(None)
         own_loop.forget()
         context.events.close()
@@ -208,9 +206,9 @@ def _on_exit(leaving: SystemExit, places: Sequence[Path] = ()) -> tuple[int, Err
     if leaving.code is None or isinstance(leaving.code, int):
         return (leaving.code or 0) & 0xFF, None
     files.print_line(leaving.code, sys.stderr)
-    text, lack = str(leaving.code), full_disk(leaving, places)
-    report = ErrorReport(exception=None, text=text, traceback=None, time_s=time.time(), lack=lack)
-    return _EXIT_EXCEPTION, report
+    lack, now_s = full_disk(leaving, places), time.time()
+    text = str(leaving.code)
+    return 1, ErrorReport(exception=None, text=text, traceback=None, time_s=now_s, lack=lack)
 
 
 def _describe(error: BaseException, places: Sequence[Path], before: KernelKills) -> ErrorReport:
@@ -275,7 +273,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         files.print_line(f"error: {error.message}{hint}", sys.stderr)
-        return _EXIT_EXCEPTION
+        return 1
     trace = _own_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
@@ -283,15 +281,13 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
         return _on_exit(leaving)[0]
     except Exception:  # noqa: BLE001 - the hook is the user's code
         files.print_line(traceback.format_exc(), sys.stderr)
-    return _EXIT_EXCEPTION
+    return 1
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of this package at its beginning."""
-    launcher = str(Path(__file__).parent)
-    while trace is not None and trace.tb_next is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(launcher):
-            break
+    here = os.path.dirname(__file__)
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(here):
         trace = trace.tb_next
     return trace
 
@@ -306,9 +302,7 @@ def _reset_signals(job: JobSpec) -> None:
     """
     deaf_to = {signal.SIGUSR2} if isinstance(job, OwnCodeJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)
-    for signum in signal.valid_signals():
-        if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:
-            continue
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - deaf_to:
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
     if signal.SIGINT not in deaf_to:
@@ -323,7 +317,7 @@ def _redirect_output(log_file: Path) -> None:
     what was printed last is there whatever ends the rank."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log, nothing = os.open(log_file, flags, files.PRIVATE_FILE), os.open(os.devnull, os.O_RDONLY)
-    for descriptor, target in enumerate((nothing, log, log)):
+    for target, descriptor in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(target, descriptor)
     os.close(log)
     os.close(nothing)
