@@ -22,8 +22,7 @@ from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.digest import Digester
-from hpcdist.rank.flops import count_flops
+from hpcdist.rank.model import Digester, count_flops
 from hpcdist.rank.profiling import Profiler
 from hpcdist.rank.timing import Timer, call_when_ready, make_timer, warm_up
 from hpcdist.runs.events import Flops, Save, Setup

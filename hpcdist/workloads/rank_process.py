@@ -7,6 +7,7 @@ how it ended. `leave` (rank/exit.py) ends the process.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import hashlib
@@ -17,9 +18,9 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
@@ -43,7 +44,6 @@ from hpcdist.rank.script_trackers import find_mlflow_run
 from hpcdist.runs.events import End, EventWriter, Start
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import ErrorReport
-from hpcdist.workloads.main_module import set_main
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
@@ -183,6 +183,23 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     return code
 
 
+def set_main(**names: Any) -> types.ModuleType:
+    """Give this process a new module `__main__` with these names.
+
+    Without any it is like that of an interactive python: processes that are spawned have no main
+    program to import. multiprocessing, if it has been imported, knows the module as it would know
+    the main program that it was imported by.
+    """
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, **names)
+    # What a spawned process sends back is of classes of `__mp_main__`.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # where main was started
+    return main
+
+
 def _digest_of_program(job: JobSpec) -> str | None:
     """Return the digest of the user's file that is run: it may be edited while the job waits."""
     path = job.source if isinstance(job, FunctionJob) else getattr(job, "script", None)
@@ -284,7 +301,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     return 1
 
 
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+def _own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """Return a traceback without the frames of this package at its beginning."""
     here = os.path.dirname(__file__)
     while trace and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(here):
