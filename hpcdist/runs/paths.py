@@ -112,8 +112,7 @@ class RunPaths:
         return self.launch_folder / f"life-{life:05d}.ended"
 
     def answer_file(self, request: str) -> Path:
-        """Return the file with the agents' answer to a request; it is there, empty, while a command
-        waits for that, and removed by the command."""
+        """Return the file with the agents' answer to a request, which the command removes."""
         return self.launch_folder / f"answer-{request}.json"
 
     def _list_numbered(self, folder: str, stem: str, ending: str) -> list[tuple[int, int, Path]]:
