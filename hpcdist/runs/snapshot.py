@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import compress
 from pathlib import Path
 
 from hpcdist.base import files
@@ -127,8 +128,8 @@ def plan_snapshot(
     _check_size(root, sizes, limit_bytes)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         are_keys = pool.map(lambda path: _is_key(root, path), sizes)
-        found = zip(sizes, track(are_keys, "reading files", total=len(sizes)), strict=True)
-        secret.update(path for path, is_key in found if is_key)
+        are_keys = track(are_keys, "reading files", total=len(sizes))
+        secret.update(compress(sizes, are_keys))
     left_out |= secret
     targets = dict.fromkeys(sizes.keys() - secret, "")
     targets |= {path: _target(root, path, left_out) for path in links}

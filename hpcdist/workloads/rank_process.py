@@ -156,15 +156,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     if is_rank and callable(signal.getsignal(signal.SIGTERM)):
         progress.handle_sigterm()
     if report is not None and is_rank:
-        hide = secrets_of(job).again  # programs put their arguments into their messages
-        report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
-        try:
-            files.write_json(error_file, msgspec.to_builtins(report))
-        except OSError as failure:
-            told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
-            lack = report.lack or full_disk(failure, [])
-            progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
-            files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
+        _leave_report(report, context, error_file)
     torch: Any = sys.modules.get("torch")
     has_cuda = torch and torch.cuda.is_initialized()
     context.events.write(
@@ -207,6 +199,18 @@ def _digest_of_program(job: JobSpec) -> str | None:
         content = files.read_bytes(path or "", most_bytes=_MOST_CODE_BYTES)
         return hashlib.blake2b(content, digest_size=8).hexdigest()
     return None
+
+
+def _leave_report(report: ErrorReport, context: RankContext, error_file: Path) -> None:
+    hide = secrets_of(context.job).again  # programs put their arguments into their messages
+    report = _shortened(report, MOST_MESSAGE_LETTERS, MOST_TRACEBACK_LETTERS, hide=hide)
+    try:
+        files.write_json(error_file, msgspec.to_builtins(report))
+    except OSError as failure:
+        told = _shortened(report, _TOLD_LETTERS, _TOLD_LETTERS)
+        lack = report.lack or full_disk(failure, [])
+        context.progress.pipe.say(Unwritten(report=msgspec.structs.replace(told, lack=lack)))
+        files.print_line(f"hpcdist: {error_file}: {failure.strerror}", sys.stderr)
 
 
 def _ignore_sigterm() -> None:
