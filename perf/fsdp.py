@@ -41,7 +41,6 @@ def train(strategy: str, ranks: int, width: int, steps: int) -> Figures:
 def _figures(ranks: list[list[dict]]) -> Figures:
     memory = [event for rank in ranks for event in rank if event["event"] == "memory"]
     states = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-    first = [event for event in memory if event["when"] == "first_step"]
     steps_s = [
         [
             event["step_time_s"]["sum"] / event["steps"]
@@ -51,9 +50,9 @@ def _figures(ranks: list[list[dict]]) -> Figures:
         for rank in ranks
     ]
     return {
-        "model states, fullest rank": max(sum(event[key] for key in states) for event in first)
+        "model states, fullest rank": max(sum(event[key] for key in states) for event in memory)
         / 1e6,
-        "peak memory, fullest rank": max(event["peak_bytes"] for event in memory) / 1e6,
+        "peak memory, fullest rank": max(rank[-1]["max_rss_bytes"] for rank in ranks) / 1e6,
         "median step, slowest rank": max(map(statistics.median, steps_s)) * 1e3,
     }
 

@@ -20,8 +20,7 @@ from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.peers import Peers
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import Peers, StepRecorder
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 

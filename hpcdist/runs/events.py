@@ -103,11 +103,7 @@ class PeerGroup(Event, frozen=True, kw_only=True, tag="group"):
 class Setup(Event, frozen=True, kw_only=True, tag="setup"):
     """A training is ready for its first step."""
 
-    setup_time_s: Seconds | None = None
     parameters: Count | None = None
-    train_samples: Count | None = None
-    test_samples: Count | None = None
-    steps_per_epoch: Count | None = None
     total_steps: Count | None = None
 
 
@@ -119,7 +115,6 @@ class Resume(Event, frozen=True, kw_only=True, tag="resume"):
     checkpoint: str | None = None
     exact: bool | None = None
     """Bit for bit."""
-    world_size_before: Count | None = None
 
 
 class Totals(Struct, frozen=True, kw_only=True, gc=False):
@@ -196,14 +191,11 @@ class Note(Event, frozen=True, kw_only=True, tag="note"):
 
 
 class Memory(Event, frozen=True, kw_only=True, tag="memory"):
-    """The memory of a model in one rank, and the peak so far."""
+    """The memory of a model in one rank, after the first step of an attempt."""
 
-    when: str | None = None
-    """first_step, or end."""
     parameter_bytes: Count
     gradient_bytes: Count
     optimizer_bytes: Count
-    peak_bytes: Count | None = None
 
 
 class Flops(Event, frozen=True, kw_only=True, tag="flops"):

@@ -156,14 +156,13 @@ class Trainer(TrainingRank):
             checkpoint.save(path, state, is_current=is_current)
 
 
-def train(context: RankContext, job: TrainJob, *, has_group: bool, begin_s: float) -> bool:
+def train(context: RankContext, job: TrainJob, *, has_group: bool) -> bool:
     """Train in this rank, from the checkpoint to go on from or from the start.
 
-    False where the agent asked to stop before the end: then a checkpoint is saved. The set-up began
-    at `begin_s` of time.perf_counter.
+    False where the agent asked to stop before the end: then a checkpoint is saved.
     """
     trainer = Trainer(context, job)
-    trainer.write_setup(begin_s)
+    trainer.write_setup()
     path = find_start(context, job, has_group=has_group)
     if path is None:
         trainer.seed([])

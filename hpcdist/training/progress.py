@@ -63,13 +63,9 @@ class Progress:
         if self.is_at_epoch_end:
             self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
         loss = float(self.loss_sum) / self.samples if self.samples else None
+        position, time_s = self.position, self.epoch_time_s
         self.context.events.write(
-            Epoch(
-                epoch=self.position.epoch,
-                step=self.position.step,
-                loss=loss,
-                epoch_time_s=self.epoch_time_s,
-            )
+            Epoch(epoch=position.epoch, step=position.step, loss=loss, epoch_time_s=time_s)
         )
         if self.context.rank != 0:
             return
@@ -163,7 +159,6 @@ class Progress:
                 step=position.step,
                 epoch=position.epoch,
                 exact=not differing,
-                world_size_before=before["world_size"],
             )
         )
         if context.rank != 0:

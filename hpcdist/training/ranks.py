@@ -61,7 +61,6 @@ class TrainingRank:
         )
         model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
-        self._num_test_samples = len(data.test)
         self.precision = PRECISIONS[job.train.precision]
         self.precision.begin(self.device)
         parts = max(1, context.num_gpus)
@@ -117,24 +116,16 @@ class TrainingRank:
             )
             torch.set_num_threads(num_threads)
         self.autocast = self.precision.autocasting(self.device)
-        self.memory = MemoryLog(context.events, self.device)
+        self.memory = MemoryLog(context.events)
         self.identity = describe_training(job, context)
         self._learning_rate: float | None = None
         self.times_communication = False
         """The timer is told of the last gradient: what follows in a backward pass is waiting."""
 
-    def write_setup(self, begin_s: float) -> None:
-        """Record that all is ready for the first step; the set-up began at `begin_s`."""
-        self.context.events.write(
-            Setup(
-                setup_time_s=time.perf_counter() - begin_s,
-                parameters=self._num_parameters,
-                train_samples=self.plan.num_samples,
-                test_samples=self._num_test_samples,
-                steps_per_epoch=self.plan.num_steps(),
-                total_steps=self.progress.total_steps,
-            )
-        )
+    def write_setup(self) -> None:
+        """Record that all is ready for the first step."""
+        total_steps = self.progress.total_steps
+        self.context.events.write(Setup(parameters=self._num_parameters, total_steps=total_steps))
 
     def start_timer(self) -> None:
         first_step = self.progress.position.step
@@ -245,9 +236,8 @@ class TrainingRank:
         self.progress.end_epoch(score)
 
     def finish(self) -> None:
-        """Record the last window of steps, and what was held."""
+        """Record the last window of steps."""
         self.timer.finish()
-        self.memory.end()
 
     def stop(self, save: Callable[[], None]) -> None:
         """End before the end, with the position saved, unless that was done at this very step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -51,14 +50,13 @@ class _Training(Workload[TrainingJobT]):
     ) -> None:
         """Call `train` in this rank, with its threads, its device and its process group; it returns
         False where it is to stop before its end."""
-        begin_s = time.perf_counter()
         import torch
 
         torch.set_num_threads(self.job.train.num_threads or context.num_threads)
         if context.device.startswith("cuda"):
             torch.cuda.set_device(context.device)
         with process_group(context, needed=needs_group) as has_group:
-            is_done = train(context, self.job, has_group=has_group, begin_s=begin_s)
+            is_done = train(context, self.job, has_group=has_group)
         if not is_done:
             raise SystemExit(EXIT_STOPPED)
 

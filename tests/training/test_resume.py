@@ -30,7 +30,7 @@ def test_resume_at_another_world_size_goes_on_and_says_that_it_is_not_exact(trai
     resumed = train_ranks(job, 3, run=before.run, attempt=1)
     assert resumed.exit_codes == [0, 0, 0], resumed.log(attempt=1)
     [event] = resumed.events("resume", attempt=1)
-    assert (event["exact"], event["world_size_before"]) == (False, 2)
+    assert event["exact"] is False
     assert "not bit for bit exact: world_size 2, now 3" in resumed.log(attempt=1)
     left = sum(w["samples"] for r in range(3) for w in resumed.events("steps", r, attempt=1))
     assert left == 203 - position["samples"]

@@ -32,9 +32,10 @@ def test_fsdp_trains_like_ddp(train_ranks, make_job, world_size, train):
     [found], [expected] = fsdp.events("evaluate"), ddp.events("evaluate")
     assert found["samples"] == 300
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-    for windows in (ddp.events("steps"), fsdp.events("steps")):
+    by_ddp = ddp.events("steps")
+    for windows in (by_ddp, fsdp.events("steps")):
         phases = windows[-1]["phases_s"]
-        assert phases["exposed_communication"] > 0
+        assert ("exposed_communication" in phases) == (windows is by_ddp)  # FSDP's is in the passes
         assert phases["forward_backward"] > 0
         assert sum(phases.values()) == pytest.approx(windows[-1]["step_time_s"]["sum"], rel=0.1)
 
@@ -83,7 +84,6 @@ def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ra
         done = train_ranks(job, 4)
         assert done.exit_codes == [0] * 4, done.log()
         files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
-        assert [event["when"] for event in done.events("memory", 3)] == ["first_step", "end"]
         [run] = summarize([done.run], {}).runs
         held[strategy] = run.model_states
     parameters = 64 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 10 + 10

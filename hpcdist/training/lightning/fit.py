@@ -28,7 +28,7 @@ _LOGGERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "light
 _TIMEOUT: timedelta = default_pg_timeout
 
 
-def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:
+def fit(context: RankContext, job: LightningJob, *, has_group: bool) -> bool:
     """Train to the end; False where the agent asked to stop before: then a checkpoint is saved."""
     # Leave out of the ranks' logs what Lightning tells of accelerators, tips and ended loops, and
     # its guesses about what a user may have meant; warnings and errors stay.
@@ -47,7 +47,7 @@ def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: fl
     rank.start_timer()
     module = Classifier(rank, before.get("rng", []))
     trainer = _make_trainer(context, job, CheckpointFiles(context, state))
-    rank.write_setup(begin_s)
+    rank.write_setup()
     if path is not None:
         progress.write_resume(path.name, before["identity"], rank.identity)
     if progress.is_finished and not progress.position.samples:
