@@ -149,9 +149,10 @@ class RunPaths:
     def named_file(self, name: str | None) -> Path | None:
         """Return a rank's log that a verdict names; None where the name, or a link, leads
         elsewhere."""
-        path, home = os.path.realpath(self.path / (name or "")), os.path.realpath(self.path)
-        is_log = _IN_RUN.fullmatch(name or "") and path.startswith(f"{home}/")
-        return Path(path) if is_log else None
+        if not name or not _IN_RUN.fullmatch(name):
+            return None
+        path = os.path.realpath(self.path / name)
+        return Path(path) if path.startswith(f"{os.path.realpath(self.path)}/") else None
 
 
 def _listed(folder: Path, pattern: str) -> list[Path]:

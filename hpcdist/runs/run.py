@@ -241,8 +241,8 @@ class Run(Attempts):
 
     def describe_damage(self) -> str | None:
         """Say which file is there and cannot be read, and why; None where all can."""
-        kinds = {self.spec_file: RunSpec, self.submission_file: Submission}
-        for path, kind in {**kinds, self.verdict_file: Verdict}.items():
+        kinds = ((self.spec_file, RunSpec), (self.submission_file, Submission))
+        for path, kind in (*kinds, (self.verdict_file, Verdict)):
             if os.path.lexists(path) and (why := files.why_unreadable(path, kind)):
                 return f"{path.name} cannot be read: {why}"
         return None
