@@ -56,7 +56,7 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
             recorder.mark_backward()
             recorder.mark("optimizer")
             recorder.step(samples=64, loss=0.1)
-        recorder.flush()
+        recorder.finish()
         time_s = time.perf_counter() - begin_s
         events.close()
     return time_s / num_steps

@@ -19,7 +19,7 @@ from hpcdist.base import files
 from hpcdist.base.ownership import is_own
 from hpcdist.runs.run import Run
 
-FILE = "remote.json"
+FILE, _HOSTS = "remote.json", "hosts.json"
 
 
 class Remote(Struct, frozen=True, kw_only=True):
@@ -46,15 +46,14 @@ def is_remote(run: Run) -> bool:
 
 def read_remote(run: Run) -> Remote | None:
     """Return where a run is that this machine reaches by ssh; None for one that is here."""
-    path = run.path / FILE
-    # Whoever wrote it would say whom this machine connects to.
-    return files.read_as(path, Remote) if is_remote(run) and is_own(path) else None
+    path = run.path / FILE  # whoever wrote it says whom this machine connects to
+    return files.read_as(path, Remote) if is_own(path) else None
 
 
 def host_of_run(run: Run) -> str | None:
     """Return the host that a run is at; None for one that is here."""
     remote = read_remote(run)
-    return None if remote is None else remote.host
+    return remote.host if remote else None
 
 
 def write_remote(path: Path, remote: Remote) -> None:
@@ -73,7 +72,7 @@ def known_hosts() -> list[str]:
     """Return the hosts that the user has named on this machine. A run directory that came from
     elsewhere must not have it connect to one of its own choice."""
     try:
-        with files.open_private(_hosts_file()) as file:
+        with files.open_private(files.user_cache() / _HOSTS) as file:
             return files.convert(files.parse_json(file.read(files.MOST_JSON_BYTES)), list[str])
     except (OSError, RuntimeError, msgspec.ValidationError):
         return []
@@ -82,12 +81,8 @@ def known_hosts() -> list[str]:
 def remember_host(name: str) -> None:
     """Note that the user has named a host: a record of a run may lead there from now on."""
     known = known_hosts()
-    if name not in known:
-        with suppress(OSError, RuntimeError):  # such as a user without a home: --host leads there
-            path = _hosts_file()
-            path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-            files.write_json(path, [*known, name])
-
-
-def _hosts_file() -> Path:
-    return files.user_cache() / "hosts.json"
+    with suppress(OSError, RuntimeError):  # such as a user without a home: --host leads there
+        if name not in known:
+            folder = files.user_cache()
+            folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+            files.write_json(folder / _HOSTS, [*known, name])

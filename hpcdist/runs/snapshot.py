@@ -39,7 +39,7 @@ RECEIVED = re.compile(r"\.tree-[0-9a-f]{8}")
 """Name of a folder with a work tree that a laptop has sent for one command."""
 DEFAULT_LIMIT_BYTES = 100e6
 
-_OF_RUNS = ("spec.json", SWEEP_FILE)
+_OF_RUNS = ("/spec.json", f"/{SWEEP_FILE}")
 _LARGEST_SHOWN = 3
 _SECRETS_SHOWN = 5
 _KEY_BYTES = 16_384
@@ -104,12 +104,9 @@ def plan_snapshot(
     """
     root = find_work_tree(str(cwd))
     listed = sorted(_list_files(root))
-    runs_of_other_days = {
-        folder
-        for folder, name in map(os.path.split, listed)
-        if name in _OF_RUNS and ID.fullmatch(os.path.basename(folder))
-    }
-    left_out = {os.path.relpath(os.path.realpath(runs), root), *runs_of_other_days}
+    others = {os.path.dirname(path) for path in listed if path.endswith(_OF_RUNS)}
+    others = {folder for folder in others if ID.fullmatch(os.path.basename(folder))}
+    left_out = {os.path.relpath(os.path.realpath(runs), root), *others}  # of other days, too
     secret = {path for path in listed if is_secret_file(path) and not _is_out(path, left_out)}
     passed_over = left_out | secret
     links: set[str] = set()
