@@ -1,9 +1,9 @@
-"""The context of a rank: its place in the job, its run, and where it records."""
+"""The context of a rank: its place in the job, its run, where it records, and its work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -103,3 +103,42 @@ def set_current(context: RankContext | None) -> None:
 def current() -> RankContext | None:
     """Return the rank that this process is; None outside a run."""
     return _current
+
+
+JobT = TypeVar("JobT", bound=JobSpec)
+
+
+class Workload(Generic[JobT]):
+    """The work of one job's ranks, and the checks and preparations before it. A workload overrides
+    `run`, and of the rest what it needs.
+
+    All methods but `run` are called outside of the ranks, and import no torch.
+    """
+
+    def __init__(self, job: JobT) -> None:
+        self.job = job
+
+    def check(self) -> None:
+        """Raise JobError for mistakes that can be found where the job is submitted."""
+
+    def check_device(self, device: str) -> None:
+        """Raise JobError for what the ranks' device, cpu or cuda, cannot do."""
+
+    def check_host(self, device: str) -> None:
+        """Raise JobError for what this host lacks; called where ranks are about to start on it."""
+
+    def notes(self) -> list[str]:
+        """Return what the user should know before the job, which has been checked, is submitted."""
+        return []
+
+    def prepare(self) -> None:
+        """Do what must be done once, before any rank starts, such as downloads."""
+
+    def preload(self) -> list[str]:
+        """Return the modules that a node's forkserver imports once for all its ranks, in order;
+        they start no threads."""
+        return []
+
+    def run(self, context: RankContext) -> None:
+        """Run in this rank; `context.job` is the workload's own job."""
+        raise NotImplementedError

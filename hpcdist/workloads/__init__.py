@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from hpcdist.job.spec import JobSpec
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import Workload
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train:TrainWorkload",

@@ -13,8 +13,7 @@ from datetime import timedelta
 from hpcdist.base.version import versions
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import driver_cuda_version, visible_uuids
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import RankContext, Workload
 from hpcdist.runs.spec import RunSpec
 from hpcdist.training.group import process_group
 

@@ -25,8 +25,7 @@ from hpcdist.job.function import load_call
 from hpcdist.job.preload import heavy_imports
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import RankContext, Workload
 from hpcdist.runs.function_outcome import write_outcome
 from hpcdist.workloads.rank_process import set_main
 

@@ -8,8 +8,7 @@ from typing import TypeVar
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import RankContext, Workload
 from hpcdist.training.checks import (
     check_kind_of_device,
     check_settings,

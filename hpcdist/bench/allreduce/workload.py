@@ -18,8 +18,7 @@ from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.process import boot_id
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import RankContext, Workload
 
 if TYPE_CHECKING:
     from hpcdist.bench.allreduce.measure import Measured

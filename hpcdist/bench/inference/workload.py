@@ -14,8 +14,7 @@ from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import InferenceJob
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.workload import Workload
+from hpcdist.rank.context import RankContext, Workload
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
