@@ -41,8 +41,6 @@ class Entry:
     """Make what is missing, without internet; None: nothing to make."""
     unmade: Callable[[Data], str | None] = lambda _data: None
     """A note on what `prepare` will make."""
-    remarks: Callable[[Data], list[str]] = lambda _data: []
-    """Notes for the user on files that are there."""
     is_complete: Callable[[Data], bool] = lambda _data: True
     """Return whether all of its files are there."""
     modules: tuple[str, ...] = ()
@@ -75,7 +73,6 @@ DATA_SETS = {
         images=faces.images,
         prepare=faces.prepare,
         unmade=faces.unmade,
-        remarks=faces.remarks,
         is_complete=faces.is_complete,
     ),
     "image_folder": Entry(check=folders.check, images=folders.images),
@@ -143,7 +140,7 @@ def data_notes(data: Data) -> list[str]:
     notes = [unmade] if unmade else []
     if _to_download(data):
         notes.append(f"{data.name} is downloaded to {data.root}")
-    return notes + entry.remarks(data) + notes_on_transform(data.transform)
+    return notes + notes_on_transform(data.transform)
 
 
 def download_data(data: Data) -> None:

@@ -73,9 +73,6 @@ class Data(Section, frozen=True, kw_only=True):
     """Use only this many training samples, the first ones."""
     test_samples: Count | None = None
     """Use only this many test samples, the first ones."""
-    split: Literal["auto", "stratified"] = "auto"
-    """Choice of the test images: auto (as the data set's own files say, if it has any), or
-    stratified (a fifth of each class)."""
     size: Count | None = None
     """Scale photographs to a square of this many pixels per side while reading; unset: do not."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
@@ -502,7 +499,6 @@ class LoadedData(Section, frozen=True, kw_only=True):
     download: bool = False
     train_samples: Count | None = None
     size: Count | None = None
-    split: Literal["auto", "stratified"] = "auto"
     bad_files: Literal["skip", "refuse"] = "skip"
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""

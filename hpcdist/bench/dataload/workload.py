@@ -52,8 +52,7 @@ class DataloadWorkload(Workload[DataloadJob]):
         check_dataload(self.job)
 
     def notes(self) -> list[str]:
-        """Return which data sets are made first, and what transforms need not have; how images are
-        split changes nothing here."""
+        """Return which data sets are made first, and what transforms need not have."""
         from hpcdist.data.images.transforms import notes_on_transform
 
         data = self._data()
