@@ -20,8 +20,9 @@ from hpcdist.job.spec import Data
 from hpcdist.machine.command import python_command
 
 if TYPE_CHECKING:
-    from hpcdist.data.arrays import DataSet
-    from hpcdist.data.splits import ImageParts
+    from hpcdist.data.arrays import DataSet, Shape
+    from hpcdist.data.images.samples import FastImages
+    from hpcdist.data.splits import ImageFiles, ImageParts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,23 +109,41 @@ def load_data(data: Data, *, seed: int = 0) -> DataSet:
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
-    from hpcdist.data.images.samples import ImageSamples, PixelSamples
+    from hpcdist.data.arrays import Samples
+    from hpcdist.data.images.samples import PixelSamples
 
-    train = PixelSamples(pixels, whole.train.labels, data, seed)
-    assert not isinstance(whole.test, ImageSamples)
+    assert isinstance(whole.train, Samples)
+    assert isinstance(whole.test, Samples)
+    train = PixelSamples(pixels, whole.train.labels, data.transform, seed)
     return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
 def _from_files(data: Data, seed: int) -> DataSet:
     from hpcdist.data.arrays import DataSet
-    from hpcdist.data.images.samples import ImageSamples
 
     parts = find_images(data)
     assert parts is not None
-    train = ImageSamples(parts.train, data, seed)
+    train = open_images(parts.train, data, seed)
     as_train = msgspec.structs.replace(data, transform="none")
-    test = ImageSamples(parts.test, as_train, seed, shape=train.shape)
+    test = open_images(parts.test, as_train, seed, shape=train.shape)
     return DataSet(train=train, test=test, num_classes=len(parts.train.classes))
+
+
+def open_images(
+    files: ImageFiles, data: Data, seed: int, *, shape: Shape | None = None
+) -> FastImages:
+    """Return image files as the job reads them, of this shape if it is given."""
+    from hpcdist.data.images.samples import FastImages
+
+    return FastImages(
+        files,
+        size=data.size,
+        transform=data.transform,
+        decode=data.decoder,
+        bad_files=data.bad_files,
+        seed=seed,
+        shape=shape,
+    )
 
 
 def find_images(data: Data) -> ImageParts | None:

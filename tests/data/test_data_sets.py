@@ -157,5 +157,5 @@ def test_test_images_have_the_size_that_a_transform_gives_those_to_train_with():
 
 
 def test_a_transform_that_changes_the_channels_of_a_data_set_in_memory_is_refused():
-    with pytest.raises(HpcdistError, match="3 channels of those of digits, which have 1"):
+    with pytest.raises(HpcdistError, match="3 channels of those of the data set, which have 1"):
         load_data(Data(transform=["RGB"]))

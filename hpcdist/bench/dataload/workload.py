@@ -172,7 +172,7 @@ class _DataloadRank(BenchmarkRank):
         from hpcdist.bench.dataload.measure import time_steps
         from hpcdist.data.order import Share
 
-        source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
+        source = self._sources.source(msgspec.structs.replace(data, workers=0))
         order = torch.arange(batch_size) % len(source)
         share = Share(begin=0, end=batch_size, filled_end=batch_size)
         with source.open(self.context) as batches:
