@@ -35,7 +35,7 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.run import Run, group_note, name_to_type
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
@@ -173,15 +173,8 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    _note_plan(planned, options)
-    return planned
-
-
-def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> None:
-    """Print what the user should know of a plan, and of where its runs go."""
     note(*planned.notes)
-    if said := group_note(options.runs):
-        note(said)
+    return planned
 
 
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
@@ -218,7 +211,7 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
             allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        _note_plan(planned, options)
+        note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
@@ -240,7 +233,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
         cluster=cluster,
         snapshot=snapshot_from_options(options),
     )
-    _note_plan(planned, options)
+    note(*planned.notes)
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = debug(planned, begin, runs=options.runs)

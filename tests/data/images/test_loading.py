@@ -15,8 +15,6 @@ from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import open_images
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
-from hpcdist.machine.memory import kernel_kills
-from hpcdist.rank.lack import lost_worker
 
 CPU = torch.device("cpu")
 NUMBER = 23
@@ -245,10 +243,8 @@ def test_a_worker_that_is_killed_is_said_to_be(files):
             if number == 0:
                 os.kill(batches._loader._iterator._workers[0].pid, signal.SIGKILL)
 
-    with pytest.raises(HpcdistError, match="a worker that loads data was lost") as caught:
+    with pytest.raises(HpcdistError, match="a worker that loads data was lost"):
         kill_and_go_on()
-    sentence, _ = lost_worker(caught.value, kernel_kills())
-    assert "was killed by a signal: Killed" in sentence
     batches.close()
 
 
