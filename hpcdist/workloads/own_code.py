@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
@@ -31,10 +30,6 @@ from hpcdist.workloads.main_module import (
     run_module,
     the_program_is_above_and_hpcdist_below,
 )
-
-_SIGNAL_BASE = 128
-"""A shell adds this to the number of the signal that ended a program."""
-
 
 _STARTS_RANKS = re.compile(
     rb"^(?:[^#'\"\n]|'[^'\n]*'|\"[^\"\n]*\")*?\b((torch\.)?(mp|multiprocessing)\.(spawn|start_processes)|notebook_launcher)\(",
@@ -152,10 +147,6 @@ class ProgramWorkload(Workload[ProgramJob]):
         command = [path, *self.job.args]
         # The log shows what a program prints at once, as it does for other ranks.
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
-        if not context.has_agent:
-            # In debug mode this process is that of the command, which goes on.
-            code = subprocess.run(command, check=False).returncode
-            sys.exit(code if code >= 0 else _SIGNAL_BASE - code)
         # Python ignores these at its start and a fresh program does not. The request for stacks
         # means nothing to a program, and must not end it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -179,7 +179,7 @@ def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind)
         assert verdict.message.endswith("exited with code 1: why")
 
 
-_KEYBOARD = "ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+_KEYBOARD = "ranks have no keyboard: try it in one process, by python -m pdb"
 
 
 @pytest.mark.parametrize(

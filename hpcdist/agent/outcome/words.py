@@ -164,7 +164,7 @@ def _exception(report: ErrorReport) -> str:
         return text  # it says in words what is wrong, and what to do
     said = f"{report.exception}: {text}" if text else str(report.exception)
     if report.exception == "bdb.BdbQuit" or text == "EOF when reading a line":
-        said += "; ranks have no keyboard: hpcdist submit --debug runs a single one with yours"
+        said += "; ranks have no keyboard: try it in one process, by python -m pdb"
     if "in Lightning, but the product" in text:  # it was given another number of ranks
         said += (
             '; write devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
