@@ -134,13 +134,7 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(
-            run,
-            node=node.place.node_rank,
-            host=node.place.host,
-            every_s=node.job.record.usage_s,
-            log=self._log,
-        )
+        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -329,5 +323,4 @@ class Member:
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)
+        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)
