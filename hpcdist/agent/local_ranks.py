@@ -32,7 +32,6 @@ from hpcdist.job.spec import OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankOrder
-from hpcdist.rank.exit import LATE
 from hpcdist.runs.run import Run
 
 _EXIT_WAIT_S = 1.0
@@ -219,24 +218,15 @@ class LocalRanks:
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
-        progress, status, teardown = self._board.read(exited.local_rank), exited.status, None
-        if progress.leaves_with is not None and os.WIFSIGNALED(status):
-            # Its workload was done, and it was leaving: that it was killed then is no failure.
-            ended_by = os.WTERMSIG(status)
-            teardown = signal.Signals(signal.SIGKILL if ended_by == LATE else ended_by).name
-            status = progress.leaves_with << 8  # in the form of waitpid
         end = rank_end(
             self._run,
             self._job,
             order,
-            progress,
-            status=status,
-            time_s=exited.time_s,
+            self._board.read(exited.local_rank),
+            exited,
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(exited.local_rank, status),
-            teardown=teardown,
-            outlasted=exited.outlasted,
+            out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
             unwritten=self._board.pipe(exited.local_rank).unwritten(),
         )
         try:
