@@ -121,6 +121,12 @@ def no_progress(attempts: Sequence[int], last: str | None, step: int | None) -> 
     )
 
 
+def lost_with_node(node: int | None, host: str | None) -> str:
+    """Return why an attempt ended whose agents are gone; None: there were several."""
+    by = "its agents" if host is None else f"the agent of node {node} (host {host})"
+    return f"no verdict was left by {by} before the job was started again: lost with a node"
+
+
 def add(verdict: Verdict, sentence: str) -> Verdict:
     return replace(verdict, message=f"{verdict.message}; {sentence}")
 
