@@ -9,11 +9,8 @@ whose stack could change meanwhile.
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from hpcdist.agent import messages
@@ -25,8 +22,6 @@ from hpcdist.rank.collectives import UNRECORDED
 from hpcdist.runs.requests import NodeProfiles, NodeStacks, RankStacks, Request, StepReport
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
-_WAIT_S = 0.05
-"""Between two looks of the agent's loop at whether a report is there."""
 _ANSWER_S = 1.0
 """A rank that does not answer for so long lets none of its threads run, on a machine that is not
 overloaded."""
@@ -36,68 +31,61 @@ _STEPS_POLL_S = 0.1
 _STOPPED = ("T", "t")
 
 
-class Inspection:
-    """The questions that this node's agent is answering, in order of their ends."""
+def begin(
+    wanted: Request | messages.Dump,
+    watch: RankWatch,
+    *,
+    tell: Callable[[messages.Report | messages.Stacks], None],
+    log: Callable[[str], None],
+) -> threading.Thread:
+    """Answer a request of a command, or the coordinator's order, in a thread of its own, which
+    calls `tell`."""
+    ranks = watch.living()
 
-    def __init__(self, watch: RankWatch, log: Callable[[str], None]) -> None:
-        self._watch = watch
-        self._log = log
-        self._num_open = 0
-        self._done: deque[messages.Report | messages.Stacks] = deque()
-
-    def begin(self, wanted: Request | messages.Dump) -> None:
-        """Answer a request of a command, or the coordinator's order, in a thread of its own."""
-        self._num_open += 1
-        ranks = self._watch.living()
-        try:
-            threading.Thread(target=self._answer, args=(wanted, ranks), daemon=True).start()
-        except RuntimeError as error:  # the limit of threads
-            self._fail(wanted, error)
-
-    def next_deadline(self) -> float:
-        """Return when `answers` must be asked for next, by the monotonic clock."""
-        return time.monotonic() + _WAIT_S if self._num_open else math.inf
-
-    def answers(self) -> Sequence[messages.Report | messages.Stacks]:
-        """Return those that are ready."""
-        found = [self._done.popleft() for _ in range(len(self._done))]
-        self._num_open -= len(found)
-        return found
-
-    def _answer(self, wanted: Request | messages.Dump, ranks: list[LivingRank]) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
-        watch = self._watch
-        try:
-            if isinstance(wanted, messages.Dump):
-                reports = []
-                for rank, of in _look(ranks, watch).items():
-                    has_group = watch.board.pipe(rank.order.local_rank).is_attended
-                    # Without a process group, and so a thread that answers, it has begun nothing.
-                    collectives = of.collectives if has_group else UNRECORDED
-                    reports.append(watch.hang_report(rank, of.threads, collectives))
-                self._done.append(messages.Stacks(attempt=wanted.attempt, reports=reports))
-                return
-            if wanted.ranks is not None:
-                ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
-            report: NodeProfiles | NodeStacks
-            if wanted.profiled_steps:
-                report = _profile(wanted, ranks, watch)
-            else:
-                host = ranks[0].order.host if ranks else ""
-                report = NodeStacks(host=host, ranks=list(_look(ranks, watch).values()))
-                for rank in ranks:
-                    watch.stacks.skip(rank.order.local_rank)
-        except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            self._fail(wanted, error)
-        else:
-            self._done.append(messages.Report(request=wanted.id, report=report))
-
-    def _fail(self, wanted: Request | messages.Dump, error: Exception) -> None:
-        self._log(f"a question to the ranks is not answered: {error!r}")
+    def fail(error: Exception) -> None:
+        log(f"a question to the ranks is not answered: {error!r}")
         if isinstance(wanted, messages.Dump):
-            self._done.append(messages.Stacks(attempt=wanted.attempt, reports=[]))
+            tell(messages.Stacks(attempt=wanted.attempt, reports=[]))
         else:
-            self._done.append(messages.Report(request=wanted.id, report=str(error)))
+            tell(messages.Report(request=wanted.id, report=str(error)))
+
+    def answer() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
+        try:
+            found = _answer(wanted, ranks, watch)
+        except Exception as error:  # noqa: BLE001 - what is not known must not end a run
+            fail(error)
+        else:
+            tell(found)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the limit of threads
+        fail(error)
+    return thread
+
+
+def _answer(
+    wanted: Request | messages.Dump, ranks: list[LivingRank], watch: RankWatch
+) -> messages.Report | messages.Stacks:
+    if isinstance(wanted, messages.Dump):
+        reports = []
+        for rank, of in _look(ranks, watch).items():
+            has_group = watch.board.pipe(rank.order.local_rank).is_attended
+            # Without a process group, and so a thread that answers, it has begun nothing.
+            collectives = of.collectives if has_group else UNRECORDED
+            reports.append(watch.hang_report(rank, of.threads, collectives))
+        return messages.Stacks(attempt=wanted.attempt, reports=reports)
+    if wanted.ranks is not None:
+        ranks = [rank for rank in ranks if rank.order.rank in wanted.ranks]
+    if wanted.profiled_steps:
+        return messages.Report(request=wanted.id, report=_profile(wanted, ranks, watch))
+    host = ranks[0].order.host if ranks else ""
+    report = NodeStacks(host=host, ranks=list(_look(ranks, watch).values()))
+    for rank in ranks:
+        watch.stacks.skip(rank.order.local_rank)
+    return messages.Report(request=wanted.id, report=report)
 
 
 def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, RankStacks]:

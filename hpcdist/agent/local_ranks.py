@@ -8,13 +8,13 @@ import os
 import select
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable
 
-from hpcdist.agent import messages
+from hpcdist.agent import inspection, messages
 from hpcdist.agent.forkserver import start_forkserver
 from hpcdist.agent.image import ImageStart
-from hpcdist.agent.inspection import Inspection
 from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
@@ -66,10 +66,9 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = StackMemory(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
-        self._inspection = Inspection(self._watch, log)
         self._is_ready = False
         self._attempt = 0
-        self._is_dumping = False
+        self._dumping: threading.Thread | None = None
         self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
@@ -106,7 +105,7 @@ class LocalRanks:
             case messages.Begin():
                 self._send(order)
             case messages.Ask():
-                self._inspection.begin(order.request)
+                inspection.begin(order.request, self._watch, tell=self._tell, log=self._log)
             case messages.End():
                 self._ending_attempt = order.attempt
                 self._ending_s = time.time()
@@ -117,9 +116,10 @@ class LocalRanks:
                     # on it yet.
                     self._drop_forkserver()
                     self._tell(messages.Gone(attempt=order.attempt))
-            case messages.Dump() if not self._is_dumping:  # else the answer is on its way
-                self._is_dumping = True
-                self._inspection.begin(order)
+            case messages.Dump():
+                if self._dumping is None or not self._dumping.is_alive():  # else it is on its way
+                    watch, tell, log = self._watch, self._tell, self._log
+                    self._dumping = inspection.begin(order, watch, tell=tell, log=log)
             case messages.Pause(_, stop_at) if stop_at is not None:
                 self._board.stop_at(stop_at)
             case messages.Pause():
@@ -141,19 +141,17 @@ class LocalRanks:
 
     def next_deadline(self) -> float:
         """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return min(self._paused_at, self._inspection.next_deadline())
+        return self._paused_at
 
     def on_time(self) -> None:
-        """Answer Pause, Dump and Ask, whose effects take time."""
+        """Answer Pause, and keep what Dump has brought: files may take longer than its answer."""
         if time.monotonic() >= self._paused_at:
             self._paused_at = math.inf
             boundary = self._board.last_boundary()
             self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
-        for answer in self._inspection.answers():
-            self._tell(answer)
-            if isinstance(answer, messages.Stacks):
-                self._is_dumping = False
-                self._keep_stacks()  # the file system may take longer than the answer may
+        if self._dumping is not None and not self._dumping.is_alive():
+            self._dumping = None
+            self._keep_stacks()
 
     def look(self, *, enforces_limits: bool) -> None:
         """Keep the memory limit, and tell where no rank has worked for too long."""
