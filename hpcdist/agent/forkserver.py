@@ -24,14 +24,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from hpcdist.agent import messages
-from hpcdist.agent.messages import (
-    FROM_FORKSERVER,
-    TO_FORKSERVER,
-    Channel,
-    ChannelClosedError,
-    FromForkserver,
-    ToForkserver,
-)
+from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -66,19 +59,19 @@ _ENDING_POLL_S = 0.01
 
 def start_forkserver(
     job: JobSpec, board: ProgressBoard, stacks: StackMemory
-) -> tuple[int, Channel[FromForkserver]]:
+) -> tuple[int, Channel[messages.FromForkserver]]:
     """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         agent_end.close()
-        run_forkserver(job, board, stacks, Channel(server_end, TO_FORKSERVER))
+        run_forkserver(job, board, stacks, Channel(server_end, messages.TO_FORKSERVER))
     server_end.close()
-    return pid, Channel(agent_end, FROM_FORKSERVER)
+    return pid, Channel(agent_end, messages.FROM_FORKSERVER)
 
 
 def run_forkserver(
-    job: JobSpec, board: ProgressBoard, stacks: StackMemory, channel: Channel[ToForkserver]
+    job: JobSpec, board: ProgressBoard, stacks: StackMemory, channel: Channel[messages.ToForkserver]
 ) -> NoReturn:
     """Be the forkserver, until the agent at the other end of the channel is gone."""
     code = 1
@@ -105,7 +98,7 @@ class Forkserver:
         job: JobSpec,
         board: ProgressBoard,
         stacks: StackMemory,
-        channel: Channel[ToForkserver],
+        channel: Channel[messages.ToForkserver],
     ) -> None:
         self._job = job
         self._board = board
@@ -150,7 +143,7 @@ class Forkserver:
         gc.enable()
         self._channel.send(messages.Ready())
 
-    def _obey(self, message: ToForkserver) -> None:
+    def _obey(self, message: messages.ToForkserver) -> None:
         try:
             match message:
                 case messages.Fork():

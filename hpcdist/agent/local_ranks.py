@@ -3,7 +3,6 @@ puts together how each ended."""
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import selectors
@@ -15,14 +14,7 @@ from collections.abc import Callable
 from hpcdist.agent import inspection, messages
 from hpcdist.agent.forkserver import start_forkserver
 from hpcdist.agent.image import ImageStart
-from hpcdist.agent.messages import (
-    Channel,
-    ChannelClosedError,
-    FromForkserver,
-    ToForkserver,
-    ToLeader,
-    ToRanks,
-)
+from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
 from hpcdist.agent.stacks import StackMemory
@@ -48,7 +40,7 @@ class LocalRanks:
         run: Run,
         node: OwnNode,
         *,
-        tell: Callable[[ToLeader], None],
+        tell: Callable[[messages.ToLeader], None],
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None],
     ) -> None:
@@ -59,17 +51,14 @@ class LocalRanks:
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
-        self._run = run
-        self._job = job
-        self._tell = tell
-        self._log = log
+        self._run, self._job = run, job
+        self._tell, self._log = tell, log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = StackMemory(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
         self._is_ready = False
         self._attempt = 0
         self._dumping: threading.Thread | None = None
-        self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._selector: selectors.BaseSelector | None = None
@@ -79,7 +68,7 @@ class LocalRanks:
         else:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel
-        self._channel: Channel[FromForkserver] | None = channel
+        self._channel: Channel[messages.FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
         """Have messages of the forkserver received by the agent's loop."""
@@ -95,7 +84,7 @@ class LocalRanks:
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def obey(self, order: ToRanks) -> None:
+    def obey(self, order: messages.ToRanks) -> None:
         """Carry out an order for the ranks, or for their store.
 
         `tell` gets the answers later: StoreOpened after Begin, Gone after End, when nothing is
@@ -128,7 +117,9 @@ class LocalRanks:
                 # scheduler.
                 if isinstance(self._job, OwnCodeJob):
                     self._send(order)
-                self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
+                time.sleep(_PAUSE_SETTLES_S)
+                boundary = self._board.last_boundary()
+                self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
 
     def end_rest(self, grace_s: float) -> None:
         """End the ranks that are still there, where the leader was lost and so gives no orders."""
@@ -139,22 +130,12 @@ class LocalRanks:
             if select.select([self._channel], [], [], _RECEIVE_WAIT_S)[0]:
                 self._receive()
 
-    def next_deadline(self) -> float:
-        """Return the time by the monotonic clock at which `on_time` must be called next."""
-        return self._paused_at
-
-    def on_time(self) -> None:
-        """Answer Pause, and keep what Dump has brought: files may take longer than its answer."""
-        if time.monotonic() >= self._paused_at:
-            self._paused_at = math.inf
-            boundary = self._board.last_boundary()
-            self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
+    def look(self, *, enforces_limits: bool) -> None:
+        """Keep what Dump has brought, since files may take longer than its answer, and the memory
+        limit; tell where no rank has worked for too long."""
         if self._dumping is not None and not self._dumping.is_alive():
             self._dumping = None
             self._keep_stacks()
-
-    def look(self, *, enforces_limits: bool) -> None:
-        """Keep the memory limit, and tell where no rank has worked for too long."""
         if self._ending_attempt is not None:
             return
         if enforces_limits:
@@ -168,7 +149,7 @@ class LocalRanks:
 
     # Messages of the forkserver.
 
-    def _send(self, message: ToForkserver) -> None:
+    def _send(self, message: messages.ToForkserver) -> None:
         try:
             if self._channel is not None:
                 self._channel.send(message)
@@ -242,7 +223,6 @@ class LocalRanks:
         self._channel.close()
         self._channel = None
         has_begun, self._is_ready = self._is_ready, False
-        sentence = ""
         if self._image is not None:
             sentence = self._image.end(has_begun=has_begun)
         else:

@@ -230,8 +230,7 @@ class Member:
         return self._is_closing
 
     def _turn(self) -> None:
-        deadline = min(self._tick_s, self._ranks.next_deadline())
-        timeout_s = max(0.0, deadline - time.monotonic())
+        timeout_s = max(0.0, self._tick_s - time.monotonic())
         ready = {key.fileobj: key.data for key, _ in self._selector.select(timeout_s)}
         self._heart.turn()
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
@@ -240,7 +239,6 @@ class Member:
             self._heed(self.notices.read())
         for callback in ready.values():
             callback()
-        self._ranks.on_time()
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
             self._tick()
