@@ -187,6 +187,7 @@ class Attempt:
             num_nodes=self.terms.num_nodes,
             ranks_per_node=self.terms.ranks_per_node,
             timeout_s=self.terms.hang_timeout_s,
+            ends=self.ends,
         )
 
     def failures(self) -> list[RankEnd]:
@@ -376,7 +377,7 @@ class Coordinator:
             sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
-            self._act(self.attempt.hang_watch.on_time(self.attempt.ends, now=self._now.now))
+            self._act(self.attempt.hang_watch.on_time(now=self._now.now))
         if self.deadline is None or self._now.now < self.deadline:
             return
         self.deadline = None
@@ -401,9 +402,9 @@ class Coordinator:
                 attempt.gone.add(node)
                 self._check_gone()
             case messages.Quiet(_, quiet_s) if self.stage is Stage.RUNNING:
-                self._act(attempt.hang_watch.on_quiet(node, quiet_s, attempt.ends, **now))
+                self._act(attempt.hang_watch.on_quiet(node, quiet_s, **now))
             case messages.Stacks(_, reports) if self.stage is Stage.RUNNING:
-                self._act(attempt.hang_watch.on_reports(node, reports, attempt.ends, **now))
+                self._act(attempt.hang_watch.on_reports(node, reports, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members():

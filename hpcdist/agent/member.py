@@ -134,13 +134,7 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(
-            run,
-            node=node.place.node_rank,
-            host=node.place.host,
-            every_s=node.job.record.usage_s,
-            log=self._log,
-        )
+        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -236,8 +230,7 @@ class Member:
         return self._is_closing
 
     def _turn(self) -> None:
-        deadline = min(self._tick_s, self._ranks.next_deadline())
-        timeout_s = max(0.0, deadline - time.monotonic())
+        timeout_s = max(0.0, self._tick_s - time.monotonic())
         ready = {key.fileobj: key.data for key, _ in self._selector.select(timeout_s)}
         self._heart.turn()
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
@@ -246,7 +239,6 @@ class Member:
             self._heed(self.notices.read())
         for callback in ready.values():
             callback()
-        self._ranks.on_time()
         if time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
             self._tick()
@@ -329,5 +321,4 @@ class Member:
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)
+        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)

@@ -19,7 +19,7 @@ SCHEDULERS = {
 """
 
 LOCAL = "local"
-"""The scheduler of --local and --debug: this machine."""
+"""The scheduler of --local: this machine."""
 
 
 def scheduler_choices() -> list[str]:
