@@ -11,7 +11,7 @@ SCHEDULERS = {
     "lsf": "hpcdist.schedulers.lsf.scheduler",
     "pbs": "hpcdist.schedulers.pbs.scheduler",
     "azure": "hpcdist.schedulers.azure.scheduler",
-    "local": "hpcdist.schedulers.local.scheduler",
+    "local": "hpcdist.schedulers.local",
 }
 """Scheduler -> module with an object `scheduler`, a `hpcdist.schedulers.base.Scheduler`.
 

@@ -19,7 +19,7 @@ from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
-from hpcdist.schedulers.local import scheduler as local
+from hpcdist.schedulers import local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
 from hpcdist.submission.layout import planned_scripts
@@ -332,11 +332,11 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     gpus = (
         "import sys\n"
         "from hpcdist.machine.gpus import Gpu\n"
-        "from hpcdist.schedulers.local import layout\n"
+        "from hpcdist.schedulers import local\n"
         "def gpu(index, **more):\n"
         "    uuid = f'GPU-{sys.argv[2]}-{index}'\n"
         "    return Gpu(index=index, uuid=uuid, name='H', used_bytes=0, total_bytes=1, **more)\n"
-        "layout.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
+        "local.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
     )
     script = write_script(
         "import os, hpcdist\n"
