@@ -10,7 +10,7 @@ SCHEDULERS = {
     "slurm": "hpcdist.schedulers.slurm.scheduler",
     "lsf": "hpcdist.schedulers.lsf.scheduler",
     "pbs": "hpcdist.schedulers.pbs.scheduler",
-    "azure": "hpcdist.schedulers.azure.scheduler",
+    "azure": "hpcdist.schedulers.azure.azure",
     "local": "hpcdist.schedulers.local.scheduler",
 }
 """Scheduler -> module with an object `scheduler`, a `hpcdist.schedulers.base.Scheduler`.
