@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.submit import Submission
 
@@ -288,14 +287,13 @@ def _submit(
 ) -> Submission:
     from hpcdist.submission.submit import submit
 
-    task: MakeTask | None = None
-    if options.summary_after:
-        from hpcdist.summary.task import SummaryTask  # with the whole summary
-
-        task = SummaryTask
-
     interrupts.defer()  # until the caller knows the runs, and can end them
-    submitted = submit(planned, runs=options.runs, dependencies=dependencies, summary_task=task)
+    submitted = submit(
+        planned,
+        runs=options.runs,
+        dependencies=dependencies,
+        summary_after=options.summary_after,
+    )
     note(*submitted.messages)
     return submitted
 

@@ -7,7 +7,7 @@ this low because profiles and options name schedulers; `hpcdist.schedulers` load
 from __future__ import annotations
 
 SCHEDULERS = {
-    "slurm": "hpcdist.schedulers.slurm.scheduler",
+    "slurm": "hpcdist.schedulers.slurm.slurm",
     "lsf": "hpcdist.schedulers.lsf.scheduler",
     "pbs": "hpcdist.schedulers.pbs.scheduler",
     "azure": "hpcdist.schedulers.azure.azure",

@@ -60,6 +60,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
     takes_containers = True
     line_meanings = LINE_MEANINGS
     allocation_variable = "PBS_JOBID"
+    how_to_allocate = "qsub -I -l select=2 -l place=scatter"
     can_requeue = True
     kill_wait_s = 10.0
 
@@ -110,7 +111,7 @@ class PbsScheduler(PbsRequeuer, PbsDoctor, Scheduler):
             return False
         return done.returncode == 0 and "pbs_version" in done.stdout
 
-    def find_allocation(self, environment: Mapping[str, str]) -> steps.PbsAllocation | None:
+    def allocation(self, environment: Mapping[str, str]) -> steps.PbsAllocation | None:
         return steps.find_allocation(environment)
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
