@@ -9,7 +9,7 @@ from __future__ import annotations
 SCHEDULERS = {
     "slurm": "hpcdist.schedulers.slurm.slurm",
     "lsf": "hpcdist.schedulers.lsf.scheduler",
-    "pbs": "hpcdist.schedulers.pbs.scheduler",
+    "pbs": "hpcdist.schedulers.pbs.pbs",
     "azure": "hpcdist.schedulers.azure.azure",
     "local": "hpcdist.schedulers.local.scheduler",
 }
