@@ -33,8 +33,11 @@ from hpcdist.base.text import listed
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
-SETTLE_S = 0.2
-"""After a first failure, how long others that failed at the same moment have to be heard."""
+SETTLE_S = 0.1
+"""After a rank has failed by itself, how long others that fail at the same moment have to be heard:
+one that failed before it is heard of later, too, by the time of its end."""
+CAUSE_S = 0.2
+"""After a failure that was only the consequence of another, how long that has to be heard."""
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
@@ -414,12 +417,15 @@ class Coordinator:
         if self.stage is Stage.ENDING and self.deadline is not None:
             # Its agent closes one rank's files after the other, on whatever file system.
             self.deadline = max(self.deadline, self._now.now + _GONE_S)
-        if self.stage is not Stage.RUNNING:
+        if self.stage not in {Stage.RUNNING, Stage.SETTLING}:
             return
-        if _is_due_to(self._notice, end):
-            self.deadline = self.deadline or self._now.now + STOP_TOGETHER_S
+        now = self._now.now
+        if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
+            self.deadline = self.deadline or now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            self.stage, self.deadline = Stage.SETTLING, self._now.now + SETTLE_S
+            is_first, self.stage = self.stage is Stage.RUNNING, Stage.SETTLING
+            due = now + (SETTLE_S if self.attempt.is_explained() else CAUSE_S)
+            self.deadline = due if is_first or self.deadline is None else min(self.deadline, due)
         if len(self.attempt.ends) == self.terms.world_size:
             self._end_attempt(None)
 

@@ -8,6 +8,7 @@ from rank_ends import rank_end
 
 from hpcdist.agent import messages
 from hpcdist.agent.coordinator import (
+    CAUSE_S,
     SETTLE_S,
     STOP_TOGETHER_S,
     ClaimAttempt,
@@ -256,6 +257,22 @@ def test_failures_of_one_moment_are_heard_before_the_ranks_are_ended():
     cluster.end(killed(1, stopped=True), killed(2, 1, stopped=True))
     cluster.gone(0, 1)
     assert (cluster.verdict.first.rank, cluster.verdict.victims) == (3, [0, 1, 2])
+
+
+def test_consequences_wait_longer_for_their_cause_and_nothing_is_waited_for_once_all_have_ended():
+    cluster = Cluster(ranks=2)
+    cluster.run()
+    cluster.end(victim(0))
+    cluster.wait(SETTLE_S)
+    assert cluster.stage is Stage.SETTLING
+    cluster.wait(CAUSE_S - SETTLE_S)
+    assert cluster.stage is Stage.ENDING
+
+    cluster = Cluster(ranks=2)
+    cluster.run()
+    cluster.end(victim(0), killed(3, 1))
+    cluster.end(victim(1), victim(2, 1))
+    assert cluster.stage is Stage.ENDING
 
 
 def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
