@@ -387,7 +387,7 @@ def join_meeting(
     begin_s = time.monotonic()
     while not give_up():
         troubles = []
-        place = _find_place(run, rendezvous)
+        place = _find_place(run, rendezvous, life)
         if isinstance(place, str):
             troubles.append(place)
         elif place.life > life:
@@ -416,13 +416,16 @@ def poll_s(waited_s: float, num_nodes: int) -> float:
     return min(max(0.02, num_nodes / 2000, waited_s / 20), 1.0)
 
 
-def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace | str:
+def _find_place(run: Run, rendezvous: Rendezvous | None, life: int) -> MeetingPlace | str:
     """Return the place of the meeting, or why it is not known yet. Raises CannotLaunchError where
     node 0 has another version."""
     if rendezvous is not None:  # whoever named it names no loopback
         port, secret = rendezvous.port, rendezvous.secret
         addresses, network = [rendezvous.address], network_key()
-        return MeetingPlace(addresses=addresses, network=network, port=port, secret=secret)
+        # Each start has another node 0 there: nobody answers for a former one.
+        return MeetingPlace(
+            addresses=addresses, network=network, port=port, secret=secret, life=life
+        )
     try:
         files.refresh(run.launch_folder)
         with files.open_private(run.meeting_file) as file:
