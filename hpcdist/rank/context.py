@@ -64,8 +64,6 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     job: JobSpec
     events: EventWriter
     progress: ProgressSlot
-    has_agent: bool = True
-    """An agent watches this rank, and ends it where that must be; not so in debug mode."""
     say: Callable[[str], None] = files.print_line
     """Print a line into the rank's log."""
 

@@ -135,7 +135,7 @@ def should_stop() -> bool:
     context = rank.current()
     if context is None:
         return False
-    if not _loop.is_deaf and context.has_agent:
+    if not _loop.is_deaf:
         _loop.is_deaf = True
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

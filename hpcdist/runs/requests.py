@@ -136,8 +136,6 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Number of finished steps."""
     state: str = "?"
     """State letter of the process."""
-    cpu_share: float | None = None
-    """CPUs that it kept busy in the last moment: 1.0 is one of them."""
     rss_bytes: int | None = None
     threads: list[ThreadStack] = []
     note: str | None = None

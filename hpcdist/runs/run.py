@@ -26,7 +26,7 @@ from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.base.ownership import Door, doors, is_own, owner_of, read_own
 from hpcdist.base.served import is_served
 from hpcdist.base.text import nearest
-from hpcdist.base.trees import list_tree, remove_listed
+from hpcdist.base.trees import empty_tree, measure_tree
 from hpcdist.job.spec import JobSpec, job_from_dict
 from hpcdist.runs.paths import RunPaths
 from hpcdist.runs.spec import JobOutline, LaunchPlan, RunSpec, Submission, SweepPlace
@@ -416,8 +416,8 @@ def delete_folder(folder: Path) -> None:
     and so does another's that has taken its place, as who may write the folder of the runs can
     arrange."""
     with suppress(OSError):
-        tree = list_tree(folder)
+        tree = measure_tree(folder)
         contents = (files.read_json(folder / name) for name in ("spec.json", "sweep.json"))
         if all(one.get("id") == folder.name for one in contents if isinstance(one, dict)):
-            remove_listed(tree)
+            empty_tree(tree)
             folder.rmdir()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcdist.data.images.samples import BadFile
+from hpcdist.data.arrays import BadFile
 from hpcdist.data.order import EpochPlan
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.memory import share_parts
-from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainingJob
 from hpcdist.rank.context import RankContext
@@ -50,15 +48,6 @@ class TrainingRank:
         self.job = job
         self.device = torch.device(context.device)
         data = load_data(job.data, seed=job.train.seed)
-        of_files = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-        share_parts(
-            of_files,
-            job.data,
-            node_rank=context.node_rank,
-            local_rank=context.local_rank,
-            mem_gb=job.resources.mem_gb,
-            note=context.note,
-        )
         model = build_seeded(job, data)
         self._num_parameters = count_parameters(model)
         self.precision = PRECISIONS[job.train.precision]

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -37,8 +36,6 @@ _LOADED_AT_START = frozenset(
 )
 """Modules that no file beside a script can replace: python has imported them before it looks there,
 and the rank's own."""
-_SIGNAL_BASE = 128
-"""A shell adds this to the number of the signal that ended a program."""
 
 
 _STARTS_RANKS = re.compile(
@@ -157,10 +154,6 @@ class ProgramWorkload(Workload[ProgramJob]):
         command = [path, *self.job.args]
         # The log shows what a program prints at once, as it does for other ranks.
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
-        if not context.has_agent:
-            # In debug mode this process is that of the command, which goes on.
-            code = subprocess.run(command, check=False).returncode
-            sys.exit(code if code >= 0 else _SIGNAL_BASE - code)
         # Python ignores these at its start and a fresh program does not. The request for stacks
         # means nothing to a program, and must not end it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -95,7 +95,7 @@ def become_rank(
 
 
 def take_place(order: RankOrder) -> None:
-    """Give this process the environment and the CPUs of its rank; in debug mode, too."""
+    """Give this process the environment and the CPUs of its rank."""
     os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
     for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
         del os.environ[name]  # the agent is submitit's task, and no rank is
@@ -103,9 +103,7 @@ def take_place(order: RankOrder) -> None:
         os.sched_setaffinity(0, order.cpus)
 
 
-def make_context(
-    order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot, *, has_agent: bool = True
-) -> RankContext:
+def make_context(order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot) -> RankContext:
     """Return the context that the workload is given, with the rank's event file open."""
     return RankContext(
         **order.place_fields(),
@@ -113,7 +111,6 @@ def make_context(
         job=job,
         events=EventWriter(run.event_file(order.rank, order.attempt)),
         progress=slot,
-        has_agent=has_agent,
     )
 
 
@@ -129,7 +126,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     context.events.write(Start(pid=pid, node=place.pop("node_rank"), code=digest, **place))
     code, report = 0, None
     progress.alive()
-    if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         progress.ignore_sigterm()
     set_current(context)
     kills, places = kernel_kills(), places_of_writing(context.run.path)

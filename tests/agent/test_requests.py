@@ -1,17 +1,12 @@
 """Requests to a living run: the files, what node 0's agent makes of them, and what ranks tell."""
 
-import math
 import os
 import signal
 import threading
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from hpcdist.agent import messages
-from hpcdist.agent.coordinator import Now, Stage
-from hpcdist.agent.leader import Answers
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.cli import stacks as cli_stacks
@@ -247,38 +242,25 @@ def test_of_many_ranks_those_to_look_at_come_first_and_silent_nodes_are_not_blam
     assert view_stacks(healthy).finding is None
 
 
-def coordinator(stage=Stage.RUNNING):
-    return SimpleNamespace(
-        stage=stage, attempt=SimpleNamespace(number=4), terms=SimpleNamespace(world_size=6)
-    )
+SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
 
 
-def test_an_answer_waits_for_all_agents_that_are_there_and_for_no_late_one():
-    answers, begun = Answers(), Now(0.0, 0.0)
-    first, second = Request(limit_s=5), Request(limit_s=9)
-    report = NodeStacks(host="a", ranks=[])
-    assert answers.deadline == math.inf
-    assert answers.begin(first, coordinator(), begun)
-    assert answers.begin(second, coordinator(), begun)
-    for node in (0, 2):
-        answers.on_report(node, messages.Report(request=first.id, report=report))
-    assert not answers.finished({0, 1, 2}, begun)
-    assert answers.finished({0, 2}, begun)[first.id].reports == {0: report, 2: report}
-    answers.on_report(0, messages.Report(request=second.id, report=report))
-    late = Now(answers.deadline, 9.0)
-    answers.on_report(1, messages.Report(request=second.id, report="no memory"))
-    assert answers.finished({0, 1, 2}, late)[second.id].troubles == {
-        1: "no memory",
-        2: "its agent did not answer in time",
-    }
-    answers.on_report(2, messages.Report(request=second.id, report=report))  # nobody waits
-    assert answers.deadline == math.inf
+def test_a_late_agent_is_left_out_of_the_answer(launch, write_script):
+    launched = launch(write_script(SLEEPS), nodes=2)
+    for rank in range(2):
+        launched.wait(lambda rank=rank: "here" in launched.log(rank))
+    os.kill(launched.agent_pid(1), signal.SIGSTOP)
+    try:
+        answer = ask(launched.run, Request(limit_s=3))
+    finally:
+        os.kill(launched.agent_pid(1), signal.SIGCONT)
+    assert [one.rank for one in answer.reports[0].ranks] == [0]
+    assert answer.troubles == {1: "its agent did not answer in time"}
+    assert (answer.world_size, answer.attempt) == (2, 0)
 
 
-@pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING, Stage.ENDING, Stage.FINISHED])
-def test_without_ranks_there_is_nothing_to_tell(stage):
-    answers, now = Answers(), Now(0.0, 0.0)
-    assert not answers.begin(Request(limit_s=5), coordinator(stage), now)
-    (answer,) = answers.finished({0}, now).values()
-    assert answer.refusal
-    assert answers.deadline == math.inf
+def test_without_ranks_there_is_nothing_to_tell(launch, write_script):
+    launched = launch(write_script(SLEEPS), nodes=2, agents=[0])
+    launched.wait(launched.run.meeting_file.exists)
+    with pytest.raises(UserError, match="the agents of its nodes are still connecting"):
+        ask(launched.run, Request(limit_s=30))

@@ -44,7 +44,7 @@ _OF_A_TRAINING = (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "hpcdist.training.model.building",
-    "hpcdist.data.images.memory",
+    "hpcdist.data.images.samples",
     "hpcdist.training.loop",
     "hpcdist.training.checkpoint.sharded",
     "hpcdist.workloads.train",
