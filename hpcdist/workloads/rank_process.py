@@ -72,7 +72,11 @@ def become_rank(
     error_file = run.error_file(order.rank, order.attempt)
     os.environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
     os.environ[RANK_VARIABLE] = str(pid)
-    take_place(order)
+    os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
     renew_import_state()
     faulthandler.enable(file=2)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -80,7 +84,8 @@ def become_rank(
     # The program may call itself as deeply as one that Python starts: our frames do not count.
     num_frames = sum(1 for _ in traceback.walk_stack(None))
     sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
-    context = make_context(order, run, job, slot)
+    events = EventWriter(run.event_file(order.rank, order.attempt))
+    context = RankContext(**order.place_fields(), run=run, job=job, events=events, progress=slot)
 
     def be_no_rank() -> None:  # what the rank's code forks records nothing in its name
         set_current(None)
@@ -92,26 +97,6 @@ def become_rank(
         os.environ.update(find_mlflow_run(run.id, os.environ))
     code = run_workload(context, error_file)
     leave(code, slot, pid, kept=modules)
-
-
-def take_place(order: RankOrder) -> None:
-    """Give this process the environment and the CPUs of its rank."""
-    os.environ.update(order.environment, HPCDIST_RUN_DIR=order.run_path)
-    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
-        del os.environ[name]  # the agent is submitit's task, and no rank is
-    if order.cpus:
-        os.sched_setaffinity(0, order.cpus)
-
-
-def make_context(order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot) -> RankContext:
-    """Return the context that the workload is given, with the rank's event file open."""
-    return RankContext(
-        **order.place_fields(),
-        run=run,
-        job=job,
-        events=EventWriter(run.event_file(order.rank, order.attempt)),
-        progress=slot,
-    )
 
 
 def run_workload(context: RankContext, error_file: Path) -> int:
