@@ -12,12 +12,11 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _SEEDS = (
@@ -58,28 +57,17 @@ def renew_import_state() -> None:
         tempfile.tempdir = None  # to be looked up again: TMPDIR may be the script's by then
 
 
-class OnImport(MetaPathFinder):
-    """Finds one module as the other finders do, and changes it as it is imported."""
+def on_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Change the module of this name: now if it is there, else as it is imported."""
+    if name in sys.modules:
+        change(sys.modules[name])
+        return
 
-    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
-        """Change the module of this name, now if it is there already."""
-        self._name = name
-        self._change = change
-        if name in sys.modules:
-            change(sys.modules[name])
-        else:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(fullname: str, *_: Any) -> ModuleSpec | None:
         """Return the spec that the other finders give, where it is that module."""
-        if fullname != self._name:
+        if fullname != name:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(finder)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader  # it keeps its type, which tools look at
@@ -87,7 +75,10 @@ class OnImport(MetaPathFinder):
 
             def exec_and_change(module: ModuleType) -> None:
                 exec_module(module)
-                self._change(module)
+                change(module)
 
             loader.exec_module = exec_and_change
         return spec
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hpcdist.rank.collectives import C10D, UNRECORDED, own_collectives
-from hpcdist.rank.libraries import OnImport
+from hpcdist.rank.libraries import on_import
 from hpcdist.runs.requests import Collectives, StepReport
 from hpcdist.runs.verdict import ErrorReport
 
@@ -142,8 +142,7 @@ class RankPipe:
         """Take the rank's end, in the rank's process. A thread answers from the first process group
         on: a program without one has no thread more than it makes. It dumps stacks to `stacks`."""
         self._agent.close()
-        self._stacks = stacks
-        pid = os.getpid()
+        self._stacks, pid = stacks, os.getpid()
 
         def change(module: ModuleType) -> None:
             make = getattr(module, _MAKES_GROUP, None)
@@ -161,7 +160,7 @@ class RankPipe:
 
             setattr(module, _MAKES_GROUP, make_group)
 
-        OnImport(C10D, change)
+        on_import(C10D, change)
 
     def say(self, message: _Message) -> bool:
         """Send a message to the agent; return False where it is too long."""
