@@ -46,8 +46,8 @@ written until nobody has changed them for this time:"""
 _SETTLED_NS = 2_000_000_000
 _PICKLES = "results/"
 """Whoever can write to the storage could have these run code here."""
-_MOST_BYTES = 2_000_000_000
-"""So much of a run is brought unasked."""
+_MOST_BYTES, _MOST_OF_ONE = 2_000_000_000, 1 << 26
+"""So much of a run is brought unasked, and so much of one of its files."""
 
 
 def is_wanted(path: str) -> bool:
@@ -152,10 +152,11 @@ def fetch(run: Run, source: Source, *, with_checkpoints: bool = False) -> Fetche
     for file in sorted(stored, key=lambda file: (file.path == _VERDICT, file.path)):
         if not is_wanted(file.path) or file.path.startswith(_PICKLES):
             continue
-        room -= file.size
-        if (file.path.startswith(_CHECKPOINTS) or room < 0) and not with_checkpoints:
+        is_large = file.size > min(room, _MOST_OF_ONE) or file.path.startswith(_CHECKPOINTS)
+        if is_large and not with_checkpoints:
             left.append(file)
             continue
+        room -= file.size
         with suppress(FileNotFoundError, NotADirectoryError):
             here = os.lstat(run.path / file.path)
             is_same = (here.st_size, int(here.st_mtime)) == (file.size, file.time_s)

@@ -244,13 +244,17 @@ def test_more_files_than_a_folder_may_have_are_refused(home, storage, monkeypatc
         fetch(home, storage)
 
 
-def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, storage, home, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "found"), [(("_MOST_BYTES", 3 * LARGE), 3), (("_MOST_OF_ONE", LARGE - 1), 0)]
+)
+def test_more_than_a_run_may_have_stays_until_it_is_asked_for(node, storage, home, limit, found):
     for number in range(5):
         node.write(f"samples-{number}", bytes(LARGE))
     node.publish()
-    monkeypatch.setattr(publishing, "_MOST_BYTES", 3 * LARGE)
-    assert fetch(home, storage)[:2] == (3, 2)
-    assert fetch(home, storage, with_checkpoints=True).num_files == 2
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(publishing, *limit)
+        assert fetch(home, storage)[:2] == (found, 5 - found)
+    assert fetch(home, storage, with_checkpoints=True).num_files == 5 - found
 
 
 def test_no_more_is_brought_of_a_file_than_its_size_was(node, storage, home):
