@@ -84,7 +84,7 @@ class Agent:
         if self.verdict.kind == "agent_lost":
             said = srun_errors(self._notes.srun_log, begin=self._notes.srun_begin)
             self.verdict = after_srun(self.verdict, said, step_hosts())
-        self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
+        self.verdict = lives.conclude(self._attempts, self.verdict)
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
@@ -99,13 +99,6 @@ class Agent:
             if self._node.place.node_rank == 0:
                 self.verdict = lives.verdict_if_stalled(self._run, self._node.job)
         return self.verdict is None
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait so long, or until SIGTERM comes; return True where it does."""
-        if self._member is not None:
-            return self._member.notices.wait_for_sigterm(seconds)
-        time.sleep(seconds)
-        return False
 
     def _own_verdict(self, kind: Kind, sentence: str) -> Verdict:
         return failure.without_rank(

@@ -10,7 +10,6 @@ it sees; the member of node 0 does so, too. Other threads of an agent send its h
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import signal
 import time
@@ -82,15 +81,6 @@ class Notices:
             elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
                 notices.append(messages.Signalled(signal=name, is_cancel=True))
         return notices
-
-    def wait_for_sigterm(self, seconds: float) -> bool:
-        """Wait so long at most; return True as soon as SIGTERM comes."""
-        deadline = time.monotonic() + seconds
-        while (left_s := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([self._reading], [], [], left_s)
-            if readable and signal.SIGTERM in os.read(self._reading, 4096):
-                return True
-        return False
 
 
 class Member:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from unittest import mock
 
 import msgspec
@@ -84,33 +85,30 @@ class Scheduler:
 
 
 class Clock:
-    """Time that passes only while somebody waits; SIGTERM comes at `terminated_s`."""
+    """Time that passes only while somebody waits."""
 
-    def __init__(self, terminated_s=None):
+    def __init__(self):
         self.now = 0.0
-        self.terminated_s = terminated_s
 
-    def time(self):
+    def monotonic(self):
         return self.now
 
-    def wait(self, seconds):
-        if self.terminated_s is not None and self.now < self.terminated_s <= self.now + seconds:
-            self.now = self.terminated_s
-            return True
+    def sleep(self, seconds):
         self.now += seconds
-        return False
+
+    time = staticmethod(time.time)
 
 
 def begin_attempt(run, job, *, life):
     return lives.Attempts(run, job, Scheduler(life=life)).claim()
 
 
-def conclude(run, job, verdict, scheduler, *, clock=None, has_begun=True):
-    clock = clock or Clock()
+def conclude(run, job, verdict, scheduler, *, has_begun=True):
+    clock = Clock()
     attempts = lives.Attempts(run, job, scheduler)
     attempts.has_begun = has_begun
-    with mock.patch("hpcdist.agent.outcome.lives.time.monotonic", clock.time):
-        lives.conclude(attempts, verdict, clock.wait)
+    with mock.patch("hpcdist.agent.outcome.lives.time", clock):
+        lives.conclude(attempts, verdict)
     return clock.now
 
 
@@ -380,15 +378,13 @@ def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "terminated_s", "waited_s"),
-    [(WARNED, None, 100), (STOPPED, None, 15), (WARNED, 33, 48), (WARNED, 97, 100)],
-    ids=["warned", "SIGTERM", "SIGTERM meanwhile", "SIGTERM near the end"],
+    ("verdict", "waited_s"), [(WARNED, 100), (STOPPED, 15)], ids=["warned", "SIGTERM"]
 )
 @pytest.mark.parametrize("silent", ["at once", "when it is to requeue"])
-def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
+def test_how_long_it_is_asked(run, verdict, waited_s, silent):
     begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
-    assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
+    assert conclude(run, TRAINING, verdict, scheduler) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
 
 

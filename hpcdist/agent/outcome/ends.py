@@ -156,10 +156,8 @@ def close_event_file(
     if end.signal is not None or end.exit_code == EXIT_STOPPED:
         status = "stopped" if end.signal is None else "killed"
     writer = EventWriter(path)
-    with path.open("rb+") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
-        if file.read() not in {b"", b"\n"}:  # the rank was killed within a line
-            file.write(b"\n")
+    with path.open("ab") as file:
+        file.write(b"\n")  # the rank may have been killed within a line
     writer.write(
         End(
             status=status,
