@@ -101,9 +101,9 @@ class Agent:
         return self.verdict is None
 
     def _own_verdict(self, kind: Kind, sentence: str) -> Verdict:
-        return failure.without_rank(
-            kind,
-            sentence,
+        return Verdict(
+            kind=kind,
+            message=sentence,
             time_s=time.time(),
             attempt=self._attempts.number,
             node=self._node.place.node_rank,
@@ -149,6 +149,6 @@ def _refuse(run: Run, place: JobPlace, sentence: str) -> int:
     print(sentence, file=sys.stderr)
     if is_own(run.path):
         run.write_verdict(
-            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
+            Verdict(kind="launch", message=sentence, time_s=time.time(), node=place.node_rank)
         )
     return EXIT_FAILED

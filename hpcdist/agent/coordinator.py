@@ -12,7 +12,7 @@ import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -469,10 +469,10 @@ class Coordinator:
                 failed = msgspec.structs.replace(failed, message=sentence)
             self._finish(failed)
 
-    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: Any) -> None:
         if node in self.facts:
             fields["host"] = self.facts[node].host
-        self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
+        self._end_attempt(Verdict(kind=kind, message=sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
         """End the ranks, for this verdict; None: it will follow from how they ended."""

@@ -44,7 +44,7 @@ class LocalRanks:
         log: Callable[[str], None],
         gpu_share: Callable[[], float | None],
     ) -> None:
-        """Start the forkserver, before the agent opens a socket or the selector.
+        """Start the forkserver, before the agent opens a socket.
 
         `gpu_share` is for RankWatch. Raises CannotLaunchError.
         """
@@ -61,7 +61,6 @@ class LocalRanks:
         self._dumping: threading.Thread | None = None
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._selector: selectors.BaseSelector | None = None
         self._image: ImageStart | None = None
         if node.plan.container is None:
             self._pid, channel = start_forkserver(job, self._board, stacks)
@@ -69,12 +68,8 @@ class LocalRanks:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel
         self._channel: Channel[messages.FromForkserver] | None = channel
-
-    def listen(self, selector: selectors.BaseSelector) -> None:
-        """Have messages of the forkserver received by the agent's loop."""
-        assert self._channel is not None
-        self._selector = selector
-        selector.register(self._channel, selectors.EVENT_READ, self._receive)
+        self.selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self.selector.register(channel, selectors.EVENT_READ, self._receive)
 
     # What the agent asks for.
 
@@ -218,8 +213,7 @@ class LocalRanks:
         """End the forkserver and its ranks; return how the forkserver ended."""
         if self._channel is None:
             return "it had ended"
-        if self._selector is not None:
-            self._selector.unregister(self._channel)
+        self.selector.unregister(self._channel)
         self._channel.close()
         self._channel = None
         has_begun, self._is_ready = self._is_ready, False

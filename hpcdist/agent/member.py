@@ -102,7 +102,7 @@ class Member:
             log=self._log,
             gpu_share=lambda: self._usage.gpu_share,
         )
-        self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self._selector = self._ranks.selector
         self.notices = Notices(run, node.plan, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
         self._facts = NodeFacts(
@@ -133,7 +133,6 @@ class Member:
         Raises CannotLaunchError, or one of UNFIT.
         """
         self._write_facts()
-        self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
         if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and (
@@ -275,9 +274,9 @@ class Member:
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
-            self._verdict = failure.without_rank(
-                "agent_lost",
-                f"the agent of node 0 was lost: {reason}",
+            self._verdict = Verdict(
+                kind="agent_lost",
+                message=f"the agent of node 0 was lost: {reason}",
                 time_s=time.time(),
                 attempt=self._attempts.number,
                 node=0,

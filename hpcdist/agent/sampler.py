@@ -27,7 +27,6 @@ from hpcdist.runs.run import Run
 _FIRST_S = 2.0
 """From the start of the ranks: until then imports for samples would be in their way."""
 _LOOK_S = 0.2
-_SHORTEST_S = 0.05
 _END_LIMIT_S = 0.2
 
 _WINDOW_SHARE = 0.01
@@ -126,7 +125,7 @@ class UsageSampler:
                 library = stack.enter_context(nvml())
                 cpus, devices = CpuReader(begin.cpus), GpuReader(library, gpus)
                 events.write(replace(begin, host_cpus=cpus.num_cpus, gpus=devices.facts))
-                windows = Windows(max(_SHORTEST_S, self._every_s))
+                windows = Windows(self._every_s)
                 at_s = time.monotonic()
                 cpus.sample(living().values(), 0.0)
                 devices.sample()

@@ -7,7 +7,6 @@ write into memory that their agent has made, which keeps it as a file as soon as
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -88,8 +87,3 @@ def parse(dump: str, names: Mapping[str, str] | None = None) -> list[ThreadStack
         for ident, frames in reversed(threads.items())
         if not (frames and frames[-1].file.endswith(_ANSWERING))
     ]
-
-
-def digest(frames: Sequence[Frame]) -> str | None:
-    """Return what is the same where the calls are; None where there are none."""
-    return hashlib.sha256(repr(frames).encode()).hexdigest() if frames else None

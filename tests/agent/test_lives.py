@@ -10,7 +10,6 @@ import pytest
 from full_disks import fill
 
 from hpcdist.agent.outcome import lives
-from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.agent.outcome.lives import note_lost_attempt
 from hpcdist.base.errors import SchedulerError
 from hpcdist.job.spec import Launch, ScriptJob, TrainJob
@@ -406,7 +405,7 @@ def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
 
 
 def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run):
-    lost = without_rank("launch", "no route", host="n2", try_elsewhere=True, time_s=1.0)
+    lost = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
     begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(difference="it starts again without n2")
     conclude(run, TRAINING, lost, scheduler)
