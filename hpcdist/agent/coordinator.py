@@ -185,7 +185,7 @@ class Attempt:
         self.hang_watch = HangWatch(
             attempt=self.number,
             num_nodes=self.terms.num_nodes,
-            ranks_per_node=self.terms.ranks_per_node,
+            world_size=self.terms.world_size,
             timeout_s=self.terms.hang_timeout_s,
             ends=self.ends,
         )

@@ -42,27 +42,23 @@ def begin(
     calls `tell`."""
     ranks = watch.living()
 
-    def fail(error: Exception) -> None:
-        log(f"a question to the ranks is not answered: {error!r}")
-        if isinstance(wanted, messages.Dump):
-            tell(messages.Stacks(attempt=wanted.attempt, reports=[]))
-        else:
-            tell(messages.Report(request=wanted.id, report=str(error)))
-
     def answer() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         try:
             found = _answer(wanted, ranks, watch)
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            fail(error)
-        else:
-            tell(found)
+            log(f"a question to the ranks is not answered: {error!r}")
+            if isinstance(wanted, messages.Dump):
+                found = messages.Stacks(attempt=wanted.attempt, reports=[])
+            else:
+                found = messages.Report(request=wanted.id, report=str(error))
+        tell(found)
 
     thread = threading.Thread(target=answer, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:  # the limit of threads
-        fail(error)
+        log(f"a question to the ranks is not asked: {error}")
     return thread
 
 

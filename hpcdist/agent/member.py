@@ -310,4 +310,4 @@ class Member:
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)
+        self._usage.begin(orders, self._ranks.living, facts.gpus)

@@ -8,11 +8,12 @@ its work, and one that hangs does not outlive the agent: it is a daemon.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -55,52 +56,48 @@ _OF_GPU: dict[str, Callable[[Any, Any], float]] = {
     _METER: lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
 }
 
+_Living = Callable[[], Mapping[int, int]]
+
 
 class UsageSampler:
     """Samples one attempt after the other; `every_s` 0 is off."""
 
     def __init__(self, run: Run, *, every_s: float, log: Callable[[str], None]) -> None:
         self.gpu_share: float | None = None
-        """Largest share of the last moment in which a GPU worked; None where that is not known."""
+        """Shares of the last moment in which the GPUs worked, added up; None, or no number (nan),
+        where that is not known."""
         self._run = run
         self._every_s = every_s
         self._log = log
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stop = Event()
+        self._thread: Thread | None = None
 
-    def begin(
-        self,
-        orders: Sequence[RankOrder],
-        *,
-        living: Callable[[], Mapping[int, int]],
-        gpus: Sequence[str],
-    ) -> None:
+    def begin(self, orders: Sequence[RankOrder], living: _Living, gpus: Sequence[str]) -> None:
         """Sample an attempt, whose ranks are being started; `living` are the pids of those that
         live, `gpus` the UUIDs of theirs."""
         if not self._every_s:
             return
         self._stop.set()  # of an attempt that is over
-        self._stop = threading.Event()
+        self._stop = Event()
         arguments = (self._stop, orders, living, gpus)
-        self._thread = threading.Thread(target=self._sample, args=arguments, daemon=True)
+        self._thread = Thread(target=self._sample, args=arguments, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # the limit of threads
-            self._thread = None
             self._log(f"what the ranks use is not sampled: {error}")
 
     def end(self) -> None:
         """Have the last window written, unless that takes long: no rank is left."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(_END_LIMIT_S)
 
     def _sample(
         self,
-        stop: threading.Event,
+        stop: Event,
         orders: Sequence[RankOrder],
-        living: Callable[[], Mapping[int, int]],
-        gpus: Sequence[str],
+        living: _Living,
+        uuids: Sequence[str],
     ) -> None:
         """Sample until no rank lives; write each window as it is full."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
@@ -123,7 +120,7 @@ class UsageSampler:
                 if stop.wait(min(_FIRST_S, self._every_s)):
                     return
                 library = stack.enter_context(nvml())
-                cpus, devices = CpuReader(begin.cpus), GpuReader(library, gpus)
+                cpus, devices = CpuReader(begin.cpus), GpuReader(library, uuids)
                 events.write(replace(begin, host_cpus=cpus.num_cpus, gpus=devices.facts))
                 windows = Windows(self._every_s)
                 at_s = time.monotonic()
@@ -133,9 +130,8 @@ class UsageSampler:
                     before_s, at_s = at_s, time.monotonic()
                     length_s = at_s - before_s
                     sample = Sample(length_s, cpus.sample(pids, length_s), devices.sample())
-                    shares = [gpu.get("utilization") for gpu in sample.gpus]
-                    known = [share for share in shares if share is not None]
-                    self.gpu_share = max(known) if known and known == shares else None
+                    shares = [gpu.get("utilization", math.nan) for gpu in sample.gpus]
+                    self.gpu_share = sum(shares) if shares else None
                     if window := windows.add(sample, time_s=time.time()):
                         events.write(window)
                 if window := windows.close():
