@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 
 from hpcdist.agent import inspection, messages
-from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.forkserver import StackMemory, start_forkserver
 from hpcdist.agent.image import ImageStart
 from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.stacks import StackMemory
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob

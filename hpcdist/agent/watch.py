@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import StackMemory
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal

@@ -51,8 +51,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def before_what(self) -> str:
-        """Return the end of a sentence on a run that stopped. `conclude` (agent/outcome/lives.py)
-        asks the scheduler later what the signal was for."""
+        """Return the end of a sentence on a run that stopped; `conclude` adds the cause."""
         return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 

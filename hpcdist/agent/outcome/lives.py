@@ -114,14 +114,12 @@ def _has_saved(run: Run, job: JobSpec) -> bool:
     """Return True where a checkpoint is newer than the begin of this life; a script must have
     recorded steps, too, by which it goes on from what it saved."""
     begun = beginnings(run)
-    if not begun:
+    own = [attempt for attempt, one in begun.items() if one.life == begun[max(begun)].life]
+    if not own or _progress(run, job) <= begun[min(own)].progress:
         return False
-    life = begun[max(begun)].life
-    first = min(attempt for attempt, one in begun.items() if one.life == life)
-    is_further = _progress(run, job) > begun[first].progress
-    if not is_further or not isinstance(job, OwnCodeJob):
-        return is_further
-    begin = run.attempt_file(first, "begin.json")  # by the file server's clock
+    if not isinstance(job, OwnCodeJob):
+        return True
+    begin = run.attempt_file(min(own), "begin.json")  # by the file server's clock
     saved = checkpoint_files.list_saved(run.path).values()
     return max(saved, default=0) > begin.stat().st_mtime_ns
 
