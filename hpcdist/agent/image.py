@@ -122,7 +122,7 @@ class ImageStart:
                     start_new_session=True,  # the agent alone hears the scheduler
                 )
         except OSError as error:
-            sentence = f"{node.name}: {command[0]} cannot be run: {error.strerror}"
+            sentence = f"{command[0]} cannot be run: {error.strerror}"
             raise CannotLaunchError(sentence) from None
         agent_end, server_end = socket.socketpair()
         self.channel: Channel[FromForkserver] = Channel(agent_end, FROM_FORKSERVER)
@@ -186,8 +186,7 @@ def _command(container: InContainer, name: str) -> list[str]:
         sentence = f"container.mounts names ${error.args[0]}, which is not set in the job"
         raise CannotLaunchError(sentence) from None
     if missing := [mount.source for mount in mounts if not os.path.exists(mount.source)]:
-        host = os.uname().nodename
-        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} on {host}")
+        raise CannotLaunchError(f"container.mounts: there is no {missing[0]} there")
     note_use(Path(container.python_path))
     command = start_command(
         msgspec.structs.replace(container, mounts=mounts),

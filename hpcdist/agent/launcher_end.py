@@ -26,6 +26,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_requeuer
 from hpcdist.schedulers.base import Scheduler
+from hpcdist.schedulers.tasks import AgentTask, end_unless_adopted, own_place, read_task
 
 _ON_ITS_WAY_S = 5.0
 """Time in which a verdict that another node wrote is seen here, on a shared file system."""
@@ -52,12 +53,13 @@ def main() -> None:
     """Say how the run ended, or have its job requeued; the scheduler's script calls this after srun
     has ended with an error: with submitit's folder, the error, and the length that the script's log
     had before."""
-    from hpcdist.schedulers.submitting import load_task
-
     folder, code, begin = sys.argv[1:]
-    task = load_task(Path(folder))
+    task = read_task(Path(folder))
+    if not isinstance(task, AgentTask):
+        return
     run = Run(Path(task.run_path))
     if (requeuer := load_requeuer(task.scheduler)) is not None:
+        end_unless_adopted(Path(folder), own_place(), str(requeuer.own_job_id()))
         said = srun_errors(Path("/dev/stderr"), begin=int(begin))
         conclude(run, run.read_launch()[0], requeuer, code=int(code), said=said)
 

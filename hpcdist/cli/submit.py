@@ -34,14 +34,13 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.run import Run, group_note, name_to_type
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.layout import MakeTask
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
     from hpcdist.submission.submit import Submission
 
@@ -167,15 +166,8 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    _note_plan(planned, options)
-    return planned
-
-
-def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> None:
-    """Print what the user should know of a plan, and of where its runs go."""
     note(*planned.notes)
-    if said := group_note(options.runs):
-        note(said)
+    return planned
 
 
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
@@ -210,7 +202,7 @@ def _submit_here(options: JobOptions, *, as_json: bool) -> int:
             allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        _note_plan(planned, options)
+        note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
@@ -224,14 +216,13 @@ def _submit(
 ) -> Submission:
     from hpcdist.submission.submit import submit
 
-    task: MakeTask | None = None
-    if options.summary_after:
-        from hpcdist.summary.task import SummaryTask  # with the whole summary
-
-        task = SummaryTask
-
     interrupts.defer()  # until the caller knows the runs, and can end them
-    submitted = submit(planned, runs=options.runs, dependencies=dependencies, summary_task=task)
+    submitted = submit(
+        planned,
+        runs=options.runs,
+        dependencies=dependencies,
+        summary_after=options.summary_after,
+    )
     note(*submitted.messages)
     return submitted
 

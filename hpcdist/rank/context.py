@@ -10,8 +10,7 @@ from msgspec import Struct
 from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.peers import Peers
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import Peers, StepRecorder
 from hpcdist.runs.events import EventWriter, Note
 from hpcdist.runs.run import Run
 

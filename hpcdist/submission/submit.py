@@ -33,7 +33,7 @@ from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
 from hpcdist.schedulers.base import Dependency
 from hpcdist.submission.container import used_container
-from hpcdist.submission.layout import LaidOutJob, MakeTask, SummaryJob, check_waits, lay_out
+from hpcdist.submission.layout import LaidOutJob, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
 _GIT_LIMIT_S = 5.0
@@ -44,7 +44,7 @@ def submit(
     *,
     runs: Path,
     dependencies: Sequence[Dependency] = (),
-    summary_task: MakeTask | None = None,
+    summary_after: bool = False,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
@@ -52,15 +52,15 @@ def submit(
     SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
     runs that it has not are deleted, and the error says so.
     """
-    check_waits(planned, dependencies, summary_after=summary_task is not None)
+    check_waits(planned, dependencies, summary_after=summary_after)
     make_runs_folder(runs)
     submission = Submission(planned, runs)
     try:
         submission.make_runs(dependencies)
         for job in submission.layout:
             submission.hand_over(job)
-        if summary_task is not None:
-            submission.submit_summary(summary_task)
+        if summary_after:
+            submission.submit_summary()
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
@@ -163,14 +163,14 @@ class Submission:
         ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
 
-    def submit_summary(self, make_task: MakeTask) -> None:
+    def submit_summary(self) -> None:
         """Submit the job that writes the summary, where the scheduler can hold it back."""
         self._are_runs_submitted = True
         if not self.planned.scheduler.has_queue:
             return
         summary = SummaryJob(self.planned, self.places)
         job_ids = [job.job_id for job in self.jobs]
-        self.summary_job_id, messages = summary.submit(self.runs, job_ids, make_task)
+        self.summary_job_id, messages = summary.submit(self.runs, job_ids)
         self._note(messages)
 
     def _note(self, messages: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from hpcdist.job.load import Flag
 from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import plan_snapshot
-from hpcdist.schedulers.local import scheduler as local
+from hpcdist.schedulers import local
 from hpcdist.submission import plan
 from hpcdist.submission import submit as submission
 from hpcdist.submission.layout import planned_scripts
