@@ -86,7 +86,7 @@ class RankWatch:
     board: ProgressBoard
     stacks: StackMemory
     gpu_share: Callable[[], float | None] = lambda: None
-    """Largest share of the last moment in which one of the ranks' GPUs worked; None: not known."""
+    """Shares of the last moment in which the ranks' GPUs worked, added up; None: not known."""
     orders: dict[int, RankOrder] = field(default_factory=dict)
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
