@@ -41,7 +41,6 @@ class Agent:
         self._node = node
         self._attempts = attempts
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
-        self._member: Member | None = None
         self._was_over = self._run.verdict_file.exists()
         self._notes = Notes()  # takes its variables out of the environment, which ranks inherit
 
@@ -52,8 +51,8 @@ class Agent:
                 adopt_orphans()
                 if self._node.plan.container is None:  # else they are the image's
                     os.environ.update(self._node.environment(os.environ))
-                self._member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
-                self.verdict = self._member.take_part()
+                member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
+                self.verdict = member.take_part()
         except UNFIT as error:
             self.verdict = self._own_verdict("launch", f"{self._node.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
@@ -63,8 +62,6 @@ class Agent:
             self._log(traceback.format_exc())
         finally:
             kill_descendants()
-            if self._member is not None:
-                self._member.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self._attempts.is_overtaken():
             newest = self._run.newest_attempt()

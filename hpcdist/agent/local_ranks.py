@@ -9,7 +9,7 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpcdist.agent import inspection, messages
 from hpcdist.agent.forkserver import StackMemory, start_forkserver
@@ -17,6 +17,7 @@ from hpcdist.agent.image import ImageStart
 from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
+from hpcdist.agent.sampler import UsageSampler
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
@@ -41,12 +42,8 @@ class LocalRanks:
         *,
         tell: Callable[[messages.ToLeader], None],
         log: Callable[[str], None],
-        gpu_share: Callable[[], float | None],
     ) -> None:
-        """Start the forkserver, before the agent opens a socket.
-
-        `gpu_share` is for RankWatch. Raises CannotLaunchError.
-        """
+        """Start the forkserver, before the agent opens a socket. Raises CannotLaunchError."""
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
@@ -54,7 +51,8 @@ class LocalRanks:
         self._tell, self._log = tell, log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = StackMemory(job.ranks_per_node)
-        self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
+        self._usage = UsageSampler(run, every_s=job.record.usage_s, log=log)
+        self._watch = RankWatch(run, job, self._board, stacks, lambda: self._usage.gpu_share)
         self._is_ready = False
         self._attempt = 0
         self._dumping: threading.Thread | None = None
@@ -72,11 +70,13 @@ class LocalRanks:
 
     # What the agent asks for.
 
-    def start(self, orders: list[RankOrder]) -> None:
+    def start(self, orders: list[RankOrder], gpus: Sequence[str]) -> None:
+        """Start the ranks of an attempt; `gpus` are the UUIDs of theirs."""
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
+        self._usage.begin(orders, lambda: dict(self._watch.pids), gpus)
 
     def obey(self, order: messages.ToRanks) -> None:
         """Carry out an order for the ranks, or for their store.
@@ -136,10 +136,6 @@ class LocalRanks:
             self._watch.keep_memory_limit()
         if (quiet_s := self._watch.look()) is not None:
             self._tell(messages.Quiet(attempt=self._attempt, quiet_s=quiet_s))
-
-    def living(self) -> dict[int, int]:
-        """Return the pids of the living ranks, by local rank; another thread may call this."""
-        return dict(self._watch.pids)
 
     # Messages of the forkserver.
 

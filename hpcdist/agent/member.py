@@ -27,7 +27,6 @@ from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, 
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, rank_orders
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.gpus import why_not_used
@@ -87,13 +86,7 @@ class Member:
         self._attempts = attempts
         self._log = log
         use_all_descriptors()  # before the forkserver begins, which passes it on
-        self._ranks = LocalRanks(
-            run,
-            node,
-            tell=self._tell,
-            log=self._log,
-            gpu_share=lambda: self._usage.gpu_share,
-        )
+        self._ranks = LocalRanks(run, node, tell=self._tell, log=self._log)
         self._selector = self._ranks.selector
         self.notices = Notices(run, node.plan, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
@@ -115,7 +108,6 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -142,10 +134,6 @@ class Member:
             self._leader.end()
             self._verdict = self._leader.verdict
         return self._verdict
-
-    def end(self) -> None:
-        """End the thread that samples usage. Call it when no rank is left."""
-        self._usage.end()
 
     def _join(self) -> None:
         """Connect to the leader, and send it Join; do neither where the run is over before."""
@@ -299,5 +287,4 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
-        self._ranks.start(orders)
-        self._usage.begin(orders, self._ranks.living, facts.gpus)
+        self._ranks.start(orders, facts.gpus)

@@ -27,7 +27,6 @@ from hpcdist.runs.run import Run
 _FIRST_S = 2.0
 """From the start of the ranks: until then imports for samples would be in their way."""
 _LOOK_S = 0.2
-_END_LIMIT_S = 0.2
 
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
@@ -68,7 +67,6 @@ class UsageSampler:
         self._every_s = every_s
         self._log = log
         self._stop = Event()
-        self._thread: Thread | None = None
 
     def begin(self, orders: Sequence[RankOrder], living: _Living, gpus: Sequence[str]) -> None:
         """Sample an attempt, whose ranks are being started; `living` are the pids of those that
@@ -78,17 +76,10 @@ class UsageSampler:
         self._stop.set()  # of an attempt that is over
         self._stop = Event()
         arguments = (self._stop, orders, living, gpus)
-        self._thread = Thread(target=self._sample, args=arguments, daemon=True)
         try:
-            self._thread.start()
+            Thread(target=self._sample, args=arguments, daemon=True).start()
         except RuntimeError as error:  # the limit of threads
             self._log(f"what the ranks use is not sampled: {error}")
-
-    def end(self) -> None:
-        """Have the last window written, unless that takes long: no rank is left."""
-        self._stop.set()
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(_END_LIMIT_S)
 
     def _sample(
         self,
