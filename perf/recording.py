@@ -20,8 +20,7 @@ from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.peers import Peers
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import Peers, StepRecorder
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 
@@ -57,7 +56,7 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
             recorder.mark_backward()
             recorder.mark("optimizer")
             recorder.step(samples=64, loss=0.1)
-        recorder.flush()
+        recorder.finish()
         time_s = time.perf_counter() - begin_s
         events.close()
     return time_s / num_steps
