@@ -82,24 +82,20 @@ class UsageSampler:
             self._log(f"what the ranks use is not sampled: {error}")
 
     def _sample(
-        self,
-        stop: Event,
-        orders: Sequence[RankOrder],
-        living: _Living,
-        uuids: Sequence[str],
+        self, stop: Event, orders: Sequence[RankOrder], living: _Living, uuids: Sequence[str]
     ) -> None:
         """Sample until no rank lives; write each window as it is full."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         order = orders[0]
-        begin = NodeBegin(
-            begin_s=time.time(),
-            node=order.node_rank,
-            host=order.host,
-            cpus=sorted({cpu for each in orders for cpu in each.cpus}) or None,
-            num_cpus=min(order.num_cpus, cpu_quota() or order.num_cpus),
-            cpu_model=cpu_model(),
-        )
         try:
+            begin = NodeBegin(
+                begin_s=time.time(),
+                node=order.node_rank,
+                host=order.host,
+                cpus=sorted({cpu for each in orders for cpu in each.cpus}) or None,
+                num_cpus=min(order.num_cpus, cpu_quota() or order.num_cpus),
+                cpu_model=cpu_model(),
+            )
             path = self._run.usage_file(order.node_rank, order.attempt)
             with contextlib.ExitStack() as stack:
                 events = stack.enter_context(contextlib.closing(EventWriter(path)))
