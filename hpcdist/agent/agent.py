@@ -41,7 +41,6 @@ class Agent:
         self._node = node
         self._attempts = attempts
         self._setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
-        self._member: Member | None = None
         self._was_over = self._run.verdict_file.exists()
         self._notes = Notes()  # takes its variables out of the environment, which ranks inherit
 
@@ -52,8 +51,8 @@ class Agent:
                 adopt_orphans()
                 if self._node.plan.container is None:  # else they are the image's
                     os.environ.update(self._node.environment(os.environ))
-                self._member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
-                self.verdict = self._member.take_part()
+                member = Member(self._node, self._attempts, notes=self._notes, log=self._log)
+                self.verdict = member.take_part()
         except UNFIT as error:
             self.verdict = self._own_verdict("launch", f"{self._node.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
@@ -63,8 +62,6 @@ class Agent:
             self._log(traceback.format_exc())
         finally:
             kill_descendants()
-            if self._member is not None:
-                self._member.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self._attempts.is_overtaken():
             newest = self._run.newest_attempt()
@@ -82,7 +79,7 @@ class Agent:
         if self.verdict.kind == "agent_lost":
             said = srun_errors(self._notes.srun_log, begin=self._notes.srun_begin)
             self.verdict = after_srun(self.verdict, said, step_hosts())
-        self.verdict = lives.conclude(self._attempts, self.verdict, self._pause)
+        self.verdict = lives.conclude(self._attempts, self.verdict)
 
     def _may_begin(self) -> bool:
         """Return False where the run is over: it has a verdict, of an agent that could not join or
@@ -98,17 +95,10 @@ class Agent:
                 self.verdict = lives.verdict_if_stalled(self._run, self._node.job)
         return self.verdict is None
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait so long, or until SIGTERM comes; return True where it does."""
-        if self._member is not None:
-            return self._member.notices.wait_for_sigterm(seconds)
-        time.sleep(seconds)
-        return False
-
     def _own_verdict(self, kind: Kind, sentence: str) -> Verdict:
-        return failure.without_rank(
-            kind,
-            sentence,
+        return Verdict(
+            kind=kind,
+            message=sentence,
             time_s=time.time(),
             attempt=self._attempts.number,
             node=self._node.place.node_rank,
@@ -154,6 +144,6 @@ def _refuse(run: Run, place: JobPlace, sentence: str) -> int:
     print(sentence, file=sys.stderr)
     if is_own(run.path):
         run.write_verdict(
-            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
+            Verdict(kind="launch", message=sentence, time_s=time.time(), node=place.node_rank)
         )
     return EXIT_FAILED

@@ -11,7 +11,7 @@ import enum
 import math
 import signal
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -173,7 +173,7 @@ class Attempt:
         self.hang_watch = HangWatch(
             attempt=self.number,
             num_nodes=self.terms.num_nodes,
-            ranks_per_node=self.terms.ranks_per_node,
+            world_size=self.terms.world_size,
             timeout_s=self.terms.hang_timeout_s,
             ends=self.ends,
         )
@@ -434,10 +434,10 @@ class Coordinator:
             self._notice = msgspec.structs.replace(before, is_over=True)
             self._end_attempt(None)
 
-    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: Any) -> None:
         if node in self.members:
             fields["host"] = self.members[node].host
-        self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
+        self._end_attempt(Verdict(kind=kind, message=sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
         """End the ranks, for this verdict; None: it will follow from how they ended."""

@@ -9,7 +9,6 @@ it sees; the member of node 0 does so, too. Other threads of an agent sample wha
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import signal
 import time
@@ -28,7 +27,6 @@ from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, 
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, rank_orders
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.gpus import why_not_used
@@ -75,15 +73,6 @@ class Notices:
                 notices.append(messages.Signalled(signal=name, is_cancel=is_cancel))
         return notices
 
-    def wait_for_sigterm(self, seconds: float) -> bool:
-        """Wait so long at most; return True as soon as SIGTERM comes."""
-        deadline = time.monotonic() + seconds
-        while (left_s := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([self._reading], [], [], left_s)
-            if readable and signal.SIGTERM in os.read(self._reading, 4096):
-                return True
-        return False
-
 
 class Member:
     """One node's agent in its run, `take_part`."""
@@ -97,14 +86,8 @@ class Member:
         self._attempts = attempts
         self._log = log
         use_all_descriptors()  # before the forkserver begins, which passes it on
-        self._ranks = LocalRanks(
-            run,
-            node,
-            tell=self._tell,
-            log=self._log,
-            gpu_share=lambda: self._usage.gpu_share,
-        )
-        self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self._ranks = LocalRanks(run, node, tell=self._tell, log=self._log)
+        self._selector = self._ranks.selector
         self.notices = Notices(run, node.plan, log=self._log)
         self._selector.register(self.notices, selectors.EVENT_READ)
         self._facts = NodeFacts(
@@ -125,7 +108,6 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -134,7 +116,6 @@ class Member:
         Raises one of UNFIT.
         """
         self._write_facts()
-        self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
         if (self._node.plan.device, self._facts.device) == ("auto", "cpu") and (
@@ -153,10 +134,6 @@ class Member:
             self._leader.end()
             self._verdict = self._leader.verdict
         return self._verdict
-
-    def end(self) -> None:
-        """End the thread that samples usage. Call it when no rank is left."""
-        self._usage.end()
 
     def _join(self) -> None:
         """Connect to the leader, and send it Join; do neither where the run is over before."""
@@ -275,9 +252,9 @@ class Member:
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
-            self._verdict = failure.without_rank(
-                "agent_lost",
-                f"the agent of node 0 was lost: {reason}",
+            self._verdict = Verdict(
+                kind="agent_lost",
+                message=f"the agent of node 0 was lost: {reason}",
                 time_s=time.time(),
                 attempt=self._attempts.number,
                 node=0,
@@ -310,5 +287,4 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
-        self._ranks.start(orders)
-        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)
+        self._ranks.start(orders, facts.gpus)
