@@ -13,16 +13,16 @@ import signal
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import ToAgent, ToLeader
-from hpcdist.agent.node import Agreement, CannotLaunchError, NodeFacts, RankMeeting, agree
+from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, agree
 from hpcdist.agent.outcome import failure, words
-from hpcdist.agent.outcome.hang import HangWatch
+from hpcdist.agent.outcome.hang import HangWatch, limits_of
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.job.spec import Launch
+from hpcdist.job.spec import warning_before_s
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
@@ -125,36 +125,13 @@ Action = Send | ClaimAttempt | Hang | Finish
 """A Hang is to be noted: an attempt seems to hang, or no longer does."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes, limits and times of a run by which its coordinator decides."""
-
-    launch: Launch
-    num_nodes: int
-    ranks_per_node: int
-    most_grace_s: float
-    """Limit of `launch.grace_s` where the scheduler ends the job."""
-    backend: str
-    """gloo, nccl, or auto: as the nodes' device wants it."""
-    warn_at: float = math.inf
-    """When the time limit comes close; times are of the monotonic clock."""
-    limit_at: float = math.inf
-    """When the time limit has passed; inf: there is none, or the scheduler keeps it."""
-    limit_min: float | None = None
-    hang_timeout_s: float = math.inf
-    """Time without a sign of work after which the run is ended; inf: never."""
-    saves: bool = False
-    """Ranks that stop have saved a checkpoint; False for scripts, of which it is not known."""
-
-    @property
-    def world_size(self) -> int:
-        return self.num_nodes * self.ranks_per_node
-
-
 @dataclass
 class Attempt:
     """One attempt: what its agents have told of it, and what was decided on it."""
 
-    terms: Terms
+    node: OwnNode
+    most_grace_s: float
+    """Limit of `launch.grace_s` where the scheduler ends the job."""
     number: int = 0
     restarts: int = 0
     """Attempts before that failed."""
@@ -172,9 +149,9 @@ class Attempt:
     def __post_init__(self) -> None:
         self.hang_watch = HangWatch(
             attempt=self.number,
-            num_nodes=self.terms.num_nodes,
-            ranks_per_node=self.terms.ranks_per_node,
-            timeout_s=self.terms.hang_timeout_s,
+            num_nodes=self.node.num_nodes,
+            ranks_per_node=self.node.job.ranks_per_node,
+            timeout_s=limits_of(self.node.job)[1],
         )
 
     def failures(self) -> list[RankEnd]:
@@ -184,21 +161,21 @@ class Attempt:
         """Return True where the ends so far say how the attempt ended."""
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
-        return len(self.ends) == self.terms.world_size
+        return len(self.ends) == self.node.world_size
 
     def may_restart(self, verdict: Verdict) -> bool:
         return (
             verdict.state == "failed"
             and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and self.restarts < self.terms.launch.max_restarts
+            and self.restarts < self.node.job.launch.max_restarts
         )
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
-        number, grace_s, decided = signal.SIGTERM, self.terms.launch.grace_s, self.decided
+        number, grace_s, decided = signal.SIGTERM, self.node.job.launch.grace_s, self.decided
         is_cancel = decided is not None and decided.kind == "cancelled"
         if is_cancel or (notice and (notice.is_over or notice.signal == "SIGTERM")):
-            grace_s = min(grace_s, self.terms.most_grace_s)
+            grace_s = min(grace_s, self.most_grace_s)
         if decided is not None and is_cancel:
             number = CANCEL_SIGNALS.get(str(decided.signal), number)
         self.end = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
@@ -210,8 +187,9 @@ class Attempt:
     def verdict(self, notice: failure.Notice | None, time_s: float) -> Verdict:
         """Return the verdict on the attempt, once nothing of it is left."""
         ends = [end for _, end in sorted(self.ends.items())]
+        saves = "checkpoint" in self.node.job.__struct_fields__  # of scripts it is not known
         verdict = self.decided or failure.decide(
-            ends, notice=notice, saves=self.terms.saves, restarts=self.restarts
+            ends, notice=notice, saves=saves, restarts=self.restarts
         )
         if self.end is not None and (killed := [end.rank for end in ends if end.outlasted]):
             after = f"{self.end.grace_s:g} s after {signal.Signals(self.end.signal).name}"
@@ -223,22 +201,28 @@ class Attempt:
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
-    def __init__(self, terms: Terms, now: Now) -> None:
-        """Start to wait for the agents."""
-        self.terms = terms
+    def __init__(self, node: OwnNode, most_grace_s: float, now: Now) -> None:
+        """Start to wait for the agents; `node` is node 0."""
+        job, plan, begin_s = node.job, node.plan, node.now_s - node.place.age_s
+        enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
+        self._limit_min = enforced_min or plan.limit_min
+        limit_at = begin_s + 60 * (self._limit_min or math.inf)
+        self._warn_at = limit_at - warning_before_s(job.launch, self._limit_min)
+        self._limit_at = limit_at if enforced_min else math.inf  # else the scheduler keeps it
+        self.node = node
         self.stage = Stage.JOINING
-        self.deadline: float | None = now.now + terms.launch.join_timeout_s
+        self.deadline: float | None = now.now + job.launch.join_timeout_s
         """When the stage ends by itself; None: only messages end it."""
         self._now = now
         self._actions: list[Action] = []
         self.members: dict[int, NodeFacts] = {}
         """By node; of those whose agents have joined, and are not lost."""
-        self._agreement: Agreement | None = None
+        self._agreement: RankMeeting | None = None
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
         """The user cancelled while the ranks were being ended for another reason."""
-        self.attempt = Attempt(terms)
+        self.attempt = Attempt(node, most_grace_s)
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
@@ -267,10 +251,11 @@ class Coordinator:
             case messages.StoreOpened() if self.stage is Stage.STARTING:
                 assert self._agreement is not None
                 self.stage = Stage.RUNNING
-                meeting = RankMeeting(
-                    **msgspec.structs.asdict(self._agreement),
-                    attempt=self.attempt.number,
-                    restart_count=self.attempt.restarts,
+                attempt, restarts = self.attempt.number, self.attempt.restarts
+                meeting = replace(
+                    self._agreement,
+                    attempt=attempt,
+                    restart_count=restarts,
                     master_port=message.port,
                 )
                 self._broadcast(messages.Start(meeting=meeting))
@@ -313,10 +298,10 @@ class Coordinator:
             self._actions.append(Send([node], messages.Close()))
             return
         self.members[node] = facts
-        if len(self.members) < self.terms.num_nodes:
+        if len(self.members) < self.node.num_nodes:
             return
         try:
-            self._agreement = agree(self.members, self.terms.backend)
+            self._agreement = agree(self.members, self.node.plan.backend)
         except CannotLaunchError as error:
             self._fail("launch", str(error), node)
         else:
@@ -330,13 +315,14 @@ class Coordinator:
         """Begin the attempt with its store; or end the run where no other may begin."""
         failed, agreement = claimed.failed, self._agreement
         if claimed.attempt is not None and agreement is not None:
-            restarts = self.attempt.restarts + (failed is not None)
-            self.attempt = Attempt(self.terms, claimed.attempt, restarts)
+            most_grace_s, restarts = self.attempt.most_grace_s, self.attempt.restarts
+            restarts += failed is not None
+            self.attempt = Attempt(self.node, most_grace_s, claimed.attempt, restarts)
             begin = messages.Begin(
                 attempt=claimed.attempt,
                 bind_to=agreement.bind_to,
                 address=agreement.master_addr,
-                port_range=self.terms.launch.port_range,
+                port_range=self.node.job.launch.port_range,
             )
             self._broadcast(begin)
         elif failed is not None:
@@ -358,11 +344,11 @@ class Coordinator:
 
     def _on_time(self) -> None:
         now = self._now.now
-        if now >= self.terms.warn_at and self._notice is None:
+        if now >= self._warn_at and self._notice is None:
             self._on_warned(None)
-        if now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
+        if now >= self._limit_at and self.stage not in _AFTER_RUNNING:
             asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
-            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
+            sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
             self._carry_out(self.attempt.hang_watch.on_time(self.attempt.ends, now=now))
@@ -370,8 +356,8 @@ class Coordinator:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing = sorted(set(range(self.terms.num_nodes)) - self.members.keys())
-            limit = f"did not join within {self.terms.launch.join_timeout_s:g} s"
+            missing = sorted(set(range(self.node.num_nodes)) - self.members.keys())
+            limit = f"did not join within {self.node.job.launch.join_timeout_s:g} s"
             sentence = f"the agents of {listed(missing, 'node')} {limit}"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
@@ -405,7 +391,7 @@ class Coordinator:
             if self.stage is Stage.SETTLING and self.deadline is not None:
                 due = min(due, self.deadline)
             self.stage, self.deadline = Stage.SETTLING, due
-        if len(attempt.ends) == self.terms.world_size:
+        if len(attempt.ends) == self.node.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
@@ -427,10 +413,10 @@ class Coordinator:
         elif before.signal is None or signal_name == "SIGINT":
             # A signal replaces the notice of our clock; SIGINT, with which LSF begins a kill,
             # replaces any: whoever kills a job that is about to be requeued wants it gone.
-            self._notice = msgspec.structs.replace(before, signal=signal_name)
+            self._notice = replace(before, signal=signal_name)
         elif signal_name == "SIGTERM" != before.signal:
             # The time until the scheduler's SIGKILL must do for the verdict.
-            self._notice = msgspec.structs.replace(before, is_over=True)
+            self._notice = replace(before, is_over=True)
             self._end_attempt(None)
 
     def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
@@ -455,7 +441,7 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        is_whole = len(self.members) == self.terms.num_nodes
+        is_whole = len(self.members) == self.node.num_nodes
         may_restart = is_whole and attempt.may_restart(verdict)
         if self._cancelled is not None and (
             may_restart

@@ -6,7 +6,6 @@ also passes commands' requests on to the agents, and writes their answers.
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
@@ -25,15 +24,12 @@ from hpcdist.agent.coordinator import (
     Now,
     Send,
     Stage,
-    Terms,
     Tick,
 )
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
-from hpcdist.agent.outcome.hang import limits_of
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
-from hpcdist.job.spec import warning_before_s
 from hpcdist.notify import tell_hang
 from hpcdist.runs.requests import Answer, Request, leave_answer, take_request
 from hpcdist.runs.run import SIGN_EVERY_S
@@ -44,11 +40,6 @@ _TICK_S = 0.5
 _TICKS_PER_LOOK = 2
 """Ticks between two looks at what others may have written into the run's directory."""
 _TICKS_PER_SIGN = round(SIGN_EVERY_S / _TICK_S)
-_WHY_NO_ANSWER = {
-    Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
-    Stage.STARTING: "its ranks are being started",
-    Stage.ENDING: "its ranks are being ended",
-}
 
 
 class Leader:
@@ -66,25 +57,11 @@ class Leader:
         self._attempts = attempts
         self._notes = notes
         self._log = log
-        launch, plan = node.job.launch, node.plan
-        enforced_min = node.job.resources.time_limit_min if plan.enforces_limits else None
-        limit_min = enforced_min or plan.limit_min
-        begin_s = node.now_s - node.place.age_s
-        limit_at = math.inf if limit_min is None else begin_s + limit_min * 60
-        self._connections = Connections(launch.agent_timeout_s if node.num_nodes > 1 else 0.0, log)
-        terms = Terms(
-            launch=launch,
-            num_nodes=node.num_nodes,
-            ranks_per_node=node.job.ranks_per_node,
-            most_grace_s=attempts.most_grace_s,
-            backend=plan.backend,
-            warn_at=limit_at - warning_before_s(launch, limit_min),
-            limit_at=math.inf if enforced_min is None else limit_at,
-            limit_min=limit_min,
-            hang_timeout_s=limits_of(node.job)[1],
-            saves="checkpoint" in node.job.__struct_fields__,
+        limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
+        self._connections = Connections(limit_s, log)
+        self._coordinator = Coordinator(
+            node, attempts.most_grace_s, Now(time.monotonic(), time.time())
         )
-        self._coordinator = Coordinator(terms, Now(time.monotonic(), time.time()))
         self._answers: dict[str, tuple[float, Answer]] = {}
         """By request: when the answer is due, by the monotonic clock, and its reports so far."""
         self._is_over = False
@@ -191,24 +168,23 @@ class Leader:
         return Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:
-        if hang.recovered_s is None:
-            self._log(f"the run seems to hang: {hang.message}")
-        else:
-            self._log("a rank works again: the run did not hang, or does no more")
         try:
             self._run.write_hang(hang)
         except OSError as error:
             self._log(f"hang.json could not be written: {files.reason(error)}")
         if hang.recovered_s is None:
+            self._log(f"the run seems to hang: {hang.message}")
             tell_hang(self._run, self._node.job.name, hang, self._node.notify)
 
     def _pass_on(self, request: Request) -> None:
         """Ask all agents for their reports; or have the answer say why none will come."""
-        coordinator, refusal = self._coordinator, _WHY_NO_ANSWER.get(self._coordinator.stage)
+        coordinator, refusal = self._coordinator, None
+        if coordinator.stage not in {Stage.RUNNING, Stage.SETTLING}:
+            refusal = f"its ranks do not run, it is {coordinator.stage.value}"
         answer = Answer(
             attempt=coordinator.attempt.number,
             time_s=time.time(),
-            world_size=coordinator.terms.world_size,
+            world_size=self._node.world_size,
             refusal=refusal,
         )
         limit_s = 0.0 if refusal else request.limit_s

@@ -81,6 +81,10 @@ class OwnNode:
         return len(self.plan.nodes)
 
     @property
+    def world_size(self) -> int:
+        return self.num_nodes * self.job.ranks_per_node
+
+    @property
     def plan_of_node(self) -> NodePlan:
         return self.plan.nodes[self.place.node_rank]
 
@@ -181,10 +185,16 @@ class NodeFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"node {self.node} (host {self.host})"
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that hold for all ranks of a run."""
+class RankMeeting(msgspec.Struct, frozen=True, kw_only=True):
+    """The place where the ranks of one attempt meet, their store, and what holds for all of them.
 
+    The meeting of the agents is another one (agent/meeting.py).
+    """
+
+    attempt: int = 0
+    restart_count: int = 0
     master_addr: str
+    master_port: int = 0
     bind_to: str = ""
     """The address on which the store listens; empty, for all of node 0's, where the nodes reach it
     by several."""
@@ -194,23 +204,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """gloo or nccl."""
 
 
-class RankMeeting(Agreement, frozen=True, kw_only=True):
-    """The place where the ranks of one attempt meet, their store, and what holds for all of them.
-
-    The meeting of the agents is another one (agent/meeting.py).
-    """
-
-    attempt: int
-    restart_count: int
-    master_port: int
-
-
-def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
-    """Return the values that hold for all nodes; `backend` is auto, gloo or nccl.
-
-    Raises CannotLaunchError.
-    """
-    owner: dict[str, str] = {}
+def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
+    """Return where the ranks of all nodes meet, without attempt and port; `backend` is auto, gloo
+    or nccl. Raises CannotLaunchError."""
     first = facts[min(facts)]
     for _, found in sorted(facts.items()):
         if found.num_nodes != len(facts):
@@ -222,10 +218,6 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
             raise CannotLaunchError(
                 f"{found.name} has device {found.device}, {first.name} has device {first.device}"
             )
-        for uuid in found.gpus:
-            if uuid in owner:
-                raise CannotLaunchError(f"{owner[uuid]} and {found.name} have the same GPU, {uuid}")
-            owner[uuid] = found.name
     reached = Counter(found.master_addr for node, found in facts.items() if node)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
@@ -233,7 +225,7 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     if backend == "nccl" and first.device != "cuda":
         raise CannotLaunchError("launch.backend is nccl, but the nodes show no GPU")
     bind_to = address if len(reached) <= 1 else ""
-    return Agreement(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
+    return RankMeeting(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
 
 
 def rank_orders(

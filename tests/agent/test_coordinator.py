@@ -20,13 +20,14 @@ from hpcdist.agent.coordinator import (
     Now,
     Send,
     Stage,
-    Terms,
     Tick,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import NodeFacts, RankMeeting
+from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.job.spec import Launch
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.notes import Note
 
 
@@ -74,19 +75,22 @@ class Cluster:
     stores: int = 0
     is_overtaken: bool = False
     why_not_noted: str | None = None
-    terms: dict = field(default_factory=dict)
+    limit_min: float | None = None
 
     def __post_init__(self):
-        terms = Terms(
-            launch=Launch(max_restarts=self.restarts, grace_s=0.5, join_timeout_s=30),
-            num_nodes=self.nodes,
-            ranks_per_node=self.ranks,
-            most_grace_s=0.2,
-            backend="auto",
-            hang_timeout_s=60.0,
-            **self.terms,
+        launch = {"grace_s": 0.5, "join_timeout_s": 30, "hang_timeout_s": 60.0, "warning_s": 60.0}
+        job = ScriptJob(
+            name="x",
+            workload="script",
+            script="x.py",
+            launch=Launch(max_restarts=self.restarts, **launch),
+            resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
         )
-        self.coordinator = Coordinator(terms, Now(self.now, self.now))
+        plan = LaunchPlan(
+            nodes=[NodePlan()] * self.nodes, device="auto", backend="auto", enforces_limits=True
+        )
+        node = OwnNode(job, plan, JobPlace(node_rank=0, host="host0"), now_s=self.now)
+        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now))
 
     def decide(self, event):
         """Do what the coordinator wants, as the leader would."""
@@ -432,17 +436,16 @@ def test_cancel_after_all_ended_well_changes_nothing():
 
 
 def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
-    limit = {"limit_min": 2.0, "limit_at": 1120.0}
-    cluster = Cluster(restarts=1, terms=limit)
+    cluster = Cluster(restarts=1, limit_min=2.0)
     cluster.run()
     cluster.wait(120)
     cluster.wait(1)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.received(0)) == (
         "time_limit",
-        ["begin", "start", "end", "close"],
+        ["begin", "start", "pause", "end", "close"],
     )
-    cluster = Cluster(terms=limit)
+    cluster = Cluster(limit_min=2.0)
     cluster.run()
     cluster.wait(119.9)
     cluster.end(killed(0))
@@ -546,7 +549,7 @@ def stop(rank, node=0, **fields):
 
 def warned(signal="SIGUSR2", **options):
     """Where there is no signal, it is our own clock that warns."""
-    cluster = Cluster(terms={"limit_min": 5.0, "limit_at": 1300.0, "warn_at": 1240.0}, **options)
+    cluster = Cluster(limit_min=5.0, **options)
     cluster.run()
     if signal is None:
         cluster.wait(240)
