@@ -36,6 +36,7 @@ from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import identify, use_all_descriptors
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
+from hpcdist.workloads import load_workload
 
 _TICK_S = 0.5
 _LOOK_S = 1.0
@@ -104,6 +105,10 @@ class Member:
         self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
+        workload = load_workload(self._node.job)
+        workload.check_device(self._facts.device)
+        if self._node.plan.container is None:  # else what is there is the image's
+            workload.check_host(self._facts.device)
         try:
             self._join()
         except UNFIT:

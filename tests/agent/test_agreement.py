@@ -14,7 +14,6 @@ from hpcdist.agent.node import (
     OwnNode,
     RankMeeting,
     agree,
-    find_device,
     rank_orders,
 )
 from hpcdist.job.spec import Launch
@@ -93,6 +92,13 @@ def test_nccl_without_gpus_is_refused():
     nodes = [facts(node, device="cpu", gpus=[]) for node in (0, 1)]
     with pytest.raises(CannotLaunchError, match="nccl"):
         agreement(*nodes, backend="nccl")
+
+
+def find_device(wanted, ranks, gpus=None):
+    resources = SimpleNamespace(gpus=gpus or ranks)
+    job = SimpleNamespace(ranks_per_node=ranks, resources=resources)
+    plan = LaunchPlan(nodes=[NodePlan()], device=wanted, backend="auto")
+    return OwnNode(job, plan, JobPlace(node_rank=0, host="h")).find_device()
 
 
 def test_parts_of_gpus_count_as_gpus(monkeypatch):
