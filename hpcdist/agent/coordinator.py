@@ -96,10 +96,6 @@ class Claimed(NamedTuple):
     """Why there is none; None: a newer attempt has begun elsewhere."""
 
 
-class Tick(NamedTuple):
-    """Event: time has passed; due twice a second, and at `Coordinator.deadline`."""
-
-
 class Send(NamedTuple):
     """Action: send a message to the agents of these nodes."""
 
@@ -114,15 +110,10 @@ class ClaimAttempt(NamedTuple):
     """The verdict on the attempt before, to be noted first."""
 
 
-class Finish(NamedTuple):
-    """Action: end the run with this verdict."""
-
-    verdict: Verdict
-
-
-Event = Heard | Lost | Note | Claimed | Tick
-Action = Send | ClaimAttempt | Hang | Finish
-"""A Hang is to be noted: an attempt seems to hang, or no longer does."""
+Event = Heard | Lost | Note | Claimed | None
+"""None: time has passed; due twice a second, and at `Coordinator.deadline`."""
+Action = Send | ClaimAttempt | Hang | Verdict
+"""A Hang is to be noted: an attempt seems to hang, or no longer does; a Verdict ends the run."""
 
 
 @dataclass
@@ -162,13 +153,6 @@ class Attempt:
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
         return len(self.ends) == self.node.world_size
-
-    def may_restart(self, verdict: Verdict) -> bool:
-        return (
-            verdict.state == "failed"
-            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and self.restarts < self.node.job.launch.max_restarts
-        )
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
@@ -240,7 +224,7 @@ class Coordinator:
                 self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event)
-            case Tick():
+            case None:
                 self._on_time()
         return self._actions
 
@@ -441,8 +425,12 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        is_whole = len(self.members) == self.node.num_nodes
-        may_restart = is_whole and attempt.may_restart(verdict)
+        may_restart = (
+            verdict.state == "failed"
+            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and attempt.restarts < self.node.job.launch.max_restarts
+            and len(self.members) == self.node.num_nodes
+        )
         if self._cancelled is not None and (
             may_restart
             or verdict.exit_code_of_run == EXIT_STOPPED
@@ -462,7 +450,7 @@ class Coordinator:
         self.stage, self.deadline = Stage.FINISHED, None
         last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
         verdict = self.attempt.numbered(verdict, self._now.unix_now)
-        self._actions += [Finish(verdict), Send(last, messages.Close())]
+        self._actions += [verdict, Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
         if self.members:

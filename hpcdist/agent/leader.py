@@ -13,19 +13,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from hpcdist.agent import messages
-from hpcdist.agent.coordinator import (
-    ClaimAttempt,
-    Claimed,
-    Coordinator,
-    Event,
-    Finish,
-    Heard,
-    Now,
-    Send,
-    Stage,
-    Tick,
-)
+from hpcdist.agent import coordinator, messages
+from hpcdist.agent.coordinator import Coordinator, Now, Stage
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.lives import Attempts, note_restart
@@ -59,9 +48,8 @@ class Leader:
         self._log = log
         limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
         self._connections = Connections(limit_s, log)
-        self._coordinator = Coordinator(
-            node, attempts.most_grace_s, Now(time.monotonic(), time.time())
-        )
+        now = Now(time.monotonic(), time.time())
+        self._coordinator = Coordinator(node, attempts.most_grace_s, now)
         self._answers: dict[str, tuple[float, Answer]] = {}
         """By request: when the answer is due, by the monotonic clock, and its reports so far."""
         self._is_over = False
@@ -102,16 +90,15 @@ class Leader:
             self._connections.close()
 
     def _turn(self) -> None:
-        connections, coordinator = self._connections, self._coordinator
+        connections, deadline = self._connections, self._coordinator.deadline
         due = [until_s for until_s, _ in self._answers.values()]
-        if coordinator.deadline is not None:
-            due.append(coordinator.deadline)
-        events = connections.wait(max(0.0, min([self._tick_s, *due]) - time.monotonic()))
-        if coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
+        due += [self._tick_s] if deadline is None else [self._tick_s, deadline]
+        events = connections.wait(max(0.0, min(due) - time.monotonic()))
+        if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
             for note in self._notes.new():
                 self._decide(note)
         for event in events:
-            if isinstance(event, Heard) and isinstance(event.message, messages.Report):
+            if isinstance(event, coordinator.Heard) and isinstance(event.message, messages.Report):
                 self._take_report(event.node, event.message)
             else:
                 self._decide(event)
@@ -122,7 +109,7 @@ class Leader:
         if now_s >= self._tick_s:
             self._tick_s = now_s + _TICK_S
             self._look()
-        self._decide(Tick())
+        self._decide(None)
         self._leave_answers()
 
     def _look(self) -> None:
@@ -138,34 +125,35 @@ class Leader:
             self._is_over = True
             return
         if self._run.cancel_file.exists():
-            self._decide(Heard(0, messages.Signalled(signal="SIGTERM", is_cancel=True)))
+            cancel = messages.Signalled(signal="SIGTERM", is_cancel=True)
+            self._decide(coordinator.Heard(0, cancel))
         if (request := take_request(self._run)) is not None:
             self._pass_on(request)
 
-    def _decide(self, event: Event) -> None:
+    def _decide(self, event: coordinator.Event) -> None:
         """Give an event to the coordinator, and carry out the actions that it returns."""
         if self._is_over:
             return
         for action in self._coordinator.decide(event, Now(time.monotonic(), time.time())):
             match action:
-                case Send():
+                case coordinator.Send():
                     self._connections.send(action.nodes, action.message)
-                case ClaimAttempt():  # its outcome is the next event
+                case coordinator.ClaimAttempt():  # its outcome is the next event
                     self._decide(self._claim(action.failed))
                 case Hang():
                     self._note_hang(action)
-                case Finish():
-                    self.verdict, self._is_over = action.verdict, True
+                case Verdict():
+                    self.verdict, self._is_over = action, True
 
-    def _claim(self, failed: Verdict | None) -> Claimed:
+    def _claim(self, failed: Verdict | None) -> coordinator.Claimed:
         """Carry out ClaimAttempt. All have joined then, and none of them comes again."""
         self._connections.close_entrance()
         if failed is not None:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
-                return Claimed(None, failed)
+                return coordinator.Claimed(None, failed)
             if (why_not := note_restart(self._run, failed)) is not None:
-                return Claimed(None, failed, why_not)
-        return Claimed(self._attempts.claim(), failed)
+                return coordinator.Claimed(None, failed, why_not)
+        return coordinator.Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:
         try:
@@ -178,11 +166,11 @@ class Leader:
 
     def _pass_on(self, request: Request) -> None:
         """Ask all agents for their reports; or have the answer say why none will come."""
-        coordinator, refusal = self._coordinator, None
-        if coordinator.stage not in {Stage.RUNNING, Stage.SETTLING}:
-            refusal = f"its ranks do not run, it is {coordinator.stage.value}"
+        stage, refusal = self._coordinator.stage, None
+        if stage not in {Stage.RUNNING, Stage.SETTLING}:
+            refusal = f"its ranks do not run, it is {stage.value}"
         answer = Answer(
-            attempt=coordinator.attempt.number,
+            attempt=self._coordinator.attempt.number,
             time_s=time.time(),
             world_size=self._node.world_size,
             refusal=refusal,
@@ -190,7 +178,8 @@ class Leader:
         limit_s = 0.0 if refusal else request.limit_s
         self._answers[request.id] = (time.monotonic() + limit_s, answer)
         if refusal is None:
-            self._connections.send(sorted(coordinator.members), messages.Ask(request=request))
+            members = sorted(self._coordinator.members)
+            self._connections.send(members, messages.Ask(request=request))
 
     def _take_report(self, node: int, message: messages.Report) -> None:
         if message.request in self._answers:

@@ -37,20 +37,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Heard, Lost
-from hpcdist.agent.messages import (
-    TO_AGENT,
-    TO_LEADER,
-    Beat,
-    Channel,
-    ChannelClosedError,
-    Failed,
-    ToAgent,
-    ToLeader,
-)
+from hpcdist.agent.messages import Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError
 from hpcdist.base import files
-from hpcdist.base.version import __version__
 from hpcdist.machine.ports import listen
 from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.runs.run import Run
@@ -93,8 +84,6 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
     life: int = 0
     """The start of the job that node 0's agent belongs to (agent/outcome/lives.py)."""
-    version: str = __version__
-    """Version of node 0's hpcdist."""
 
 
 class StrangerError(OSError):
@@ -216,7 +205,7 @@ class Connections:
     def take(self, node: int, connection: socket.socket) -> None:
         """Take a connection as that of a node's agent from now on."""
         self._close(node)  # an agent that connects again has given up its former connection
-        self.channels[node] = Channel(connection, TO_LEADER)
+        self.channels[node] = Channel(connection, messages.TO_LEADER)
         if node:
             self.liveness.hear(node)
         self._selector.register(self.channels[node], selectors.EVENT_READ, node)
@@ -298,7 +287,7 @@ class Connections:
             if connection is not None:
                 connection.close()
             left = "its agent has no open file left for another connection: it may have"
-            self._events.append(Heard(0, Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")))
+            self._events.append(Heard(0, messages.Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")))
             return
         if is_full or len(self.strangers) >= _MOST_STRANGERS:
             self._turn_away(next(iter(self.strangers)), "too many others wait to be let in")
@@ -376,7 +365,7 @@ def join_meeting(
     that the run is over, or where a later life of the job has begun.
 
     An old file, of an agent that is gone or of a former life, is read again until it names an agent
-    that answers. Raises CannotLaunchError where none does in time, or this node does not fit.
+    that answers. Raises CannotLaunchError where none does in time.
     """
     begin_s = time.monotonic()
     while not give_up():
@@ -407,25 +396,18 @@ def join_meeting(
 
 
 def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace | str:
-    """Return the place of the meeting, or why it is not known yet. Raises CannotLaunchError where
-    node 0 has another version."""
+    """Return the place of the meeting, or why it is not known yet."""
     if rendezvous is not None:
         port, secret = rendezvous.port, rendezvous.secret
         return MeetingPlace(addresses=[rendezvous.address], port=port, secret=secret)
     try:
         files.refresh(run.launch_folder)
         with files.open_private(run.meeting_file) as file:
-            place = msgspec.json.decode(file.read(), type=MeetingPlace)
+            return msgspec.json.decode(file.read(), type=MeetingPlace)
     except FileNotFoundError:
         return f"there is no {run.meeting_file} yet"
     except (OSError, ValueError) as error:  # it is not ours, or damaged
         return f"its place cannot be read in {run.meeting_file}: {error}"
-    if place.version != __version__:
-        raise CannotLaunchError(
-            f"this node has hpcdist {__version__}, node 0 has {place.version}: all nodes of a run "
-            "must have the same"
-        )
-    return place
 
 
 def _connect(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
@@ -439,7 +421,7 @@ def _connect(place: MeetingPlace, address: str, node: int, *, source: str | None
     try:
         offset_s = prove_to_leader(connection, bytes.fromhex(place.secret), node)
         own_address = str(connection.getsockname()[0])
-        return Joined(Channel(connection, TO_AGENT), offset_s, address, own_address)
+        return Joined(Channel(connection, messages.TO_AGENT), offset_s, address, own_address)
     except BaseException:
         connection.close()
         raise

@@ -3,7 +3,7 @@
 A message is one line of JSON, with its kind as `type`. What may come from where is a union of
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
 another type, a line without an end, or what is no JSON at all. Agents that exchange messages have
-proved before that they are of one run (agent/meeting.py), and are of one version of hpcdist.
+proved before that they are of one run (agent/meeting.py).
 
 A run without failures, in this order; node 0's own agent is a member like the others:
 

@@ -14,19 +14,18 @@ from hpcdist.agent.coordinator import (
     ClaimAttempt,
     Claimed,
     Coordinator,
-    Finish,
     Heard,
     Lost,
     Now,
     Send,
     Stage,
-    Tick,
 )
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.notes import Note
 
@@ -103,8 +102,8 @@ class Cluster:
                     self.sent += [(node, action.message) for node in action.nodes]
                 case ClaimAttempt():
                     self.decide(self.claim(action.failed))
-                case Finish():
-                    self.verdicts.append(action.verdict)
+                case Verdict():
+                    self.verdicts.append(action)
 
     def claim(self, failed):
         if failed is not None:
@@ -157,7 +156,7 @@ class Cluster:
 
     def wait(self, seconds):
         self.now += seconds
-        self.decide(Tick())
+        self.decide(None)
 
     def received(self, node):
         return [kind_of(message) for to, message in self.sent if to == node]
