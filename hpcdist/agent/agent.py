@@ -45,10 +45,15 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
             snapshot = Path(spec.snapshot.folder)
             check_own_folder(snapshot.parent, with_content=False)
             check_own_folder(snapshot, with_content=False)
-    except NotOwnError as error:
-        return _refuse(run, place, error.message)
-    except (KeyError, SchedulerError, msgspec.ValidationError) as error:
-        return _refuse(run, place, f"{run.spec_file} cannot be read: {error!r}")
+    except (NotOwnError, KeyError, SchedulerError, msgspec.ValidationError) as error:
+        unreadable = f"{run.spec_file} cannot be read: {error!r}"
+        sentence = error.message if isinstance(error, NotOwnError) else unreadable
+        sentence = f"node {place.node_rank}: {sentence}"
+        print(sentence, file=sys.stderr)
+        if is_own(run.path):
+            own = {"node": place.node_rank, "time_s": time.time()}
+            run.write_verdict(failure.without_rank("launch", sentence, **own))
+        return EXIT_FAILED
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0:
         note_own_job(run, requeuer.own_job_id())
@@ -59,17 +64,6 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
         verdict = _take_part(node, lives.Attempts(run, job, requeuer))
     verdict = run.read_verdict() or verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED
-
-
-def _refuse(run: Run, place: JobPlace, sentence: str) -> int:
-    """Say why no agent may begin here, as the verdict where the run's folder is the user's own."""
-    sentence = f"node {place.node_rank}: {sentence}"
-    print(sentence, file=sys.stderr)
-    if is_own(run.path):
-        run.write_verdict(
-            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
-        )
-    return EXIT_FAILED
 
 
 def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:

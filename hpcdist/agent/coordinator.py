@@ -91,9 +91,7 @@ class Claimed(NamedTuple):
     attempt: int | None
     """None: there is no next attempt, and the run ends with the verdict on the last one."""
     failed: Verdict | None
-    """That verdict, of ClaimAttempt."""
-    why_not: str | None = None
-    """Why there is none; None: a newer attempt has begun elsewhere."""
+    """That verdict, of ClaimAttempt; None at the first attempt."""
 
 
 class Send(NamedTuple):
@@ -186,7 +184,6 @@ class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
     def __init__(self, node: OwnNode, most_grace_s: float, now: Now) -> None:
-        """Start to wait for the agents; `node` is node 0."""
         job, plan, begin_s = node.job, node.plan, node.now_s - node.place.age_s
         enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
         self._limit_min = enforced_min or plan.limit_min
@@ -201,7 +198,8 @@ class Coordinator:
         self._actions: list[Action] = []
         self.members: dict[int, NodeFacts] = {}
         """By node; of those whose agents have joined, and are not lost."""
-        self._agreement: RankMeeting | None = None
+        self._meeting = RankMeeting()
+        """The meeting of the ranks, once all nodes agree."""
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
@@ -233,15 +231,8 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                assert self._agreement is not None
                 self.stage = Stage.RUNNING
-                attempt, restarts = self.attempt.number, self.attempt.restarts
-                meeting = replace(
-                    self._agreement,
-                    attempt=attempt,
-                    restart_count=restarts,
-                    master_port=message.port,
-                )
+                meeting = replace(self._meeting, master_port=message.port)
                 self._broadcast(messages.Start(meeting=meeting))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
@@ -259,7 +250,7 @@ class Coordinator:
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
         """Take a message about the current attempt; others come too late."""
-        attempt, now = self.attempt, self._now._asdict()
+        attempt, watch, now = self.attempt, self.attempt.hang_watch, self._now._asdict()
         match message:
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
@@ -267,11 +258,9 @@ class Coordinator:
                 attempt.gone.add(node)
                 self._check_gone()
             case messages.Quiet() if self.stage is Stage.RUNNING:
-                found = attempt.hang_watch.on_quiet(node, message.quiet_s, attempt.ends, **now)
-                self._carry_out(found)
+                self._carry_out(watch.on_quiet(node, message.quiet_s, attempt.ends, **now))
             case messages.Stacks() if self.stage is Stage.RUNNING:
-                found = attempt.hang_watch.on_reports(node, message.reports, attempt.ends, **now)
-                self._carry_out(found)
+                self._carry_out(watch.on_reports(node, message.reports, attempt.ends, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.keys():
@@ -285,33 +274,23 @@ class Coordinator:
         if len(self.members) < self.node.num_nodes:
             return
         try:
-            self._agreement = agree(self.members, self.node.plan.backend)
+            self._meeting = agree(self.members, self.node.plan.backend)
         except CannotLaunchError as error:
             self._fail("launch", str(error), node)
         else:
-            self._claim(failed=None)
-
-    def _claim(self, failed: Verdict | None) -> None:
-        self.stage, self.deadline = Stage.STARTING, None
-        self._actions.append(ClaimAttempt(failed))
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt())
 
     def _on_claimed(self, claimed: Claimed) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
-        failed, agreement = claimed.failed, self._agreement
-        if claimed.attempt is not None and agreement is not None:
-            most_grace_s, restarts = self.attempt.most_grace_s, self.attempt.restarts
-            restarts += failed is not None
-            self.attempt = Attempt(self.node, most_grace_s, claimed.attempt, restarts)
-            begin = messages.Begin(
-                attempt=claimed.attempt,
-                bind_to=agreement.bind_to,
-                address=agreement.master_addr,
-                port_range=self.node.job.launch.port_range,
-            )
-            self._broadcast(begin)
+        failed, number, before = claimed.failed, claimed.attempt, self.attempt
+        if number is not None:
+            restarts = before.restarts + (failed is not None)
+            self.attempt = Attempt(self.node, before.most_grace_s, number, restarts)
+            self._meeting = replace(self._meeting, attempt=number, restart_count=restarts)
+            port_range = self.node.job.launch.port_range
+            self._broadcast(messages.Begin(meeting=self._meeting, port_range=port_range))
         elif failed is not None:
-            if claimed.why_not is not None:
-                failed = words.add(failed, f"it is not started again: {claimed.why_not}")
             self._finish(failed)
 
     def _on_lost(self, node: int, reason: str) -> None:
@@ -341,8 +320,8 @@ class Coordinator:
         self.deadline = None
         if self.stage is Stage.JOINING:
             missing = sorted(set(range(self.node.num_nodes)) - self.members.keys())
-            limit = f"did not join within {self.node.job.launch.join_timeout_s:g} s"
-            sentence = f"the agents of {listed(missing, 'node')} {limit}"
+            sentence = f"the agents of {listed(missing, 'node')} did not join within "
+            sentence += f"{self.node.job.launch.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_attempt(None)
@@ -371,23 +350,21 @@ class Coordinator:
         if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
             self.deadline = self.deadline or now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            due = now + (SETTLE_S if self.attempt.is_explained() else CAUSE_S)
-            if self.stage is Stage.SETTLING and self.deadline is not None:
-                due = min(due, self.deadline)
-            self.stage, self.deadline = Stage.SETTLING, due
+            due = [now + (SETTLE_S if attempt.is_explained() else CAUSE_S)]
+            due += [self.deadline] if self.stage is Stage.SETTLING and self.deadline else []
+            self.stage, self.deadline = Stage.SETTLING, min(due)
         if len(attempt.ends) == self.node.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
         """Stop the ranks at the next step, and start no more: the job will be ended soon, as a
         signal says, or our clock (None)."""
-        before = self._notice
+        before, failures = self._notice, self.attempt.failures()
         if before is None:
             notice = self._notice = failure.Notice(signal=signal_name)
             if self.stage in {Stage.JOINING, Stage.STARTING}:
                 self._end_attempt(failure.stopped(notice, f"stopped {notice.before_what}"))
-            is_due = all(_is_due_to(notice, end) for end in self.attempt.failures())
-            if self.stage is Stage.SETTLING and is_due:
+            elif self.stage is Stage.SETTLING and all(_is_due_to(notice, end) for end in failures):
                 # The scheduler's signal reached those ranks before it reached this node.
                 self.stage, self.deadline = Stage.RUNNING, self._now.now + STOP_TOGETHER_S
             if self.stage is Stage.RUNNING:
@@ -431,18 +408,17 @@ class Coordinator:
             and attempt.restarts < self.node.job.launch.max_restarts
             and len(self.members) == self.node.num_nodes
         )
-        if self._cancelled is not None and (
-            may_restart
-            or verdict.exit_code_of_run == EXIT_STOPPED
-            # The signal reached the ranks before it reached this node.
-            or (verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS)
-        ):
+        # The signal of a cancellation may have reached the ranks before it reached this node.
+        may_be_of_it = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
+        may_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
+        if self._cancelled is not None and (may_go_on or may_be_of_it):
             self._finish(self._cancelled)
         elif may_restart and notice is not None:
             sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"
             self._finish(failure.stopped(notice, sentence))
         elif may_restart:
-            self._claim(failed=verdict)
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt(verdict))
         else:
             self._finish(verdict)
 
@@ -453,8 +429,7 @@ class Coordinator:
         self._actions += [verdict, Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
-        if self.members:
-            self._actions.append(Send(sorted(self.members), message))
+        self._actions.append(Send(sorted(self.members), message))
 
 
 def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:

@@ -205,12 +205,12 @@ class Forkserver:
 
     def _fork_store(self, wanted: messages.Begin) -> None:
         try:
-            listener = listen(wanted.bind_to, wanted.port_range)
+            listener = listen(wanted.meeting.bind_to, wanted.port_range)
         except NoFreePortError as error:
             self._channel.send(messages.Failed(sentence=f"no store: {error}"))
             return
         port = listener.getsockname()[1]
-        self._store_pid = fork_store(listener, wanted.address)
+        self._store_pid = fork_store(listener, wanted.meeting.master_addr)
         self._channel.send(messages.StoreOpened(port=port))
 
     def _reap(self) -> None:

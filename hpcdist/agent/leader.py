@@ -17,6 +17,7 @@ from hpcdist.agent import coordinator, messages
 from hpcdist.agent.coordinator import Coordinator, Now, Stage
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
+from hpcdist.agent.outcome import words
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
 from hpcdist.notify import tell_hang
@@ -152,7 +153,8 @@ class Leader:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
                 return coordinator.Claimed(None, failed)
             if (why_not := note_restart(self._run, failed)) is not None:
-                return coordinator.Claimed(None, failed, why_not)
+                why_not = f"it is not started again: {why_not}"
+                return coordinator.Claimed(None, words.add(failed, why_not))
         return coordinator.Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:

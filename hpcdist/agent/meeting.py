@@ -367,10 +367,13 @@ def join_meeting(
     An old file, of an agent that is gone or of a former life, is read again until it names an agent
     that answers. Raises CannotLaunchError where none does in time.
     """
-    begin_s = time.monotonic()
+    begin_s, known = time.monotonic(), None
+    if rendezvous is not None:  # each start has another node 0 there: none answers for a former one
+        addresses, port, secret = [rendezvous.address], rendezvous.port, rendezvous.secret
+        known = MeetingPlace(addresses=addresses, port=port, secret=secret, life=life)
     while not give_up():
         troubles = []
-        place = _find_place(run, rendezvous)
+        place = known or _find_place(run)
         if isinstance(place, str):
             troubles.append(place)
         elif place.life > life:
@@ -395,11 +398,8 @@ def join_meeting(
     return None
 
 
-def _find_place(run: Run, rendezvous: Rendezvous | None) -> MeetingPlace | str:
+def _find_place(run: Run) -> MeetingPlace | str:
     """Return the place of the meeting, or why it is not known yet."""
-    if rendezvous is not None:
-        port, secret = rendezvous.port, rendezvous.secret
-        return MeetingPlace(addresses=[rendezvous.address], port=port, secret=secret)
     try:
         files.refresh(run.launch_folder)
         with files.open_private(run.meeting_file) as file:

@@ -109,11 +109,8 @@ class Member:
         workload.check_device(self._facts.device)
         if self._node.plan.container is None:  # else what is there is the image's
             workload.check_host(self._facts.device)
-        try:
-            self._join()
-        except UNFIT:
-            self._write_facts()  # as far as it came
-            raise
+        self._write_facts()  # a doctor reads them, also of a node that cannot join
+        self._join()
         while not self._is_closing:
             self._turn()
         self._ranks.end_rest(min(self._node.job.launch.grace_s, self._attempts.most_grace_s))
@@ -128,7 +125,6 @@ class Member:
 
     def _join(self) -> None:
         """Connect to the leader, and send it Join; do neither where the run is over before."""
-        place = self._node.place
         joined: Joined | None
         if self._leader is not None:
             addresses = self._node.own_addresses()
@@ -138,12 +134,12 @@ class Member:
         else:
             joined = join_meeting(
                 self._run,
-                node_rank=place.node_rank,
+                node_rank=self._facts.node,
                 num_nodes=self._node.num_nodes,
                 source=self._node.plan_of_node.address,
                 timeout_s=self._node.job.launch.join_timeout_s,
                 give_up=self._is_over_while_joining,
-                rendezvous=place.rendezvous,
+                rendezvous=self._node.place.rendezvous,
                 life=self._attempts.life,
             )
         if joined is None:
@@ -252,7 +248,7 @@ class Member:
             case Beat():
                 self._liveness.hear(_LEADER)
             case messages.Begin():
-                self._attempts.begin(order.attempt)
+                self._attempts.begin(order.meeting.attempt)
                 if self._leader is not None:
                     self._ranks.obey(order)
             case messages.Start():

@@ -160,12 +160,10 @@ class Report(Message, tag="report"):
 
 class Begin(Message, tag="begin"):
     """An attempt has its number. Node 0's agent passes this on to its forkserver, which opens a
-    store for it, known as `address`; StoreOpened is the answer, and then Start follows."""
+    store for it; StoreOpened is the answer, and then Start follows."""
 
-    attempt: int
-    bind_to: str
-    """Address to listen on; all of them where it is empty."""
-    address: str
+    meeting: RankMeeting
+    """Still without a port."""
     port_range: tuple[int, int] | None
 
 

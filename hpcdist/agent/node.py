@@ -167,14 +167,14 @@ class RankMeeting(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int = 0
     restart_count: int = 0
-    master_addr: str
+    master_addr: str = ""
     master_port: int = 0
     bind_to: str = ""
     """The address on which the store listens; empty, for all of node 0's, where the nodes reach it
     by several."""
-    device: str
+    device: str = ""
     """cpu or cuda."""
-    backend: str
+    backend: str = ""
     """gloo or nccl."""
 
 

@@ -73,7 +73,6 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
-    why_not_noted: str | None = None
     limit_min: float | None = None
 
     def __post_init__(self):
@@ -97,7 +96,8 @@ class Cluster:
             match action:
                 case Send():
                     if isinstance(action.message, messages.Begin):
-                        assert action.message.address == action.message.bind_to == "10.0.0.1"
+                        meeting = action.message.meeting
+                        assert meeting.master_addr == meeting.bind_to == "10.0.0.1"
                         self.stores += 1
                     self.sent += [(node, action.message) for node in action.nodes]
                 case ClaimAttempt():
@@ -107,8 +107,8 @@ class Cluster:
 
     def claim(self, failed):
         if failed is not None:
-            if self.is_overtaken or self.why_not_noted:
-                return Claimed(None, failed, self.why_not_noted)
+            if self.is_overtaken:
+                return Claimed(None, failed)
             self.failed_attempts.append(failed)
         self.attempts += 1
         return Claimed(self.attempts - 1, failed)
@@ -179,7 +179,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
     cluster.open_store()
-    assert [(node, begin.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
+    assert [(node, begin.meeting.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start.meeting == RankMeeting(
         attempt=0,
@@ -343,16 +343,6 @@ def test_an_attempt_that_was_overtaken_does_not_start_again():
     cluster.gone(0, 1)
     assert (cluster.stage, cluster.attempts, cluster.failed_attempts) == (Stage.FINISHED, 1, [])
     assert cluster.verdict.attempt == 0
-
-
-def test_an_attempt_whose_failure_cannot_be_noted_is_the_last():
-    cluster = Cluster(restarts=1, why_not_noted="the disk is full")
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert (cluster.stage, cluster.attempts, cluster.verdict.restarts) == (Stage.FINISHED, 1, 0)
-    assert cluster.verdict.message.endswith("; it is not started again: the disk is full")
 
 
 def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
