@@ -29,7 +29,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace
-from hpcdist.schedulers.jobs import note_own_job
+from hpcdist.schedulers.batch import note_own_job
 from hpcdist.schedulers.notes import Notes, step_hosts
 
 

@@ -141,6 +141,7 @@ class Attempt:
             num_nodes=self.node.num_nodes,
             ranks_per_node=self.node.job.ranks_per_node,
             timeout_s=limits_of(self.node.job)[1],
+            ends=self.ends,
         )
 
     def failures(self) -> list[RankEnd]:
@@ -250,7 +251,7 @@ class Coordinator:
 
     def _on_news(self, node: int, message: messages.AnyOfAttempt) -> None:
         """Take a message about the current attempt; others come too late."""
-        attempt, watch, now = self.attempt, self.attempt.hang_watch, self._now._asdict()
+        attempt, now = self.attempt, self._now._asdict()
         match message:
             case messages.Ended() if self.stage is not Stage.FINISHED:
                 self._on_ended(message.end)
@@ -258,9 +259,9 @@ class Coordinator:
                 attempt.gone.add(node)
                 self._check_gone()
             case messages.Quiet() if self.stage is Stage.RUNNING:
-                self._carry_out(watch.on_quiet(node, message.quiet_s, attempt.ends, **now))
+                self._carry_out(attempt.hang_watch.on_quiet(node, message.quiet_s, **now))
             case messages.Stacks() if self.stage is Stage.RUNNING:
-                self._carry_out(watch.on_reports(node, message.reports, attempt.ends, **now))
+                self._carry_out(attempt.hang_watch.on_reports(node, message.reports, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.keys():
@@ -314,7 +315,7 @@ class Coordinator:
             sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
-            self._carry_out(self.attempt.hang_watch.on_time(self.attempt.ends, now=now))
+            self._carry_out(self.attempt.hang_watch.on_time(now=now))
         if self.deadline is None or now < self.deadline:
             return
         self.deadline = None

@@ -87,13 +87,7 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(
-            run,
-            node=node.place.node_rank,
-            host=node.place.host,
-            every_s=node.job.record.usage_s,
-            log=self._log,
-        )
+        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -192,15 +186,13 @@ class Member:
         return notices
 
     def _turn(self) -> None:
-        deadline = min(self._tick_s, self._ranks.next_deadline())
-        timeout_s = max(0.0, deadline - time.monotonic())
+        timeout_s = max(0.0, self._tick_s - time.monotonic())
         ready = [key.data for key, _ in self._selector.select(timeout_s)]
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
         for notice in self._read_signals():
             self._tell(notice)
         for receive in filter(None, ready):
             receive()
-        self._ranks.on_time()
         now_s = time.monotonic()
         if now_s >= self._tick_s:
             self._tick_s = now_s + _TICK_S
@@ -271,5 +263,4 @@ class Member:
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
         self._ranks.start(orders)
-        living = self._ranks.living
-        self._usage.begin(meeting.attempt, orders, living=living, gpus=facts.gpus)
+        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)

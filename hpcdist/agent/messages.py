@@ -18,6 +18,7 @@ A run without failures, in this order; node 0's own agent is a member like the o
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -274,6 +275,7 @@ class Channel(Generic[_Received]):
         self._connection = connection
         self._decoder = decoder
         self._buffer = b""
+        self._sending = threading.Lock()  # questions to the ranks are answered by threads
         self._failure: str | None = None
 
     def fileno(self) -> int:
@@ -281,13 +283,14 @@ class Channel(Generic[_Received]):
 
     def send(self, message: Message) -> None:
         """Send one message; ChannelClosedError where the other side is gone or reads nothing."""
-        try:
-            if self._failure is None:
-                self._connection.sendall(encode(message))
-        except OSError as error:
-            self._failure = str(error)  # a part of the message may have gone out
-        if self._failure is not None:
-            raise ChannelClosedError(self._failure)
+        with self._sending:
+            try:
+                if self._failure is None:
+                    self._connection.sendall(encode(message))
+            except OSError as error:
+                self._failure = str(error)  # a part of the message may have gone out
+            if self._failure is not None:
+                raise ChannelClosedError(self._failure)
 
     def receive(self) -> list[_Received]:
         """Return the messages that have come; call it when select says that there is something.
@@ -307,4 +310,5 @@ class Channel(Generic[_Received]):
             raise ChannelClosedError(f"not a message: {error}") from None
 
     def close(self) -> None:
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
