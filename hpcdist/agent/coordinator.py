@@ -351,9 +351,10 @@ class Coordinator:
         if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
             self.deadline = self.deadline or now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            due = [now + (SETTLE_S if attempt.is_explained() else CAUSE_S)]
-            due += [self.deadline] if self.stage is Stage.SETTLING and self.deadline else []
-            self.stage, self.deadline = Stage.SETTLING, min(due)
+            due = now + (CAUSE_S if failure.is_victim(end) else SETTLE_S)
+            if self.stage is Stage.SETTLING and self.deadline is not None:
+                due = min(due, self.deadline)
+            self.stage, self.deadline = Stage.SETTLING, due
         if len(attempt.ends) == self.node.world_size:
             self._end_attempt(None)
 

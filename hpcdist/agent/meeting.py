@@ -42,6 +42,7 @@ from hpcdist.agent.coordinator import Heard, Lost
 from hpcdist.agent.messages import Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError
 from hpcdist.base import files
+from hpcdist.machine.network import interface_of
 from hpcdist.machine.ports import listen
 from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.runs.run import Run
@@ -190,7 +191,7 @@ class Connections:
         self._secret, bind_to = secrets.token_bytes(_SECRET_BYTES), ""
         if rendezvous is not None:
             port_range, self._secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
-        elif len(addresses) == 1:
+        if len(addresses) == 1 and interface_of(addresses[0]) is not None:
             (bind_to,) = addresses
         self._listener = listen(bind_to, port_range)
         self._selector.register(self._listener, selectors.EVENT_READ)
