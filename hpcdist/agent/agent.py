@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 import traceback
@@ -51,8 +50,8 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
         sentence = f"node {place.node_rank}: {sentence}"
         print(sentence, file=sys.stderr)
         if is_own(run.path):
-            own = {"node": place.node_rank, "time_s": time.time()}
-            run.write_verdict(failure.without_rank("launch", sentence, **own))
+            rank, now_s = place.node_rank, time.time()
+            run.write_verdict(Verdict(kind="launch", message=sentence, node=rank, time_s=now_s))
         return EXIT_FAILED
     requeuer = load_requeuer(str(spec.scheduler))
     if requeuer is not None and place.node_rank == 0:
@@ -72,7 +71,6 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
     run, place = attempts.run, node.place
     setup_problem = os.environ.pop("HPCDIST_SETUP_FAILED", None)  # by the job's script
     notes = Notes()  # takes its variables out of the environment, which ranks inherit
-    member = None
 
     def log(line: str) -> None:
         """Add a line to the agent's log; drop it where the disk is full, which ends no run."""
@@ -81,9 +79,14 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
             print(time.strftime("%H:%M:%S"), line, file=file)
 
     def failed(kind: Kind, sentence: str) -> Verdict:
-        number, time_s = attempts.number, time.time()
-        own = {"attempt": number, "node": place.node_rank, "host": place.host, "time_s": time_s}
-        return failure.without_rank(kind, sentence, **own)
+        return Verdict(
+            kind=kind,
+            message=sentence,
+            time_s=time.time(),
+            attempt=attempts.number,
+            node=place.node_rank,
+            host=place.host,
+        )
 
     try:
         verdict = _verdict_before(node, attempts)
@@ -91,7 +94,7 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
             adopt_orphans()
             if node.plan.container is None:  # else they are the image's
                 os.environ.update(node.environment(os.environ))
-            member = Member(node, attempts, notes=notes, log=log)
+            member = Member(node, attempts, notes=notes, log=log)  # holds GPUs while it lives
             verdict = member.take_part()
     except UNFIT as error:
         verdict = failed("launch", f"{node.name}: {error}")
@@ -101,8 +104,6 @@ def _take_part(node: OwnNode, attempts: lives.Attempts) -> Verdict | None:
         log(traceback.format_exc())
     finally:
         kill_descendants()
-        if member is not None:
-            member.end()
     # Last of all: whoever sees a verdict may count on it that the ranks are gone.
     if attempts.is_overtaken():
         newest = run.newest_attempt()
@@ -128,19 +129,11 @@ def _conclude(
     node: OwnNode, attempts: lives.Attempts, verdict: Verdict | None, notes: Notes
 ) -> Verdict | None:
     """Write this node's verdict, if there is one, or have the job started again; tell the user."""
-
-    def pause(seconds: float) -> bool:
-        """Wait so long, or until SIGTERM comes; return True where it does."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        is_terminated = signal.sigtimedwait({signal.SIGTERM}, seconds) is not None
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return is_terminated
-
     if verdict is not None:
         if verdict.kind == "agent_lost":
             said = srun_errors(notes.srun_log, begin=notes.srun_begin)
             verdict = after_srun(verdict, said, step_hosts())
-        verdict = lives.conclude(attempts, verdict, pause)
+        verdict = lives.conclude(attempts, verdict)
     if node.place.node_rank == 0:
         tell_end(attempts.run, node.job.name, node.notify)
     return verdict

@@ -11,7 +11,7 @@ import enum
 import math
 import signal
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -139,7 +139,7 @@ class Attempt:
         self.hang_watch = HangWatch(
             attempt=self.number,
             num_nodes=self.node.num_nodes,
-            ranks_per_node=self.node.job.ranks_per_node,
+            world_size=self.node.world_size,
             timeout_s=limits_of(self.node.job)[1],
             ends=self.ends,
         )
@@ -382,10 +382,10 @@ class Coordinator:
             self._notice = replace(before, is_over=True)
             self._end_attempt(None)
 
-    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: Any) -> None:
         if node in self.members:
             fields["host"] = self.members[node].host
-        self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
+        self._end_attempt(Verdict(kind=kind, message=sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
         """End the ranks, for this verdict; None: it will follow from how they ended."""

@@ -28,7 +28,6 @@ from hpcdist.agent.messages import TO_AGENT, Beat, Channel, ChannelClosedError, 
 from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, rank_orders
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
-from hpcdist.agent.sampler import UsageSampler
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.machine.network import NoSuchInterfaceError, require_interface
@@ -59,14 +58,8 @@ class Member:
         self._attempts = attempts
         self._log = log
         use_all_descriptors()  # before the forkserver begins, which passes it on
-        self._ranks = LocalRanks(
-            run,
-            node,
-            tell=self._tell,
-            log=self._log,
-            gpu_share=lambda: self._usage.gpu_share,
-        )
-        self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self._ranks = LocalRanks(run, node, tell=self._tell, log=self._log)
+        self._selector = self._ranks.selector
         self._warnings = {signal.Signals[name] for name in node.plan.warning_signals}
         self._signals = wake_up_on({*CANCEL_SIGNALS.values(), *self._warnings})
         self._selector.register(self._signals, selectors.EVENT_READ)
@@ -87,7 +80,6 @@ class Member:
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._looked_s = self._tick_s = time.monotonic()
-        self._usage = UsageSampler(run, every_s=node.job.record.usage_s, log=self._log)
 
     def take_part(self) -> Verdict | None:
         """Run the ranks of this node until the run is over; return the verdict, which node 0 knows,
@@ -96,7 +88,6 @@ class Member:
         Raises one of UNFIT.
         """
         self._write_facts()
-        self._ranks.listen(self._selector)
         self._claims = self._node.claim_gpus(self._log)
         self._facts.device, self._facts.gpus = self._node.find_device()
         workload = load_workload(self._node.job)
@@ -112,10 +103,6 @@ class Member:
             self._leader.end()
             self._verdict = self._leader.verdict
         return self._verdict
-
-    def end(self) -> None:
-        """End the thread that samples usage. Call it when no rank is left."""
-        self._usage.end()
 
     def _join(self) -> None:
         """Connect to the leader, and send it Join; do neither where the run is over before."""
@@ -227,9 +214,9 @@ class Member:
             return
         self._is_closing = True
         if not files.is_there(self._run.verdict_file):
-            self._verdict = failure.without_rank(
-                "agent_lost",
-                f"the agent of node 0 was lost: {reason}",
+            self._verdict = Verdict(
+                kind="agent_lost",
+                message=f"the agent of node 0 was lost: {reason}",
                 time_s=time.time(),
                 attempt=self._attempts.number,
                 node=0,
@@ -262,5 +249,4 @@ class Member:
         orders = rank_orders(
             self._run, self._node, interface=facts.interface, gpus=facts.gpus, meeting=meeting
         )
-        self._ranks.start(orders)
-        self._usage.begin(orders, living=self._ranks.living, gpus=facts.gpus)
+        self._ranks.start(orders, facts.gpus)

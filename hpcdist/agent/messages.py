@@ -63,7 +63,7 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
     collectives: Collectives | None = None
     """None where it did not answer."""
     stack: str | None = None
-    """Digest of its main thread's calls; None where it did not answer."""
+    """A digest of its main thread's calls; None where it did not answer."""
     spins: bool = False
     """It uses CPU time, or its node's GPUs work or cannot be asked."""
 

@@ -13,15 +13,16 @@ import math
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdist.agent.coordinator import STANDSTILL_S
+from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import StackMemory, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal
@@ -73,7 +74,7 @@ class RankWatch:
     board: ProgressBoard
     stacks: StackMemory
     gpu_share: Callable[[], float | None] = lambda: None
-    """Largest share of the last moment in which one of the ranks' GPUs worked; None: not known."""
+    """Shares of the last moment in which the ranks' GPUs worked, added up; None: not known."""
     orders: dict[int, RankOrder] = field(default_factory=dict)
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
@@ -198,7 +199,7 @@ class RankWatch:
             is_waiting=is_waiting,
             state=use.state if use else "?",
             collectives=collectives,
-            stack=digest(frames),
+            stack=str(zlib.crc32(repr(frames).encode())) if frames else None,
             spins=signs is None or signs.spins or bool(gpus_work),
         )
 

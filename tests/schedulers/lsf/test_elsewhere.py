@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.agent.outcome.failure import without_rank
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.lsf.elsewhere import (
     elsewhere_sentence,
     has_others,
@@ -16,8 +16,8 @@ HOUR = 3600.0
 
 
 def loss(host, time_s, kind="launch"):
-    return without_rank(
-        kind, "lost", host=host, time_s=time_s, try_elsewhere=kind == "launch", node=1
+    return Verdict(
+        kind=kind, message="lost", host=host, time_s=time_s, try_elsewhere=kind == "launch", node=1
     )
 
 
@@ -26,8 +26,8 @@ def test_hosts_that_were_lost_within_the_hour_are_left_out():
         loss("a", 0.0 + 1),
         loss("b", HOUR, "agent_lost"),
         loss("c", HOUR + 5),
-        without_rank("exit", "a rank failed", host="d", time_s=HOUR),
-        without_rank("agent_lost", "no host is known", time_s=HOUR),
+        Verdict(kind="exit", message="a rank failed", host="d", time_s=HOUR),
+        Verdict(kind="agent_lost", message="no host is known", time_s=HOUR),
     ]
     assert lost_hosts(ends, now_s=HOUR + 10) == {"b": HOUR, "c": HOUR + 5}
     assert "without b, lost at " in elsewhere_sentence({"b": HOUR})
@@ -67,7 +67,7 @@ def test_elsewhere_is_where_enough_hosts_of_the_size_are_up():
 
 
 def test_the_same_hosts_are_tried_later_and_ever_later():
-    ended = without_rank("exit", "a rank failed", host="d", time_s=HOUR)
+    ended = Verdict(kind="exit", message="a rank failed", host="d", time_s=HOUR)
     assert pause_s({0: ended, 1: loss("b", 1.0)}) == 15.0
     assert pause_s({0: loss("b", 1.0), 1: ended, 2: loss("b", 1.0), 3: loss("b", 1.0)}) == 30.0
     assert pause_s(dict.fromkeys(range(9), loss("b", 1.0))) == 300.0
