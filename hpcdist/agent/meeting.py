@@ -191,7 +191,7 @@ class Connections:
         self._secret, bind_to = secrets.token_bytes(_SECRET_BYTES), ""
         if rendezvous is not None:
             port_range, self._secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
-        if len(addresses) == 1 and interface_of(addresses[0]) is not None:
+        if len(addresses) == 1 and (rendezvous is None or interface_of(addresses[0])):
             (bind_to,) = addresses
         self._listener = listen(bind_to, port_range)
         self._selector.register(self._listener, selectors.EVENT_READ)
