@@ -199,9 +199,9 @@ class Forkserver:
                     for order in message.orders:
                         self._fork_rank(order)
                 case messages.Begin():
-                    listener = listen(message.bind_to, message.port_range)
+                    listener = listen(message.meeting.bind_to, message.port_range)
                     port = listener.getsockname()[1]
-                    self._store_pid = fork_store(listener, message.address)
+                    self._store_pid = fork_store(listener, message.meeting.master_addr)
                     self._channel.send(messages.StoreOpened(port=port))
                 case messages.End():
                     self._begin_ending(message)
