@@ -64,4 +64,7 @@ def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(ls
     assert "LSF cannot reach its first host (UNKWN)" in user("status", run.id).stdout
     user.cluster.return_host("hostA")
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
-    assert user.status(run)["state"] == "failed"
+    (run.checkpoints_folder / "step-00000010.dcp").mkdir(parents=True)
+    found = user.status(run)
+    assert (found["state"], found["continue_with"]) == ("failed", f"hpcdist resume {run.id}")
+    assert "LSF gave it up: its host could not be reached (TERM_ZOMBIE" in found["reason"]
