@@ -124,8 +124,29 @@ def test_while_lsf_is_silent_nothing_is_claimed_and_a_cancelled_run_ends_by_itse
     assert f"{kept}: cancelled" in user("status", kept).stdout
 
 
-def test_cancel_ends_known_jobs_though_bjobs_fails(user):
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        ("Please request memory: -R rusage[mem=...]", (), "--set resources.mem_gb=GB"),
+        ("A run limit (-W) is required here", (), "how long it may run with --time"),
+        ("The memory asked for is above 10GB", ("--set", "resources.mem_gb=64"), "lsf.mem_per"),
+    ],
+)
+def test_what_a_site_demands_is_answered_with_the_option_that_says_it(user, said, words, hint):
+    user.write("count.py", COUNT)
+    with user.cluster.refusing("bsub", f"{said}. Request aborted by esub. Job not submitted."):
+        refused = user("submit", "count.py", *CPU, *words, "--scheduler", "lsf")
+    assert refused.returncode == 3
+    assert said in refused.stderr
+    assert hint in " ".join(refused.stderr.split())
+
+
+def test_without_battach_attach_names_another_way_and_cancel_needs_no_bjobs(user):
     run = count(user)
+    refused = user("attach", run.id, "--", "ps", "-x")
+    assert refused.returncode == 3, refused.stderr
+    assert "LSF has no command that enters a running job" in refused.stderr
+    assert "ssh hostA -t" in refused.stderr
     with user.cluster.cut_off("bjobs"):
         cancelled = user("cancel", run.id)
         assert cancelled.returncode == 3, cancelled.stderr

@@ -33,10 +33,10 @@ _NO_JOBS = re.compile(
 )
 _FIELDS = (
     *("jobid", "stat", "exec_host", "start_time", "finish_time", "run_time", "exit_code"),
-    *("exit_reason", "estimated_start_time", "max_mem", "pend_time", "pend_reason", "job_name"),
+    *("exit_reason", "estimated_start_time", "max_mem", "pend_time", "job_name", "pend_reason"),
 )
 """Fields of the page "bjobs" of IBM Spectrum LSF 10.1, which have no width where none is asked for;
-the name comes last, for it may hold the delimiter."""
+the reason comes last: it may hold the delimiter, and of names only those of other jobs may."""
 _known: dict[str, list[str]] = {}
 """Path of bjobs -> the fields that it has not refused."""
 _STATES: dict[str, tuple[State, str | None]] = {
@@ -58,16 +58,15 @@ _STATES: dict[str, tuple[State, str | None]] = {
 # Calling.
 
 
-def lsf_lines(*texts: str) -> list[str]:
+def _lines(*texts: str) -> list[str]:
     """Return what LSF says, without empty lines."""
     return [line.strip() for text in texts for line in text.splitlines() if line.strip()]
 
 
 def failure(done: subprocess.CompletedProcess[str], said: Sequence[str]) -> CommandFailedError:
-    """Return the error for a command that said this."""
-    argv = [*done.args[:6], *(["..."] if len(done.args) > 6 else [])]  # there may be thousands
+    """Return the error for a command that said this; it may have had thousands of ids."""
     text = "\n".join(said[:5])
-    return failure_of(subprocess.CompletedProcess(argv, done.returncode, text, ""))
+    return failure_of(subprocess.CompletedProcess(done.args[:5], done.returncode, text, ""))
 
 
 def bkill(ids: Collection[str]) -> None:
@@ -77,7 +76,7 @@ def bkill(ids: Collection[str]) -> None:
         raise SchedulerError(f"{wrong[0]!r} is no id of an LSF job", hint="see `hpcdist status`")
     if ids:
         done = call_command(["bkill", *sorted(set(ids))], timeout_s=TIMEOUT_S)
-        said = lsf_lines(done.stdout, done.stderr)
+        said = _lines(done.stdout, done.stderr)
         problems = [line for line in said if not _KILLED.search(line)]
         if done.returncode != 0 and (problems or not said):
             raise failure(done, problems)
@@ -101,7 +100,7 @@ def ask_rows(ids: Collection[str] = ()) -> list[dict[str, str]]:
             timeout_s=TIMEOUT_S,
         )
         rows = read_table(done.stdout, fields)
-        said = lsf_lines(done.stderr, "" if done.stdout.startswith("JOBID|") else done.stdout)
+        said = _lines(done.stderr, "" if done.stdout.startswith("JOBID|") else done.stdout)
         problems = [line for line in said if not _NO_JOBS.search(line)]
         if rows and (done.returncode == 0 or not problems):
             return rows

@@ -70,7 +70,7 @@ class LsfRequeuer(Batch):
                 lambda: (
                     run.cancel_file.exists()
                     or run.verdict_file.exists()
-                    or end.host not in [host.name for host in ask_hosts() if host.is_up]
+                    or end.host not in ask_hosts()
                     or None
                 ),
                 interval_s=_POLL_S,

@@ -37,16 +37,6 @@ class Queue(NamedTuple):
     """The most that a job may ask for, over all hosts."""
 
 
-class Host(NamedTuple):
-    """A line of `bhosts -w`."""
-
-    name: str
-    is_up: bool
-    """It runs jobs, or would when others have ended."""
-    slots: int | None
-    """At most; None: no limit."""
-
-
 # Reading.
 
 
@@ -78,14 +68,11 @@ def _queue(name: str, text: str) -> Queue:
     return Queue(name, status, limit_min, int(sizes[-1]) if sizes else None)
 
 
-def parse_hosts_table(text: str) -> list[Host]:
-    """Return the lines of `bhosts -w`: HOST_NAME STATUS JL/U MAX ...; a host without slots, as a
-    master may be, runs no jobs."""
-    lines = re.findall(r"^(\S+) +(\S+) +\S+ +([1-9]\d*|-) ", text, re.MULTILINE)
-    return [
-        Host(name, status.startswith(("ok", "closed")), None if most == "-" else int(most))
-        for name, status, most in lines
-    ]
+def parse_hosts(text: str) -> dict[str, int]:
+    """Return the slots of the hosts that are up, from `bhosts -w` (HOST_NAME STATUS JL/U MAX ...);
+    0: no limit. A host without slots, as a master may be, runs no jobs."""
+    rows = re.findall(r"^(\S+) +(?:ok|closed)\S* +\S+ +([1-9]\d*|-) ", text, re.MULTILINE)
+    return {name: 0 if most == "-" else int(most) for name, most in rows}
 
 
 def parse_bhosts_gpu(text: str) -> Counter[str]:
@@ -109,9 +96,9 @@ def _ask(*argv: str) -> str:
     return f"{done.stdout}\n{done.stderr}"
 
 
-def ask_hosts() -> list[Host]:
-    """Return all hosts of the cluster; none where bhosts does not answer."""
-    return parse_hosts_table(_ask("bhosts", "-w"))
+def ask_hosts() -> dict[str, int]:
+    """Return the slots of all hosts that are up; none where bhosts does not answer."""
+    return parse_hosts(_ask("bhosts", "-w"))
 
 
 def max_array_size() -> int:
@@ -152,9 +139,9 @@ def detect_lsf() -> Site:
     """Ask LSF what it offers; raises SchedulerError where it does not answer."""
     queues = [one for one in parse_queues(ask("bqueues", "-l")) if one.status == "Open:Active"]
     default = re.search(r"^\s*Default Queues:\s*(\S+)", ask("bparams"), re.MULTILINE)
-    hosts = [host for host in parse_hosts_table(ask("bhosts", "-w")) if host.is_up]
+    hosts = parse_hosts(ask("bhosts", "-w"))
     gpus = parse_bhosts_gpu(_ask("bhosts", "-gpu", "-w"))
-    theirs = [host for host in hosts if gpus[host.name]] or hosts
+    theirs = [name for name in hosts if gpus[name]] or [*hosts]
     parameters = _ask("bparams", "-a")
     is_per_host = "=" in parameters and not re.search(
         r"RESOURCE_RESERVE_PER_TASK\s*=\s*[Yy]", parameters
@@ -167,8 +154,8 @@ def detect_lsf() -> Site:
                 name=queue.name,
                 is_default=default is not None and queue.name == default[1],
                 num_nodes=len(theirs),
-                cpus=min((host.slots or 0 for host in theirs), default=0),
-                gpus=min((gpus[host.name] for host in theirs), default=0),
+                cpus=min((hosts[name] for name in theirs), default=0),
+                gpus=min((gpus[name] for name in theirs), default=0),
                 time_limit_min=queue.run_limit_min,
             )
             for queue in queues

@@ -13,7 +13,7 @@ from hpcdist.schedulers.lsf.jobs import (
     read_table,
 )
 from hpcdist.schedulers.lsf.reasons import plain_reason, refused_hint
-from hpcdist.schedulers.lsf.site import parse_hosts_table, parse_queues
+from hpcdist.schedulers.lsf.site import parse_hosts, parse_queues
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
@@ -28,7 +28,7 @@ def unix_time(text):
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
 
 
-def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
+def test_fields_are_read_line_by_line_and_a_strangers_name_may_hold_the_delimiter():
     done, limit, killed, later, running = read(RECORDED["BJOBS_FIELDS"])
     assert (done.id, done.name, done.word) == ("22005", "ddp-20261121-101010-abcd", "DONE")
     assert (done.nodes, done.task) == (["tbi-cn019", "tbi-cn020"], "")
@@ -38,7 +38,7 @@ def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
     assert killed.state == "cancelled"
     assert later.reason.startswith("it waits for the end of another job")
     assert (later.nodes, later.elapsed_s) == ([], None)
-    assert (running.id, running.name, running.task) == ("764254593[2]", "ls -l | wc", "1")
+    assert (running.id, running.name, running.task) == ("764254593[2]", "ls -l", "1")
 
 
 @pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", RECORDED["BJOBS"]])
@@ -204,13 +204,11 @@ def test_memory_that_a_site_demands_is_the_key_of_the_job():
     assert "--set resources.mem_gb=GB" in refused_hint(said, "#BSUB -n 4\n")
 
 
-def test_the_table_of_hosts_is_read():
-    hosts = parse_hosts_table(RECORDED["BHOSTS"])
-    assert [(host.name, host.slots, host.is_up) for host in hosts] == [
-        ("hostA", 16, True),
-        ("hostB", 32, True),
-        ("hostC", 64, False),
-    ]
+def test_the_hosts_that_are_up_are_read_with_their_slots():
+    master = "master1            ok              -      0      0      0      0      0      0\n"
+    unlimited = "hostD              ok              -      -      0      0      0      0      0\n"
+    text = RECORDED["BHOSTS"] + master + unlimited
+    assert parse_hosts(text) == {"hostA": 16, "hostB": 32, "hostD": 0}
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,13 @@ def impatient(monkeypatch):
 
 COLUMNS = (
     "JOBID|STAT|EXEC_HOST|START_TIME|FINISH_TIME|RUN_TIME|EXIT_CODE|EXIT_REASON|"
-    "ESTIMATED_START_TIME|MAX_MEM|PEND_TIME|PEND_REASON|JOB_NAME\n"
+    "ESTIMATED_START_TIME|MAX_MEM|PEND_TIME|JOB_NAME|PEND_REASON\n"
 )
 
 
 def list_jobs(commands, *jobs):
     """Have bjobs say ids, states and names."""
-    rows = [f"{job_id}|{stat}|hostA{'|-' * 9}|{name}\n" for job_id, stat, name in jobs]
+    rows = [f"{job_id}|{stat}|hostA{'|-' * 8}|{name}|-\n" for job_id, stat, name in jobs]
     commands.say("bjobs", COLUMNS + "".join(rows))
 
 
