@@ -38,8 +38,7 @@ def main() -> None:
 
 
 def own_index() -> str:
-    """Return the number of the array's element that this process is part of, from 1 on; empty:
-    there is no array."""
+    """Return this process's place in its array, from 1 on; empty: there is no array."""
     index = os.environ.get("LSB_JOBINDEX", "")
     return "" if index == "0" else index
 

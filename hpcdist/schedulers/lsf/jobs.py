@@ -55,9 +55,6 @@ _STATES: dict[str, tuple[State, str | None]] = {
 """Job states of the page "About job states" of IBM Spectrum LSF 10.1 -> ours, and why."""
 
 
-# Calling.
-
-
 def _lines(*texts: str) -> list[str]:
     """Return what LSF says, without empty lines."""
     return [line.strip() for text in texts for line in text.splitlines() if line.strip()]

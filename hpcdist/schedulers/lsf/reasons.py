@@ -45,14 +45,12 @@ _OF_SINGLE_HOSTS = re.compile(
     re.IGNORECASE,
 )
 _ENDED: dict[str, tuple[State, str]] = {
-    "TERM_BUCKET_KILL": ("cancelled", "it was ended with bkill"),
     "TERM_OWNER": ("cancelled", "it was ended with bkill"),
     "TERM_FORCE_OWNER": ("cancelled", "it was ended with bkill"),
     "TERM_ADMIN": ("cancelled", "an administrator ended it"),
     "TERM_FORCE_ADMIN": ("cancelled", "an administrator ended it"),
     "TERM_ORPHAN_SYSTEM": ("cancelled", "the run it waited for did not end as --after requires"),
     "TERM_PREEMPT": ("preempted", "a job of a higher priority took its hosts"),
-    "TERM_CWD_NOTEXIST": ("failed", "the directory it was submitted from is not on the host"),
     "TERM_MEMLIMIT": ("failed", "the memory limit was reached; --set resources.mem_gb=GB"),
     "TERM_RUNLIMIT": ("failed", "the run limit was reached"),
     "TERM_ZOMBIE": ("failed", "LSF gave it up: its host could not be reached"),
@@ -72,7 +70,6 @@ _REFUSED = (
     (r"run ?(?:time ?)?limit|wall ?(?:time|clock)|-W\b", "say how long it may run with --time"),
     (r"project", "account of the cluster profile is the project: --account"),
     (r"too many |(?:TASK|PROC|SLOT)LIMIT", "ask for less: --nodes, --gpus, or cpus_per_gpu"),
-    (r"dependency|no matching job", "see --after: LSF must still know the job"),
     (r"resource requirement|resreq|rusage|\bmem(?:ory)?\b", _UNIT),
 )
 """Pattern of a refusal of bsub -> the key, or option, to change."""

@@ -30,11 +30,11 @@ from hpcdist.schedulers.request import (
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are 10**9 bytes; LSF's own MB may be 5 % more."""
-_ELEMENT, _AS_LSF = re.compile(r"^(\d+)_(\d+)$"), r"\1[\2]"
-"""An element of an array: 11_3 for submitit, 11[3] for LSF."""
 _CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
 _SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
 """In the order in which they are written; select must be the first."""
+_OWN = re.compile(r"-(?:[JqPnWwrQKoeio]|nnodes|gpu|oo|eo|ti|rn|I\w*|is|Zs|pack)(?![\w-])|-[nW]\d")
+"""Options that hpcdist sends itself, or that make another job of it."""
 _SECTION = re.compile(r"(\w+)\s*\[([^\[\]]*)\]")
 
 
@@ -60,7 +60,7 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Di
         name += f"%{target.max_parallel}" if target.max_parallel else ""
         log = "%J_%I"
     waits = " && ".join(
-        f"{_CONDITIONS[one.kind]}({_ELEMENT.sub(_AS_LSF, job_id)})"
+        f"{_CONDITIONS[one.kind]}({job_id})"
         for one in target.dependencies
         for job_id in one.job_ids
     )
@@ -114,6 +114,11 @@ def lsf_time(minutes: float) -> str:
 
 
 def _check(cluster: ClusterProfile) -> None:
+    for line in filter(_OWN.match, cluster.directives):
+        raise ProfileError(
+            f"the cluster profile: directives has {line}, which hpcdist sets itself",
+            hint="use the keys of the profile and the job, or --nodes, --gpus, --time, --wait",
+        )
     if cluster.gpu_request == "gres" or cluster.qos is not None:
         raise ProfileError(
             "the cluster profile: gpu_request is gres, or qos is set: words of Slurm's",

@@ -80,7 +80,7 @@ CASES = {
             array_size=20,
             max_parallel=4,
             dependencies=[
-                Dependency(kind="afterok", job_ids=["11", "12_3"]),
+                Dependency(kind="afterok", job_ids=["11", "12[3]"]),
                 Dependency(kind="afterany", job_ids=["14", "JOBID-of-a_1"]),
                 Dependency(kind="afternotok", job_ids=["15"]),
             ],
@@ -216,6 +216,10 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
         ),
         (profile(gpu_type="a100", lsf={"gpu": None}), "lsf.gpu (null) has no place", ""),
         (profile(gpu_type="a", lsf={"gpu": "num={gpus}:gmodel=b"}), "has no place", "gmodel="),
+        *(
+            (profile(directives=[line]), f"directives has {line}, which hpcdist sets", "--wait")
+            for line in ("-q gpu", "-W 60", "-W60", "-gpu num=2", "-n4", "-K", "-Is", "-nnodes 2")
+        ),
         (profile(directives=["-R span[ptile=1]"]), "does not go together", "--nodes"),
         (profile(directives=["-R a b"]), "does not go together", "one plain string"),
         (profile(directives=["-R x[1]"]), "does not go together", "one plain string"),
