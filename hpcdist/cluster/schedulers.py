@@ -8,7 +8,7 @@ from __future__ import annotations
 
 SCHEDULERS = {
     "slurm": "hpcdist.schedulers.slurm.slurm",
-    "lsf": "hpcdist.schedulers.lsf.scheduler",
+    "lsf": "hpcdist.schedulers.lsf.lsf",
     "pbs": "hpcdist.schedulers.pbs.scheduler",
     "azure": "hpcdist.schedulers.azure.scheduler",
     "local": "hpcdist.schedulers.local.scheduler",

@@ -10,9 +10,10 @@ from hpcdist.schedulers.lsf.jobs import (
     parse_seconds,
     parse_size,
     parse_time,
+    plain_reason,
     read_table,
+    refused_hint,
 )
-from hpcdist.schedulers.lsf.reasons import plain_reason, refused_hint
 from hpcdist.schedulers.lsf.site import parse_hosts, parse_queues
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"

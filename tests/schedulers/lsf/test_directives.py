@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hpcdist.schedulers.lsf.lsf import scheduler
 
 from hpcdist.base.errors import ProfileError, RunDirectoryError
 from hpcdist.base.files import shipped_folder
@@ -15,7 +16,6 @@ from hpcdist.runs.spec import LaunchPlan
 from hpcdist.schedulers.base import Dependency, Plan, Target
 from hpcdist.schedulers.lsf.request import directives as asked_of
 from hpcdist.schedulers.lsf.request import lsf_time
-from hpcdist.schedulers.lsf.scheduler import scheduler
 
 ASKED = Path(__file__).parent / "asked"
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 from another_user import NOBODY, needs_root
+from hpcdist.schedulers.lsf.lsf import Lsf
 
 from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.lsf import requeue
-from hpcdist.schedulers.lsf.scheduler import LsfScheduler
+from hpcdist.schedulers.lsf import lsf
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
 NAME = "train-1"
@@ -37,9 +37,9 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(requeue, "_END_IS_KNOWN_S", 0.0)
-    monkeypatch.setattr(requeue, "_POLL_S", 0.01)
+    monkeypatch.setattr(lsf, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lsf, "_END_IS_KNOWN_S", 0.0)
+    monkeypatch.setattr(lsf, "_POLL_S", 0.01)
 
 
 COLUMNS = (
@@ -61,7 +61,7 @@ def bsub_calls(commands):
 def test_where_brequeue_is_refused_the_run_is_submitted_as_another_job(run, commands):
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
-    LsfScheduler().requeue(run)
+    Lsf().requeue(run)
     sent = f"#!/bin/bash\n#BSUB -J {NAME}\n#BSUB -W 01:00\ntrue\n"
     assert (run.path / "sent").read_text() == sent
     submission = run.read_submission()
@@ -75,7 +75,7 @@ def test_an_element_goes_on_as_an_element_of_its_place(run, commands, monkeypatc
     (run.path / "script.sh").write_text(script)
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
-    LsfScheduler().requeue(run)
+    Lsf().requeue(run)
     assert f'#BSUB -J "{NAME}[3]"\n' in (run.path / "sent").read_text()
     assert run.read_job_id() == "9[3]"
 
@@ -89,7 +89,7 @@ def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
     commands.add(
         "bsub", f"while read -r line; do :; done; set > {run.path}/env; echo '{SUBMITTED}'"
     )
-    LsfScheduler().requeue(run)
+    Lsf().requeue(run)
     seen = (run.path / "env").read_text().splitlines()
     assert [line for line in seen if line.endswith("=of-7")] == [
         "LSB_DEFAULTQUEUE=of-7",
@@ -101,7 +101,7 @@ def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
 def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, commands):
     commands.add("brequeue", "exec sleep 60")
     commands.say("bsub", SUBMITTED)
-    requeuer = LsfScheduler()
+    requeuer = Lsf()
     with pytest.raises(SchedulerError, match="did not answer"):
         requeuer.requeue(run)
     commands.say("brequeue", err="Job <7>: Operation is in progress\n", code=255)
@@ -115,7 +115,7 @@ def test_a_new_job_of_which_bsub_does_not_tell_is_found_by_its_name(run, command
     commands.say("bsub", "welcome to the cluster\n")
     jobs = ("7", "RUN", NAME), ("3", "EXIT", NAME), ("8", "RUN", "other"), ("9", "PEND", NAME)
     list_jobs(commands, *jobs)
-    LsfScheduler().requeue(run)
+    Lsf().requeue(run)
     assert run.read_job_id() == "9"
     assert len(bsub_calls(commands)) == 1
 
@@ -124,7 +124,7 @@ def test_a_new_job_of_which_nobody_tells_is_not_submitted_twice(run, commands):
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.say("bsub", "welcome to the cluster\n")
     commands.say("bjobs", err="LSF is down. Please wait ...\n", code=255)
-    requeuer = LsfScheduler()
+    requeuer = Lsf()
     with pytest.raises(SchedulerError, match="not known whether"):
         requeuer.requeue(run)
     requeuer.requeue(run)
@@ -157,7 +157,7 @@ def lost(node, kind="agent_lost", **values):
 def test_the_first_host_tells_the_others_how_its_agent_ended(node, said, sequel, first_end):
     if said:
         first_end.write_text(said)
-    assert LsfScheduler().decide(lost(node)).sequel == sequel
+    assert Lsf().decide(lost(node)).sequel == sequel
 
 
 def test_a_host_that_is_lost_at_the_launch_is_not_asked_for_again_before_lsf_knows(run, commands):
@@ -171,7 +171,7 @@ def test_a_host_that_is_lost_at_the_launch_is_not_asked_for_again_before_lsf_kno
         "bhosts", f"cat {run.path}/$([ -e {seen} ] && echo after || echo before); : > {seen}"
     )
     commands.say("brequeue")
-    LsfScheduler().requeue(run)
+    Lsf().requeue(run)
     assert commands.calls == ["bhosts -w", "bhosts -w", "brequeue 7"]
 
 
@@ -182,5 +182,5 @@ def test_a_script_that_may_be_somebody_elses_by_now_is_not_submitted(run, comman
     commands.add("bsub", f"echo '{SUBMITTED}'")
     os.chown(run.path / what, NOBODY, NOBODY)
     with pytest.raises(RequeueRefusedError, match="belongs to nobody, and the job is root's"):
-        LsfScheduler().requeue(run)
+        Lsf().requeue(run)
     assert bsub_calls(commands) == []
