@@ -25,7 +25,6 @@ from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
 from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
-from hpcdist.cluster.requirement import fill
 from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers import tasks
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
@@ -242,7 +241,7 @@ def launch_command(
         if word == "{command}":
             words += quoted
         else:
-            words.append(fill(word, command=" ".join(quoted), host=host))
+            words.append(word.replace("{host}", host).replace("{command}", " ".join(quoted)))
     return words
 
 
