@@ -7,7 +7,6 @@ from unittest import mock
 import msgspec
 import pytest
 from full_disks import fill
-from hpcdist.schedulers.lsf.lsf import scheduler as lsf
 
 from hpcdist.agent.outcome import lives
 from hpcdist.agent.outcome.failure import without_rank
@@ -17,6 +16,7 @@ from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.lsf.lsf import scheduler as lsf
 from hpcdist.schedulers.requeue import Decision, RequeueUnclearError
 
 TRAINING = TrainJob(name="t")

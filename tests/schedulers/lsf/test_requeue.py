@@ -6,12 +6,12 @@ import time
 
 import pytest
 from another_user import NOBODY, needs_root
-from hpcdist.schedulers.lsf.lsf import Lsf
 
 from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.lsf import lsf
+from hpcdist.schedulers.lsf.lsf import Lsf
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
 NAME = "train-1"
