@@ -407,8 +407,8 @@ class Scheduler(ABC):
 
     def place(self) -> JobPlace:
         """Return which node of its job the calling agent is; by default as what starts the agents
-        tells it, with the name that submitit's local controller has for it."""
-        node_rank = int(os.environ.get("SUBMITIT_LOCAL_GLOBALID") or 0)
+        tells it."""
+        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
         return JobPlace(node_rank=node_rank, host=socket.gethostname())
 
     def own_job_id(self) -> str | None:

@@ -58,6 +58,7 @@ from hpcdist.schedulers.base import (
     Target,
     former_lives,
 )
+from hpcdist.schedulers.hosts import LIFE_VARIABLE
 from hpcdist.schedulers.request import (
     cpus_per_node,
     lay_out,
@@ -83,10 +84,6 @@ _GONE_LIMIT_S = 180.0
 """Time that jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where
 a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
 _STEP_END_S = 10.0
-
-
-LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
-"""Number of starts of the job before this one, which what starts the agents sets."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
