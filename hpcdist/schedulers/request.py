@@ -85,25 +85,6 @@ def check_time_limit(
         )
 
 
-def check_cpus(
-    job: JobSpec, wanted: int, most: int, *, nodes: str, what: str, other: str = ""
-) -> None:
-    """Raise JobError where the `wanted` CPUs of a node are more than any of `nodes` has."""
-    gpus = job.resources.gpus
-    if wanted > most and wanted == gpus:  # one per rank, the least there is
-        raise JobError(
-            f"resources.gpus is {gpus} per node, but {nodes} have {most} {what} at most",
-            hint=f"ask for fewer with --gpus{other}",
-        )
-    if wanted > most:
-        raise JobError(
-            f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} {what} per "
-            f"node, but {nodes} have {most} at most",
-            hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
-            "fewer ranks with --gpus",
-        )
-
-
 # In lines that people can check by hand.
 
 

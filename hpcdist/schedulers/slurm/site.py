@@ -23,7 +23,6 @@ from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, warned
 from hpcdist.schedulers.request import (
     asks_for_gpus,
-    check_cpus,
     check_time_limit,
     cpus_per_node,
 )
@@ -131,14 +130,18 @@ def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeG
             f"resources.nodes is {nodes}, but partition {name} has {number}",
             hint=f"ask for fewer with --nodes, or {_OTHER}",
         )
-    check_cpus(
-        job,
-        cpus_per_node(job, cluster),
-        max(group.cpus for group in theirs),
-        nodes=f"the nodes of partition {name}",
-        what="CPUs",
-        other=f", or {_OTHER}",
-    )
+    gpus, cpus = job.resources.gpus, cpus_per_node(job, cluster)
+    most = max(group.cpus for group in theirs)
+    if cpus > most:
+        asked = f"resources.gpus is {gpus} per node"  # with one CPU each, the least there is
+        if cpus > gpus:
+            asked = (
+                f"resources.cpus_per_gpu is {cpus // gpus}, with {gpus} ranks {cpus} CPUs per node"
+            )
+        raise JobError(
+            f"{asked}, but the nodes of partition {name} have {most} CPUs at most",
+            hint=f"ask for fewer CPUs (resources.cpus_per_gpu), for fewer --gpus, or {_OTHER}",
+        )
     if asks_for_gpus(job, cluster):
         _check_gpus(job, cluster, name, theirs)
     check_time_limit(job, cluster, theirs[0].limit_min, queue=f"partition {name}", other=_OTHER)
