@@ -30,7 +30,7 @@ NODE_VARIABLE = "SUBMITIT_LOCAL_GLOBALID"
 """Number of the node that the process is on: submitit's local controller calls it so."""
 _TASKS_FILE = "tasks.json"
 _MOST_BYTES = 1000
-_JOB_ID = re.compile(r"\d[\w.]*(?:\[\d*\])?")
+_JOB_ID = re.compile(r"\w[\w.]*(?:\[\d*\])?")
 _PLACE = re.compile(r"[\[_](\d+)\]?$")
 
 
