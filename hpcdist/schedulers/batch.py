@@ -682,37 +682,30 @@ def _check_allocation(
     job: JobSpec, cluster: ClusterProfile, allocation: Allocation, how_to_get: str
 ) -> None:
     """Raise JobError for what the allocation does not have: a step would wait for it, or fail."""
-    resources, where = job.resources, f"allocation {allocation.job_id}"
-    more = f"get more: {how_to_get}"
-    if resources.nodes > allocation.num_nodes:
-        raise JobError(
-            f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
-            hint=f"ask for --nodes {allocation.num_nodes} or fewer, or {more}",
-        )
-    wanted_gb, has_gb = resources.mem_gb, allocation.mem_gb_per_node
-    if wanted_gb is not None and has_gb is not None and wanted_gb > has_gb * (1 + 1e-6):
-        raise JobError(
-            f"resources.mem_gb is {wanted_gb:g}, but {where} has {has_gb:.3g} GB per node",
-            hint=f"ask for less, or {more}",
-        )
-    cpus = cpus_per_node(job, cluster)
-    if sum(number >= cpus for number in allocation.cpus) < resources.nodes:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, which takes {cpus} CPUs on each node, but "
-            f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
-            hint=f"ask for fewer with --gpus, or {more}",
-        )
-    gpus, device = allocation.gpus_per_node, job.launch.device
-    if device == "cuda" and gpus == 0:
+    nodes, gpus, device = job.resources.nodes, job.resources.gpus, job.launch.device
+    cpus, where = cpus_per_node(job, cluster), f"allocation {allocation.job_id}"
+    most_cpus = [0] * nodes + sorted(allocation.cpus)  # its largest nodes
+    has_gb = math.inf if allocation.mem_gb_per_node is None else allocation.mem_gb_per_node
+    mem_gb, has_gpus = job.resources.mem_gb or 0.0, allocation.gpus_per_node
+    if device == "cuda" and has_gpus == 0:
         raise JobError(
             f"launch.device is cuda, but {where} has no GPU",
-            hint=f"{more}, or use --set launch.device=cpu",
+            hint=f"get more: {how_to_get}, or use --set launch.device=cpu",
         )
-    if device != "cpu" and 0 < gpus < resources.gpus:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
-            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
-        )
+    for asked, wanted, has, what in (
+        (f"resources.nodes is {nodes}", nodes, allocation.num_nodes, ""),
+        (f"resources.mem_gb is {mem_gb:g}", mem_gb, has_gb * (1 + 1e-6), " GB per node"),
+        (
+            f"resources.gpus is {gpus}, which takes {cpus} CPUs on each node",
+            *(cpus, most_cpus[-nodes], " per node"),
+        ),
+        (f"resources.gpus is {gpus}", 0 if device == "cpu" else gpus, has_gpus or gpus, " GPUs"),
+    ):
+        if wanted > has:
+            raise JobError(
+                f"{asked}, but {where} has {has:.3g}{what}",
+                hint=f"ask for less (--nodes, --gpus), or get more: {how_to_get}",
+            )
 
 
 def _start_script(script: str, *, log: Path, environment: Mapping[str, str]) -> ProcessId | None:
