@@ -168,6 +168,8 @@ class Batch(Scheduler):
     """Signs in a path that the scheduler takes for something else."""
     unclear: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """What the command that submits says at an error after which there may be a job."""
+    merges: ClassVar[tuple[str, ...]] = ()
+    """Options of the profile's directives that `directives` puts together with its own."""
     stuck_hint: ClassVar[str]
     """Advice on jobs that do not end."""
 
@@ -262,7 +264,7 @@ class Batch(Scheduler):
                 hint="name another folder with --runs or HPCDIST_RUNS",
             )
         directives = [one.line for one in self.directives(job, plan.cluster, target)]
-        directives += plan.cluster.directives
+        directives += [one for one in plan.cluster.directives if not one.startswith(self.merges)]
         return render(
             self.template,
             job,
