@@ -1,7 +1,7 @@
 """A script in words: each line with what it does, and the key, flag or default that it comes from.
 
-The words are those of the scheduler (`line_meanings`), of the keys' docstrings, and of the comments
-in the script itself.
+The words are those of the scheduler's directives, of the keys' docstrings, and of the comments in
+the script itself.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from hpcdist.cluster.profile import profile_keys
 from hpcdist.job.check import show
 from hpcdist.job.keys import job_keys
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import LineMeaning
-from hpcdist.schedulers.request import LINE_MEANINGS
+from hpcdist.schedulers.base import Directive
 from hpcdist.submission.plan import PlannedRun
 
 _BY_DEFAULT = "default"
 _DIRECTIVES = ("#SBATCH", "#BSUB", "#PBS")
+_LINES = (
+    Directive("#!", "", "The shell that executes the script."),
+    Directive("# hpcdist: ", "", "The job's name."),
+    Directive("set -euo pipefail", "", "From here on, a command that fails ends the script."),
+    Directive("cd ", "", "The ranks' working directory: where you submit, or in the snapshot."),
+    Directive("export OMP_NUM_THREADS=", "", "CPU threads of each rank: as many as it has CPUs."),
+)
 _OF_PROFILE = "From the profile's list of directives, as it stands there."
 
 
@@ -72,29 +78,28 @@ def _explained(planned: PlannedRun, text: str) -> ExplainedLines | None:
     """Return what a line does that something new begins with; None for any other line."""
     cluster = planned.cluster.profile
     if text in [line.strip() for of_setup in cluster.setup for line in of_setup.splitlines()]:
-        return _of(planned, LineMeaning("", "", ["setup"]))
+        return _of(planned, Directive("", "", "", ["setup"]))
     words = text.split(maxsplit=1)
     if words[0] in _DIRECTIVES and words[-1] in cluster.directives:
-        return _of(planned, LineMeaning("", _OF_PROFILE, ["directives"]))
+        return _of(planned, Directive("", "", _OF_PROFILE, ["directives"]))
     name = text.removeprefix("export ").partition("=")[0]
     if text.startswith("export ") and name in cluster.environment:
-        return _of(planned, LineMeaning("", "", ["environment"]))
+        return _of(planned, Directive("", "", "", ["environment"]))
     target = planned.target(Run(Path("RUN")))
     directives = planned.scheduler.directives(planned.loaded.job, cluster, target)
     meanings = (
-        *(LineMeaning(f"{words[0]} {one.option}", one.why, one.keys) for one in directives),
-        *planned.scheduler.line_meanings,
-        *LINE_MEANINGS,
+        *(Directive(f"{words[0]} {one.option}", "", one.why, one.keys) for one in directives),
+        *_LINES,
     )
     for meaning in meanings:
-        if text.startswith(meaning.begins):
+        if text.startswith(meaning.option):
             return _of(planned, meaning)
     return None
 
 
-def _of(planned: PlannedRun, meaning: LineMeaning) -> ExplainedLines:
+def _of(planned: PlannedRun, meaning: Directive) -> ExplainedLines:
     origins = [_origin(planned, key.split("|")) for key in meaning.keys]
-    what = meaning.what or _meanings()[origins[0].key]
+    what = meaning.why or _meanings()[origins[0].key]
     return ExplainedLines(lines=[], what=what, origins=origins)
 
 

@@ -97,7 +97,6 @@ class PlannedRun:
     def explain(self, runs: Path) -> list[str]:
         """Return the arithmetic behind the script, and what images find, a line each."""
         return [
-            *self.scheduler.explain(self.loaded.job, self.plan),
             *explanation(self.loaded.job, self.container_in(runs)),
         ]
 
