@@ -49,7 +49,7 @@ from hpcdist.machine.command import (
 from hpcdist.machine.process import ProcessId, identify, is_alive, works_in
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
-from hpcdist.runs.verdict import State, UnixTime, cancelled_verdict
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import (
     Allocation,
     Condition,
@@ -86,8 +86,8 @@ a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other
 _STEP_END_S = 10.0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, or one element of an array, as its scheduler lists it."""
+class Job(Condition, frozen=True, kw_only=True):
+    """One job, or one element of an array, as its scheduler lists it, with its run's condition."""
 
     id: str
     """As the scheduler writes it; of an element with its place in the array: 123_4 or 123[4]."""
@@ -95,17 +95,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The name that it was submitted with, without an element's place; empty: it is not told."""
     task: str = ""
     """Number of its run in the array, from 0 on; empty: there is no array."""
-    state: State
     word: str = ""
     """The scheduler's own word for the state."""
-    reason: str | None = None
-    """Why it waits, or how it ended, in plain words."""
-    expected_start_s: UnixTime | None = None
-    """Unix time at which the scheduler expects to start it."""
-    is_suspended: bool = False
-    """It has its nodes, and its processes are stopped."""
     exit_code: int | None = None
-    nodes: list[str] = []
+    nodes: Sequence[str] = ()
     """Each once, in the scheduler's order."""
     queue_wait_s: float | None = None
     elapsed_s: float | None = None
@@ -134,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             queue_wait_s=self.queue_wait_s,
             elapsed_s=self.elapsed_s,
             exit_code=self.exit_code,
-            nodes=self.nodes,
+            nodes=list(self.nodes),
             max_rss_bytes=self.max_rss_bytes,
             energy_j=self.energy_j,
         )

@@ -85,17 +85,17 @@ def test_a_type_is_not_asked_for_where_some_gpus_have_none():
     assert gpu.gpu_types == ()
 
 
-def test_accounts_are_listed_once():
-    assert slurm_site.parse_accounts("ann\nproj\nann\n\n") == ("ann", "proj")
-
-
 @pytest.mark.parametrize(
     ("plugin", "knows"),
     [("select/cons_tres", True), ("select/cons_res", False), ("select/linear", False)],
 )
-def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows):
+def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
     config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
-    assert slurm_site.has_gpus_per_node(config) is knows
+    monkeypatch.setattr(
+        slurm_site, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
+    )
+    found = slurm_site.detect_slurm("ann")
+    assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))
 
 
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):

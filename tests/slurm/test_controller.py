@@ -8,7 +8,7 @@ import pytest
 from cluster_user import User, job_id
 
 from hpcdist.runs.run import all_runs
-from hpcdist.schedulers.slurm.site import parse_cluster
+from hpcdist.schedulers.slurm.site import parse_setting
 
 STAY = """\
 import os, sys, time
@@ -31,7 +31,7 @@ def impatient(user):
 
 
 def cluster_name(cluster):
-    return parse_cluster(cluster.run("scontrol", "show", "config").stdout)
+    return parse_setting(cluster.run("scontrol", "show", "config").stdout, "ClusterName")
 
 
 def state(user, run, **options):
