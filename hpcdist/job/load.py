@@ -65,6 +65,10 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
 
+    def with_job(self, **changes: Any) -> LoadedJob:
+        """Return the same with other sections of the job."""
+        return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, **changes))
+
     def origin_of(self, key: str) -> str | None:
         """Return where the value of a key comes from: a flag, or the job file; None: it is the
         default."""

@@ -26,6 +26,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
@@ -234,6 +235,8 @@ class Scheduler(ABC):
     a step; None: there are no steps."""
     takes_containers: ClassVar[bool] = False
     """Its ranks can be started in a container image."""
+    container_runtimes: ClassVar[Sequence[str]] = HOST_RUNTIMES
+    """Programs that start an image there."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     line_meanings: ClassVar[Sequence[LineMeaning]] = ()

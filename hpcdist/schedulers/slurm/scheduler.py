@@ -17,6 +17,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, Submission
 from hpcdist.runs.verdict import Verdict
@@ -79,6 +80,7 @@ class SlurmScheduler(SlurmDoctor, Scheduler):
     has_queue = True
     mails = True
     takes_containers = True
+    container_runtimes = RUNTIMES
     allocation_variable = "SLURM_JOB_ID"
     can_requeue = True
     line_meanings = directives.LINE_MEANINGS
