@@ -79,7 +79,7 @@ class _Mistake:
 
     def explain(self, whole: str) -> JobError:
         """Return the error in the words of the user."""
-        if field := _ABOUT_FIELD.match(self._problem):
+        if is_struct(self._annotation) and (field := _ABOUT_FIELD.match(self._problem)):
             if field[1] == "contains unknown":
                 return self._unknown(field[2], whole)
             path, wanted = (*self._path, field[2]), _annotations(self._annotation)[field[2]]
@@ -256,6 +256,7 @@ _NOUNS: dict[type[inspect.Type], str] = {
     inspect.NoneType: "null",
     inspect.DictType: "a section with keys",
     inspect.AnyType: "any value",
+    inspect.StructType: "a section with its keys",
 }
 
 

@@ -11,11 +11,11 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.monitor.states import EndWatch, wait_until_gone
-from hpcdist.runs.run import Run, delete_folder, make_runs_folder
+from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
-from hpcdist.submission.layout import single_job
-from hpcdist.submission.plan import PlannedSubmission, plan_now
+from hpcdist.submission.layout import Job
+from hpcdist.submission.plan import PlannedSubmission
 from hpcdist.submission.submit import Submission
 
 _POLL_S = 0.1
@@ -77,7 +77,6 @@ class LocalSweep:
     @classmethod
     def begin(cls, planned: PlannedSubmission, runs: Path) -> LocalSweep:
         """Make the sweep's folder in `runs`, and copy the code into it."""
-        make_runs_folder(runs)
         return cls(Submission(planned, runs))
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
@@ -122,11 +121,10 @@ class LocalSweep:
 
     def _start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:
         """Start one point; return its run and its GPUs, which are others than the busy ones."""
-        planned = plan_now(self.planned.runs[index], busy_gpus)
-        job = single_job(self.planned, self.places, index)
-        run = self.places.runs[index]
+        planned, run = self.planned.runs[index].now(busy_gpus), self.places.runs[index]
+        job = Job(target=planned.target(run), points=[index])
         try:
-            self._submission.make_run(index, planned, job)
+            self._submission.make_runs(job, planned)
             self._submission.hand_over(job, planned)
         except BaseException:
             delete_folder(run.path)
