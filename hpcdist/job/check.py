@@ -90,6 +90,9 @@ class _Mistake:
         if is_struct(self._annotation):
             known = ", ".join(self._annotation.__struct_fields__)
             hint = f"{dotted(self._path)} takes: {known}"
+            word, _, rest = str(self._value).partition(" ")
+            if rest and word in self._annotation.__struct_fields__:
+                hint = f"there is no colon after {word}: write {word}: {rest}"
             return self._is_not(self._path, self._value, "a section with keys", hint)
         wanted = inspect.type_info(self._annotation)
         if isinstance(wanted, inspect.DictType) and isinstance(self._value, Mapping):
