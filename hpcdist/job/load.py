@@ -42,7 +42,6 @@ from hpcdist.job.spec import (
     JobSpec,
     ModuleJob,
     ProgramJob,
-    Resources,
     ScriptJob,
     TrainingJob,
 )
@@ -120,7 +119,6 @@ def load_job(
         config, sizes = _read_accelerate(job.accelerate, file, origins)
         job = _checked(values, given, origins, FILE_JOB_TYPES, {**sizes, **(defaults or {})})
         job = msgspec.structs.replace(job, accelerate_config=config)
-        notes += _overruled(job.resources, sizes)
     return msgspec.structs.replace(
         _loaded(_finish(job, file, origins, list(script_args)), given, origins),
         script_args=list(script_args),
@@ -149,17 +147,6 @@ def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> tuple[str, 
     content = read_bytes(path, f"{origin}: accelerate {name}", most_bytes=MOST_BYTES)
     keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
     return content.decode("utf-8-sig"), sizes_of_config(keys, name)
-
-
-def _overruled(resources: Resources, of_config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note where the job has another size than accelerate's file."""
-    sizes = {"resources.nodes": resources.nodes, "resources.gpus": resources.gpus}
-    if any(of_config.get(key, size) != size for key, size in sizes.items()):
-        machines, processes = (of_config.get(key, "any number of") for key in sizes)
-        yield (
-            f"accelerate's file is for {machines} machines with {processes} processes each; the "
-            f"job runs on {resources.nodes} x {resources.gpus}"
-        )
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
