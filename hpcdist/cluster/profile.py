@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
 
-TYPES = {"SchedulerChoice": ", ".join(scheduler_choices())}
-"""Types of keys in words, as `hpcdist.job.keys` has them."""
 LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 
 
@@ -135,4 +133,4 @@ def profile_keys() -> list[DottedKey]:
     """Return every key of a profile in words, with those of its sections by their dotted names."""
     from hpcdist.job.keys import keys_below
 
-    return keys_below(ClusterProfile, types=TYPES)
+    return keys_below(ClusterProfile)

@@ -85,7 +85,7 @@ class _Mistake:
             path, wanted = (*self._path, field[2]), _annotations(self._annotation)[field[2]]
             return JobError(
                 f"{self._origin(path)}: {dotted(path)} is missing",
-                hint=f"add the key {field[2]}: {_wanted(inspect.type_info(wanted))}",
+                hint=f"add the key {field[2]}: {wanted_words(inspect.type_info(wanted))}",
             )
         if is_struct(self._annotation):
             known = ", ".join(self._annotation.__struct_fields__)
@@ -102,8 +102,8 @@ class _Mistake:
             path, value = (*self._path, key), self._value[key]
             quotes = _quotes_hint(wanted.value_type, value)
             hint = quotes or f"correct {dotted(path)}, or remove it"
-            return self._is_not(path, value, _wanted(wanted.value_type), hint)
-        must = _wanted(wanted)
+            return self._is_not(path, value, wanted_words(wanted.value_type), hint)
+        must = wanted_words(wanted)
         bound = _OUT_OF_BOUNDS.match(self._problem)
         is_number = isinstance(self._value, int | float) and not isinstance(self._value, bool)
         if bound is not None and is_number and math.isfinite(self._value):
@@ -144,7 +144,7 @@ class _Mistake:
         if quotes := _quotes_hint(wanted, self._value):
             return quotes
         if self._field.required:
-            return f"give {dotted(self._path)} a value: {_wanted(wanted)}"
+            return f"give {dotted(self._path)} a value: {wanted_words(wanted)}"
         parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
         is_number = any(isinstance(part, inspect.IntType | inspect.FloatType) for part in parts)
         if is_number and isinstance(self._value, str):
@@ -226,22 +226,24 @@ def literals(wanted: inspect.Type) -> list[Any]:
     return []
 
 
-def _wanted(wanted: inspect.Type) -> str:
+def wanted_words(wanted: inspect.Type) -> str:
     """Return the name of a type in messages."""
     if isinstance(wanted, inspect.UnionType):
-        return " or ".join(_wanted(part) for part in wanted.types)
+        return " or ".join(wanted_words(part) for part in wanted.types)
     if isinstance(wanted, inspect.LiteralType):
         return " or ".join(show(value).strip('"') for value in wanted.values)
     if isinstance(wanted, inspect.IntType | inspect.FloatType):
-        return _wanted_number(wanted)
+        return _number_words(wanted)
     if isinstance(wanted, inspect.TupleType):
-        return f"a list of {len(wanted.item_types)} values, each {_wanted(wanted.item_types[0])}"
+        return (
+            f"a list of {len(wanted.item_types)} values, each {wanted_words(wanted.item_types[0])}"
+        )
     if isinstance(wanted, inspect.ListType | inspect.VarTupleType):
-        return f"a list, each value {_wanted(wanted.item_type)}"
+        return f"a list, each value {wanted_words(wanted.item_type)}"
     return _NOUNS[type(wanted)]
 
 
-def _wanted_number(wanted: inspect.IntType | inspect.FloatType) -> str:
+def _number_words(wanted: inspect.IntType | inspect.FloatType) -> str:
     noun = "a whole number" if isinstance(wanted, inspect.IntType) else "a finite number"
     at_most = None if wanted.le == LARGEST else wanted.le
     if wanted.ge is not None and at_most is not None:
