@@ -289,6 +289,7 @@ def find_module(name: str, shown: str) -> str:
             stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
             hint = f"run a file without -m; as a module it would be {stem}"
         raise JobError(f"{shown}: {name!r} is not the name of a module", hint=hint)
+    PathFinder.invalidate_caches()  # zip files are looked into once per process
     found, spec, folders = "", None, None
     for part in name.split("."):
         if spec is not None and folders is None:
@@ -325,27 +326,14 @@ def _ask_finders(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
     Without folders, `python -m` looks into the working directory first."""
     for finder in sys.meta_path:
         if finder is PathFinder:
-            spec = _find_in(name, [os.getcwd(), *sys.path] if folders is None else folders)
+            # By its last part alone: else it asks for the parents, which would have to be imported.
+            looked = [os.getcwd(), *sys.path] if folders is None else list(folders)
+            spec = PathFinder.find_spec(name.rpartition(".")[2], looked)
         else:
             spec = finder.find_spec(name, folders)
         if spec is not None:
             return spec
     return None
-
-
-def _find_in(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """A module in the first of the folders that has it, as PathFinder finds it. PathFinder itself
-    asks for the parents of packages without an `__init__.py`: they would have to be imported."""
-    portions: list[str] = []
-    for folder in folders:
-        finder = _finder_of(folder)
-        spec = None if finder is None else finder.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            return spec
-        portions += (spec and spec.submodule_search_locations) or []
-    package = ModuleSpec(name, None, is_package=True)
-    package.submodule_search_locations = portions
-    return package if portions else None
 
 
 def _modules_in(folders: Iterable[str]) -> list[str]:

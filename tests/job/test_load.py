@@ -130,7 +130,7 @@ def test_zero_nodes_are_refused_with_the_file_and_the_key(tmp_path):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("train.epochs=three", '"three" is no number'),
+        ("train.epochs=three", "correct --set train.epochs=three, or leave it out"),
         ("train.epochs=0", "correct --set train.epochs=0, or leave it out"),
     ],
 )
