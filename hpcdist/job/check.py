@@ -210,22 +210,22 @@ def literals(wanted: inspect.Type) -> list[Any]:
 
 def wanted_words(wanted: inspect.Type) -> str:
     """Return the name of a type in messages."""
+    if isinstance(wanted, inspect.Metadata):
+        return str((wanted.extra_json_schema or {}).get("description", ""))
     if isinstance(wanted, inspect.UnionType):
         return " or ".join(wanted_words(part) for part in wanted.types)
     if isinstance(wanted, inspect.LiteralType):
         return " or ".join(show(value).strip('"') for value in wanted.values)
-    if isinstance(wanted, inspect.IntType | inspect.FloatType):
-        return _number_words(wanted)
     if isinstance(wanted, inspect.TupleType):
         return (
             f"a list of {len(wanted.item_types)} values, each {wanted_words(wanted.item_types[0])}"
         )
     if isinstance(wanted, inspect.ListType | inspect.VarTupleType):
         return f"a list, each value {wanted_words(wanted.item_type)}"
-    return _NOUNS[type(wanted)]
+    return _NOUNS.get(type(wanted)) or _number_words(wanted)
 
 
-def _number_words(wanted: inspect.IntType | inspect.FloatType) -> str:
+def _number_words(wanted: Any) -> str:
     noun = "a whole number" if isinstance(wanted, inspect.IntType) else "a finite number"
     at_most = None if wanted.le == LARGEST else wanted.le
     if wanted.ge is not None and at_most is not None:

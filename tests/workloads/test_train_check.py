@@ -96,9 +96,7 @@ def test_single_with_more_than_one_rank_is_refused():
     ],
     ids=[
         "data_parallel-nodes",
-        "fsdp-static-graph",
         "fsdp-channels-last",
-        "single-buckets",
         "data_parallel-compile",
         "data_parallel-recompute",
         "no-blocks",

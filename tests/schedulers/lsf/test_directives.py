@@ -250,12 +250,6 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
         (profile(gpu_type="a100", lsf={"gpu": None}), "lsf.gpu (null) has no place", ""),
         (profile(gpu_type="a", lsf={"gpu": "num={gpus}:gmodel=b"}), "has no place", "gmodel="),
         (profile(constraint="select[a]"), "cannot stand in select[...]", "between the brackets"),
-        (profile(directives=["-R span[ptile=1]"]), "a span that hpcdist sets itself", "--nodes"),
-        (
-            ClusterProfile(directives=["-q gpu"]),  # scheduler: auto is checked as Slurm's
-            'directives has "-q gpu", which hpcdist sets itself',
-            "the key partition",
-        ),
         (profile(account='a"b'), 'a"b cannot stand in a #BSUB line', "double quotes"),
     ],
 )

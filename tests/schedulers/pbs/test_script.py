@@ -91,10 +91,6 @@ def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
         ({"qos": "high"}, "qos is high, and PBS has none"),
         ({"gpu_type": "a100"}, "gpu_type is a100, and PBS has none"),
         ({"gpu_request": "gres"}, "a word of Slurm's"),
-        ({"directives": ["-l walltime=1:00"]}, "which hpcdist sets itself"),
-        ({"directives": ["-lselect=4"]}, "which hpcdist sets itself"),
-        ({"directives": ["-V"]}, "which hpcdist sets itself"),
-        ({"directives": ["-W depend=afterok:1"]}, "which hpcdist sets itself"),
     ],
 )
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(values, words):
