@@ -162,7 +162,7 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
         ("data.download=yes", 'data.download is "yes", must be true or false', "or leave it out"),
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
-        ("description.x=1", "not a section that could hold description.x", "set description"),
+        ("description.x=1", 'description is {"x": 1}, must be text', "leave it out"),
         ("workload=trian", "must be one of train, lightning, script", "did you mean train?"),
         ("train.lr", "must be key.path=value", "for example"),
         ("=1", "must be key.path=value", "for example"),
