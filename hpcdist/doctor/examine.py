@@ -75,7 +75,12 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
         yield failed(check, error.message, error.hint or "see what the scheduler says")
         return
     evidence = collect(run, verdict, planned.scheduler.explain_end(run))
-    found = judge(evidence, planned.plan.cluster, asks_for_gpus=planned.plan.asks_for_gpus)
+    found = judge(
+        evidence,
+        planned.plan.cluster,
+        asks_for_gpus=planned.plan.asks_for_gpus,
+        launcher_advice=planned.scheduler.launcher_advice,
+    )
     yield from found
     if any(one.state == "FAIL" for one in found):
         request.say(f"the job's run is kept: {run.path}")

@@ -15,7 +15,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE
 from hpcdist.monitor.states import SETUP_MARK
-from hpcdist.schedulers.base import Finding, failed, passed, skipped
+from hpcdist.schedulers.base import Finding, Scheduler, failed, passed, skipped
 from hpcdist.schedulers.notes import Note
 
 _HOST_SCRIPT = re.compile(r"_host\.sh\b")
@@ -23,8 +23,6 @@ _HOST_SCRIPT = re.compile(r"_host\.sh\b")
 _OF_BASH = re.compile(r"^/\S+: (line \d+: .+)")
 _OF_LAUNCHER = re.compile(r"\w+: error:")
 _ADVICE = {
-    "launcher": "the command that starts others on a job's hosts must be on its PATH (setup "
-    "lines can do so); where the profile has a key launcher for the scheduler, it may name another",
     "interpreter": "see the logs; the key python of the cluster profile names the interpreter",
     "GPUs": "see the node's driver with nvidia-smi or rocm-smi, and gpu_request and gpu_type",
     "port": "a firewall between the nodes may close the ports; try --set launch.port_range=[A,B], "
@@ -34,8 +32,15 @@ _ADVICE = {
 }
 
 
-def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
-    """Return one finding per check, in the order in which a job meets what they check."""
+def judge(
+    evidence: Evidence,
+    cluster: ClusterProfile,
+    *,
+    asks_for_gpus: bool,
+    launcher_advice: str = Scheduler.launcher_advice,
+) -> list[Finding]:
+    """Return one finding per check, in the order in which a job meets what they check;
+    `launcher_advice` is the scheduler's."""
     lost = _unlaunched(evidence)
     checks: dict[str, Callable[[], Finding | None]] = {
         "shared folder": lambda: _folder(evidence),
@@ -51,7 +56,7 @@ def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -
     if lost:
         first = lost[0]
         said = f"nothing can be started on node {first.node} (host {first.host}): {first.said}"
-        found.append(failed("launcher", said, _ADVICE["launcher"]))
+        found.append(failed("launcher", said, launcher_advice))
     for name, check in checks.items():
         finding = check()
         if finding is None:

@@ -4,24 +4,21 @@ is made here. Pure."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Dependency, Target, Task
+from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.submission.plan import Places, PlannedSubmission
 from hpcdist.submission.workspace import PLACEHOLDER_ID
 
 _SUMMARY_LIMIT_MIN = 10.0
 _SUMMARY_MEM_GB = 2.0
-
-MakeTask: TypeAlias = Callable[[list[str], str], Task]
-"""Makes what the summary's job executes, of the run directories and the folder for the summary."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

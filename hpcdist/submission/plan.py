@@ -323,12 +323,6 @@ def plan_points(
     )
 
 
-def one_rank(loaded: LoadedJob) -> LoadedJob:
-    """Return the job as debug mode runs it: on one rank."""
-    resources = msgspec.structs.replace(loaded.job.resources, nodes=1, gpus=1)
-    return loaded.with_job(resources=resources)
-
-
 def shape_of(job: JobSpec) -> str:
     """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
     return msgspec.json.encode((job.resources, job.launch)).decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +17,10 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.carried import carry
-from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
+from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import JobSpec, job_to_dict
+from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -32,10 +32,10 @@ from hpcdist.runs.run import (
 )
 from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
-from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency, Plan, Target
+from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.tasks import SummaryTask
 from hpcdist.submission.container import used_container
-from hpcdist.submission.layout import Job, MakeTask, check_waits, lay_out, summary_job
+from hpcdist.submission.layout import Job, check_waits, lay_out, summary_job
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
 _GIT_LIMIT_S = 5.0
@@ -46,7 +46,7 @@ def submit(
     *,
     runs: Path,
     dependencies: Sequence[Dependency] = (),
-    summary_task: MakeTask | None = None,
+    summary_after: bool = False,
 ) -> Submission:
     """Make the runs in the folder `runs`, and submit them; the scheduler has them from then on.
 
@@ -54,7 +54,7 @@ def submit(
     SubmissionUnclearError. After one later, what the scheduler has, or may have, stays with it, the
     runs that it has not are deleted, and the error says so.
     """
-    check_waits(planned, dependencies, summary_after=summary_task is not None)
+    check_waits(planned, dependencies, summary_after=summary_after)
     submission = Submission(planned, runs)
     try:
         jobs = lay_out(submission.planned, submission.places, dependencies)
@@ -70,8 +70,8 @@ def submit(
         if isinstance(error, HpcdistError) and submission.is_half_way:
             raise submission.what_is_left(error) from error
         raise
-    if summary_task is not None and planned.has_queue:
-        submission.submit_summary(summary_task)
+    if summary_after and planned.scheduler.has_queue:
+        submission.submit_summary()
     return submission
 
 
@@ -149,13 +149,14 @@ class Submission:
         job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
 
-    def submit_summary(self, make_task: MakeTask) -> None:
+    def submit_summary(self) -> None:
         """Submit the job that writes the summary."""
         job_ids = [job.job_id for job in self.jobs]
         job, target, script = summary_job(self.planned, self.places.path, job_ids)
         try:
             target.make_folders()
-            task = make_task([str(run.path) for run in self.runs], str(self.places.path))
+            paths = [str(run.path) for run in self.runs]
+            task = SummaryTask(run_paths=paths, folder=str(self.places.path))
             scheduler = self.planned.scheduler
             self.summary_job_id, messages = scheduler.submit_task(job, target, task, script)
         except HpcdistError as error:
@@ -203,40 +204,6 @@ def hand_over(planned: PlannedRun, target: Target, runs: Sequence[Run]) -> list[
     target.make_folders()
     job = planned.workspace.job(planned.loaded.job)
     return planned.scheduler.submit(job, target, runs, planned.script(target))
-
-
-def debug(
-    planned: PlannedRun,
-    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
-    *,
-    runs: Path,
-) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
-    `begin` makes a rank.
-
-    There is no fork, so breakpoints and pdb work.
-    """
-    if planned.loaded.job.container.image is not None:
-        raise UserError(
-            "debug mode runs in this process, and in no container",
-            hint="add --set container.image=none, or leave out --debug",
-        )
-    submission = Submission(PlannedSubmission.of_run(planned), runs)
-    (run,), (planned,) = submission.runs, submission.planned.runs
-    try:
-        submission.make_runs(Job(target=planned.target(run), points=[0]))
-        run_rank = begin(run, planned.workspace.job(planned.loaded.job), planned.plan)
-    except BaseException as error:
-        submission.take_back()
-        if isinstance(error, OSError):
-            raise cannot_write(runs, error) from None
-        raise
-    os.environ.update(planned.workspace.variables)
-    os.chdir(planned.workspace.cwd)
-    try:
-        return run, run_rank()
-    except OSError as error:
-        raise cannot_write(runs, error) from None
 
 
 def surroundings_now() -> RunSpec:

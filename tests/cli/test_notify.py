@@ -211,8 +211,6 @@ def test_a_channel_that_could_tell_nothing_is_refused_or_noted_at_the_submission
     refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
     assert refused.returncode == 2
     assert "NO_SUCH_URL is not set" in refused.stderr
-    debugged = hpcdist("submit", "script.py", "--debug", "--notify", channel)
-    assert "--debug runs here and now" in debugged.stderr
     assert not (hpcdist.folder / "runs").exists()
     hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: local, notify: [mail]}}")
     done = hpcdist("submit", "script.py", "--cluster", "c")
