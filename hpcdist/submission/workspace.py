@@ -153,28 +153,15 @@ def plan_workspace(
 
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
     """Name what of the user's code is read where it is, and not from the snapshot."""
-    notes = []
     here = Path(snapshot.root)
     if (
-        isinstance(job, ScriptJob)
-        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
-        and snapshot.path_in(here, job.script) is None
+        not isinstance(job, ScriptJob)
+        or not (job.is_given_by_path or Path(job.script).is_relative_to(here))
+        or snapshot.path_in(here, job.script) is not None
     ):
-        notes.append(
-            f"{job.script} is not among the files of the git work tree {snapshot.root}: it is read "
-            "when the job starts, and not from the snapshot"
-        )
-    # Packages that setuptools finds by a table, and not by an entry of sys.path.
-    finders = [module for name, module in sys.modules.items() if name.startswith("__editable___")]
-    for finder in finders:
-        for package, path in getattr(finder, "MAPPING", {}).items():
-            if snapshot.path_in(here, os.path.join(path, "__init__.py")) is not None:
-                notes.append(
-                    f"the package {package} is installed from this work tree in editable mode: "
-                    "unless it lies beside the script, it is read when the job starts, and not "
-                    "from the snapshot"
-                )
-    return notes
+        return []
+    missing = f"{job.script} is not among the files of the git work tree {snapshot.root}"
+    return [f"{missing}: it is read when the job starts, and not from the snapshot"]
 
 
 def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:

@@ -275,20 +275,11 @@ def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):
         find_runs(runs, "x")
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("trainn", "did you mean train-20260102-120000-bbbb? "),
-        ("train-20260101-120000-aaab", "did you mean train-20260101-120000-aaaa? "),
-        ("latest", "did you mean last? "),
-        ("newest", "did you mean last? "),
-        ("other", ""),
-    ],
-)
-def test_a_name_that_no_run_has_is_answered_with_the_nearest(tmp_path, name, meant):
+@pytest.mark.parametrize("name", ["trainn", "newest", "x"])
+def test_a_name_that_no_run_has_is_answered_with_the_command_that_lists_them(tmp_path, name):
     for run_id in ("train-20260101-120000-aaaa", "train-20260102-120000-bbbb"):
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "spec.json").write_text('{"created_s": 1.0, "job": {}}')
     with pytest.raises(RunNotFoundError) as raised:
         find_runs(tmp_path, name)
-    assert raised.value.hint == f"{meant}list them with: hpcdist runs"
+    assert raised.value.hint == "list them with: hpcdist runs"
