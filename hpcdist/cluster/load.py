@@ -27,7 +27,7 @@ from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.channels import NONE, as_texts
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
-from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job import Flag
 from hpcdist.job.check import convert_values
 from hpcdist.job.spec import Section
@@ -166,10 +166,10 @@ def all_profiles() -> tuple[str | None, dict[str, dict[str, Any]]]:
     """Return the default's name, and the keys of all profiles as they stand in the files, merged:
     paths in them are as they are written."""
     files = _profile_files()
+    named = [item for file in reversed(files) for item in file.clusters.items()]
     clusters: dict[str, dict[str, Any]] = {}
-    for file in reversed(files):
-        for name, values in file.clusters.items():
-            clusters[name] = clusters.get(name, {}) | values
+    for name, values in named:
+        clusters[name] = clusters.get(name, {}) | values
     return _choose(None, files), clusters
 
 
@@ -296,26 +296,24 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
     if not keys or not (found := doors(file.path)):
         return []
     what = " and ".join(keys)
-    for door in found:
-        if door.who == "everyone":
-            raise ProfileError(
-                f"{file.shown} has {what}, and {door}: it would be run as you",
-                hint=f"close it with: chmod o-w {door.path}, or have your own {FILE_NAME} in a "
-                "folder that only you can write",
-            )
-    owner = owner_of(file.path)
+    if door := next((door for door in found if door.who == "everyone"), None):
+        raise ProfileError(
+            f"{file.shown} has {what}, and {door}: it would be run as you",
+            hint=f"close it with: chmod o-w {door.path}, or have your own {FILE_NAME} in a "
+            "folder that only you can write",
+        )
     others = [str(door) for door in found if (door.path, door.who) != (file.path, "owner")]
     also = f"; {' and '.join(others)}" if others else ""
+    owner = owner_of(file.path)
     return [f"{what} from {file.path}, which belongs to {owner}, will be run as you{also}"]
 
 
 def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
     values = dict(file.clusters[name])
     # A key that has nothing behind it is empty; several lines of bash may be one text.
-    empty: dict[str, Any] = {"setup": [], "directives": [], "notify": []}
-    empty |= {"environment": {}, "container": {}}
-    empty |= {name: {} for name in SCHEDULERS if name in ClusterProfile.__struct_fields__}
-    values |= {key: value for key, value in empty.items() if values.get(key, ...) is None}
+    for key, usual in msgspec.structs.asdict(ClusterProfile()).items():
+        if key in values and values[key] is None and isinstance(usual, list | dict | Section):
+            values[key] = [] if isinstance(usual, list) else {}
     if "notify" in values:
         values["notify"] = as_texts(values["notify"])
     if isinstance(values.get("setup"), str):

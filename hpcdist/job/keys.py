@@ -18,10 +18,8 @@ import msgspec
 import msgspec.inspect
 
 from hpcdist.job.check import accepts, is_struct, literals, wanted_words
-from hpcdist.job.spec import FILE_JOB_TYPES, Data, LoadedData, Model, TimedModel
+from hpcdist.job.spec import FILE_JOB_TYPES
 
-_ALIKE: dict[type[msgspec.Struct], type[msgspec.Struct]] = {LoadedData: Data, TimedModel: Model}
-"""Struct -> the struct with the meaning of the keys that have no docstring of their own."""
 _DEFAULTS = {"null": "unset", '""': "none", "{}": "none", "[]": "none"}
 _UNITS = {
     "_s": "seconds",
@@ -77,7 +75,8 @@ def keys_of(struct: type[msgspec.Struct]) -> list[DottedKey]:
         annotation, default = annotations[name], fields[name].default
         if fields[name].default_factory is not msgspec.NODEFAULT:
             default = fields[name].default_factory()
-        meaning = own or _meanings(_ALIKE.get(struct, struct)).get(name, "")
+        bases = (base for base in struct.__mro__ if base.__module__ == struct.__module__)
+        meaning = own or next(filter(None, (_meanings(base).get(name) for base in bases)), "")
         value = shown = ""
         if is_struct(annotation):
             value = "section"

@@ -455,46 +455,30 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
     inference: Inference = Inference()
 
 
-# Keys without a docstring have the same meaning as in Data.
-
-
-class LoadedData(Section, frozen=True, kw_only=True):
+class LoadedData(Data, frozen=True, kw_only=True):
     """The data set, and the ways to load it: every combination of workers, transform and batch_size
-    is measured."""
+    is measured. The keys of `data` in other jobs are here, too."""
 
     name: str = "faces"
-    root: str | None = None
-    download: bool = False
-    train_samples: Count | None = None
-    size: Count | None = None
-    bad_files: Literal["skip", "refuse"] = "skip"
     batches_to_check: Count = 100
     """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
     repeats: Count = 5
     """Passes that count, after the first; fewer if they would take longer than
     dataload.max_time_s."""
-    workers: OneOrSeveral[CountOrZero] = (0, 1, 2, 4)
+    workers: OneOrSeveral[CountOrZero] = (0, 1, 2, 4)  # type: ignore[assignment]
     batch_size: OneOrSeveral[Count] = 64
     """Samples per batch and rank."""
-    transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"
+    transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"  # type: ignore[assignment]
     """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
     every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
-    decoder: Literal["exact", "fast"] = "exact"
-    pin_memory: Literal["auto"] | bool = "auto"
-    prefetch_factor: Count = 2
-    persistent_workers: bool = True
-    multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
 
 
-class TimedModel(Section, frozen=True, kw_only=True):
+class TimedModel(Model, frozen=True, kw_only=True):
     """A model whose training step is timed, to compare it with loading."""
 
-    name: str | None = None
-    """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class.
-    Unset: no model is timed."""
-    args: dict[str, Any] = {}
-    image_size: Count | None = None
+    name: str | None = None  # type: ignore[assignment]
+    """The model as in other jobs; unset: no model is timed."""
 
 
 class Dataload(Section, frozen=True, kw_only=True):
