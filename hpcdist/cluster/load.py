@@ -39,10 +39,8 @@ PROFILES_VARIABLE = "HPCDIST_PROFILES"
 DEFAULT_ORIGIN = "default"
 CHANNELS_FLAG = "--notify"
 
-_RUN_KEYS = (
-    *("setup", "python", "environment", "directives", "lsf.launcher", "azure.image"),
-    *("container.image", "container.python", "container.options", "notify"),
-)
+_RUN_KEYS = ("setup", "python", "environment", "directives", "notify", "container.options")
+_RUN_KEYS_OF_SECTIONS = ("launcher", "image", "python")
 """Keys whose values are executed as the user, or decide what is."""
 
 
@@ -292,7 +290,11 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
     """
     sections = {name: of for name, of in values.items() if isinstance(of, dict)}
     given = {**values, **{f"{name}.{key}": of[key] for name, of in sections.items() for key in of}}
-    keys = [key for key in _RUN_KEYS if given.get(key)]
+    keys = [
+        key
+        for key, value in given.items()
+        if value and (key in _RUN_KEYS or key.partition(".")[2] in _RUN_KEYS_OF_SECTIONS)
+    ]
     if not keys or not (found := doors(file.path)):
         return []
     what = " and ".join(keys)

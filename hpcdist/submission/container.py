@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 from pathlib import Path
 
 import msgspec
@@ -186,17 +185,3 @@ def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InCo
 @functools.cache  # the runs of a sweep carry the same
 def _carried() -> str:
     return str(carried_folder())
-
-
-def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
-    """Return what is started, and the folders that are seen inside, a line each."""
-    if container is None:
-        return []
-    used = used_container(job)
-    identity = f" ({used.identity})" if used and used.identity else ""
-    image = f"container: {container.image}{identity}, started by {container.runtime}"
-    lines = [f"{image}; the ranks run inside, by its {container.python}"]
-    lines += [f"seen inside: {mount}" for mount in container.mounts]
-    if container.options:
-        lines.append(f"options for {container.runtime}: {shlex.join(container.options)}")
-    return lines

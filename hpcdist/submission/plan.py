@@ -24,7 +24,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
-from hpcdist.submission.container import explanation, in_container, settle_container
+from hpcdist.submission.container import in_container, settle_container
 from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
@@ -88,10 +88,11 @@ class PlannedRun:
 
     def explain(self, runs: Path) -> list[str]:
         """Return the arithmetic behind the script, and what images find, a line each."""
-        return [
-            *self.scheduler.explain(self.loaded.job, self.plan),
-            *explanation(self.loaded.job, self.container_in(runs)),
-        ]
+        lines = self.scheduler.explain(self.loaded.job, self.plan)
+        if (container := self.container_in(runs)) is not None:
+            lines.append(f"container: {container.image}, started by {container.runtime}")
+            lines += [f"seen inside: {mount}" for mount in container.mounts]
+        return lines
 
     def container_in(self, runs: Path) -> InContainer | None:
         """Return how the ranks are started in an image, with the runs in a folder."""
