@@ -159,6 +159,8 @@ class Submission:
             task = SummaryTask(run_paths=paths, folder=str(self.places.path))
             scheduler = self.planned.scheduler
             self.summary_job_id, messages = scheduler.submit_task(job, target, task, script)
+        except OSError as error:
+            raise cannot_write(self.places.path, error) from None
         except HpcdistError as error:
             perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
             raise SchedulerError(
