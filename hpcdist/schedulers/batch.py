@@ -59,7 +59,6 @@ from hpcdist.schedulers.base import (
     Target,
     former_lives,
 )
-from hpcdist.schedulers.hosts import LIFE_VARIABLE
 from hpcdist.schedulers.request import (
     cpus_per_node,
     lay_out,
@@ -408,6 +407,8 @@ class Batch(Scheduler):
     # Within a job.
 
     def life(self) -> int:
+        from hpcdist.schedulers.hosts import LIFE_VARIABLE  # programs alone need the rest of it
+
         return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
 
 
