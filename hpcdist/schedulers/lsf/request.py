@@ -124,6 +124,12 @@ def _check(cluster: ClusterProfile) -> None:
             "the cluster profile: gpu_request is gres, or qos is set: words of Slurm's",
             hint="lsf.gpu says how GPUs are asked for; a service class is a directive: -sla NAME",
         )
+    if any(sign in (cluster.constraint or "") for sign in '[]{}"\\'):
+        raise ProfileError(
+            f"the cluster profile: constraint is {cluster.constraint}, which cannot stand in "
+            "select[...]",
+            hint="write what stands between the brackets, such as: gpu32gb && model==XeonE5",
+        )
 
 
 def _quoted(value: str) -> str:

@@ -113,8 +113,10 @@ class Pbs(Batch):
     kill_wait_s = 10.0
 
     def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
-        for key in ("qos", "gpu_type"):
-            if (value := getattr(cluster, key)) is not None:
+        gres = "gres" if cluster.gpu_request == "gres" else None
+        foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
+        for key, value in foreign.items():
+            if value is not None:
                 raise errors.ProfileError(
                     f"the cluster profile: {key} is {value}, and PBS has none",
                     hint=f"leave {key} out; constraint has the site's own resources of a node, "
