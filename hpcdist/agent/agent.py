@@ -29,7 +29,8 @@ from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers import load_requeuer, load_scheduler
 from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.batch import note_own_job
-from hpcdist.schedulers.notes import Notes, step_hosts
+from hpcdist.schedulers.notes import Notes
+from hpcdist.schedulers.slurm.nodes import step_hosts
 
 
 def run_agent(run_path: Path, place: JobPlace) -> int:

@@ -102,6 +102,9 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
             last_attempt = again_sentence(attempt, most_restarts=job.launch.max_restarts)
         else:
             verdict = end_verdict(run, condition)
+    end = verdict
+    if end is None and condition.state not in OPEN_STATES:  # its host is gone, say
+        end = end_verdict(run, condition)
     return {
         "run": run.id,
         "job": job.name or None,
@@ -116,7 +119,7 @@ def describe_run(run: Run, condition: Condition) -> dict[str, Any]:
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": last_attempt,
-        "continue_with": None if verdict is None else continuation(run, verdict),
+        "continue_with": None if end is None else continuation(run, end),
         "reason": condition.reason,
         "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 SCHEDULERS = {
     "slurm": "hpcdist.schedulers.slurm.slurm",
-    "lsf": "hpcdist.schedulers.lsf.scheduler",
+    "lsf": "hpcdist.schedulers.lsf.lsf",
     "pbs": "hpcdist.schedulers.pbs.pbs",
     "azure": "hpcdist.schedulers.azure.azure",
     "local": "hpcdist.schedulers.local",

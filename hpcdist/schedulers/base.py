@@ -16,7 +16,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -26,13 +26,13 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
 from hpcdist.runs.verdict import State, UnixTime, Verdict
 from hpcdist.schedulers import tasks
 from hpcdist.schedulers.requeue import Decision
-from hpcdist.schedulers.tasks import AgentTask
 
 _DETECTION_TIMEOUT_S = 10.0
 FORMER_LIVES_VARIABLE = "HPCDIST_JOB_FORMER_LIVES"
@@ -137,17 +137,12 @@ class Directive(Struct, frozen=True):
         """The text behind #SBATCH, #BSUB or #PBS."""
         return f"{self.option}{self.value}"
 
-
-class LineMeaning(Struct, frozen=True):
-    """The meaning of a line of a script, for `hpcdist explain`."""
-
-    begins: str
-    """Beginning of the line."""
-    what: str = ""
-    """Empty: what the first of the keys means."""
-    keys: Sequence[str] = ()
-    """Keys of the job (resources.nodes) or of the profile (partition) that it comes from; of
-    `resources.mem_gb|mem_gb` the first counts that is set."""
+    def is_given_by(self, text: str) -> bool:
+        """Return whether a directive of a profile is the same option."""
+        named = self.line if self.option.endswith(" ") and "=" in self.value else self.option
+        name = named.partition("=")[0].replace(" ", "")
+        rest = text.replace(" ", "").removeprefix(name)
+        return rest != text.replace(" ", "") and (len(name) == 2 or not re.match(r"[\w-]", rest))
 
 
 class Condition(Struct, frozen=True, kw_only=True):
@@ -230,9 +225,6 @@ def former_lives() -> int:
     return int(os.environ.get(FORMER_LIVES_VARIABLE) or 0)
 
 
-Task: TypeAlias = tasks.Task
-
-
 class Scheduler(ABC):
     """One place where runs can go, and all that other rooms ask of it."""
 
@@ -261,10 +253,10 @@ class Scheduler(ABC):
     """Advice where the command that starts others on the hosts of a job cannot be run."""
     takes_containers: ClassVar[bool] = False
     """Its ranks can be started in a container image."""
+    container_runtimes: ClassVar[Sequence[str]] = HOST_RUNTIMES
+    """Programs that start an image there."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
-    line_meanings: ClassVar[Sequence[LineMeaning]] = ()
-    """The meanings of its directives, and of further lines that only its scripts have."""
     patience_s: ClassVar[float] = 100.0
     """Time for which a job asks to be started again, where the scheduler is silent: after a
     warning, which comes 120 s before the end where the job does not say otherwise."""
@@ -285,11 +277,6 @@ class Scheduler(ABC):
         Raises JobError, ProfileError or SchedulerError where the job cannot run there.
         """
 
-    def explain(self, job: JobSpec, plan: Plan) -> list[str]:  # noqa: ARG002 - a default
-        """Return the arithmetic behind the script: a line per kind of resource, with where its
-        numbers come from; pure."""
-        return []
-
     def directives(self, job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:  # noqa: ARG002 - a default
         """Return the options that the script asks for, in their order; pure."""
         return []
@@ -308,8 +295,8 @@ class Scheduler(ABC):
         names.
         """
 
-    def agents(self, runs: Sequence[Run]) -> list[Task]:
-        return [AgentTask(run_path=str(run.path), scheduler=self.name) for run in runs]
+    def agents(self, runs: Sequence[Run]) -> list[tasks.Task]:
+        return [tasks.AgentTask(run_path=str(run.path), scheduler=self.name) for run in runs]
 
     # What became of it.
 
@@ -376,7 +363,7 @@ class Scheduler(ABC):
         return re.split(r"[_\[]", job_id)[0]
 
     def submit_task(
-        self, job: JobSpec, target: Target, task: Task, script: str
+        self, job: JobSpec, target: Target, task: tasks.Task, script: str
     ) -> tuple[str, list[str]]:
         """Submit a job that is not a run: `task` is called on its one node.
 
@@ -407,8 +394,8 @@ class Scheduler(ABC):
 
     def place(self) -> JobPlace:
         """Return which node of its job the calling agent is; by default as what starts the agents
-        tells it, with the name that submitit's local controller has for it."""
-        node_rank = int(os.environ.get("SUBMITIT_LOCAL_GLOBALID") or 0)
+        tells it."""
+        node_rank = int(os.environ.get(tasks.NODE_VARIABLE) or 0)
         return JobPlace(node_rank=node_rank, host=socket.gethostname())
 
     def own_job_id(self) -> str | None:

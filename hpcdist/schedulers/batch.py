@@ -10,6 +10,7 @@ was cut short only the name is known, which was planned before.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import (
     EXIT_INTERRUPTED,
     JobError,
+    ProfileError,
     RunDirectoryError,
     SchedulerError,
     SubmissionUnclearError,
@@ -48,7 +50,7 @@ from hpcdist.machine.command import (
 from hpcdist.machine.process import ProcessId, identify, is_alive, works_in
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, RunSpec, Submission, SweepPlace
-from hpcdist.runs.verdict import State, UnixTime, cancelled_verdict
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import (
     Allocation,
     Condition,
@@ -84,12 +86,8 @@ a site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other
 _STEP_END_S = 10.0
 
 
-LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
-"""Number of starts of the job before this one, which what starts the agents sets."""
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, or one element of an array, as its scheduler lists it."""
+class Job(Condition, frozen=True, kw_only=True):
+    """One job, or one element of an array, as its scheduler lists it, with its run's condition."""
 
     id: str
     """As the scheduler writes it; of an element with its place in the array: 123_4 or 123[4]."""
@@ -97,17 +95,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The name that it was submitted with, without an element's place; empty: it is not told."""
     task: str = ""
     """Number of its run in the array, from 0 on; empty: there is no array."""
-    state: State
     word: str = ""
     """The scheduler's own word for the state."""
-    reason: str | None = None
-    """Why it waits, or how it ended, in plain words."""
-    expected_start_s: UnixTime | None = None
-    """Unix time at which the scheduler expects to start it."""
-    is_suspended: bool = False
-    """It has its nodes, and its processes are stopped."""
     exit_code: int | None = None
-    nodes: list[str] = []
+    nodes: Sequence[str] = ()
     """Each once, in the scheduler's order."""
     queue_wait_s: float | None = None
     elapsed_s: float | None = None
@@ -136,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             queue_wait_s=self.queue_wait_s,
             elapsed_s=self.elapsed_s,
             exit_code=self.exit_code,
-            nodes=self.nodes,
+            nodes=list(self.nodes),
             max_rss_bytes=self.max_rss_bytes,
             energy_j=self.energy_j,
         )
@@ -263,8 +254,15 @@ class Batch(Scheduler):
                 f"{target.folder}: the path holds {sign!r}, which {self.title} takes for a pattern",
                 hint="name another folder with --runs or HPCDIST_RUNS",
             )
-        directives = [one.line for one in self.directives(job, plan.cluster, target)]
-        directives += [one for one in plan.cluster.directives if not one.startswith(self.merges)]
+        own = self.directives(job, plan.cluster, target)
+        theirs = [one for one in plan.cluster.directives if not one.startswith(self.merges)]
+        for text in theirs:
+            if twice := next((one for one in own if one.is_given_by(text)), None):
+                raise ProfileError(
+                    f'the cluster profile: directives has "{text}", which hpcdist sets itself',
+                    hint=f"it is set for {' and '.join(twice.keys) or 'what hpcdist does'}",
+                )
+        directives = [*(one.line for one in own), *theirs]
         return render(
             self.template,
             job,
@@ -333,67 +331,62 @@ class Batch(Scheduler):
         if any(sent[run.id] is None for run in queued):  # known by their names only
             known.add(self.list_jobs(()))
         jobs = {run.id: known.find(run, sent[run.id]) for run in queued}
-        here = _Here(self)
+        strangers = self._strangers(run for run in queued if jobs[run.id] is None)
         for run in queued:
-            submission = sent[run.id]
-            if jobs[run.id] is None and here.is_elsewhere(submission):
-                reason = f"it was submitted to cluster {submission.cluster}: ask there"
-                found[run.id] = Condition(state="unknown", reason=reason)
-            else:
-                found[run.id] = condition_of(run, submission, jobs[run.id], self.title)
+            found[run.id] = condition_of(run, sent[run.id], jobs[run.id], self.title)
+        for name, cluster in strangers.items():
+            reason = f"it was submitted to cluster {cluster}: ask there"
+            found[name] = Condition(state="unknown", reason=reason)
         return found
+
+    def _strangers(self, runs: Iterable[Run]) -> dict[str, str]:
+        """Return the cluster by run id, of runs that this one cannot know: sites with several
+        clusters share one home between them."""
+        sent = {run.id: (run.read_submission() or Submission()).cluster for run in runs}
+        theirs = {name: cluster for name, cluster in sent.items() if cluster is not None}
+        here = self.cluster_name() if theirs else None
+        return {name: cluster for name, cluster in theirs.items() if cluster != here}
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the runs: jobs whose ids are known also where the scheduler does not list them."""
+        sent = {run.id: run.read_submission() for run in runs}
+        if strangers := self._strangers(runs):
+            raise SchedulerError(
+                f"{', '.join(strangers)} cannot be cancelled here, but on the cluster "
+                f"{', '.join(sorted(set(strangers.values())))}",
+                hint="cancel it from a login node of its cluster",
+            )
         for run in runs:
             run.ask_to_cancel()
-        sent = {run.id: run.read_submission() for run in runs}
-        steps = [run for run in runs if (one := sent[run.id]) and one.step]
-        queued = [run for run in runs if run not in steps]
-        here = _Here(self)
-        strangers = [run.id for run in queued if here.is_elsewhere(sent[run.id])]
-        problem = None
+        steps = [(run, one) for run in runs if (one := sent[run.id]) and one.step]
+        queued = [run for run in runs if not ((one := sent[run.id]) and one.step)]
+        problem: SchedulerError | None = None
         try:
             known = JobIndex(self.list_jobs(()) if queued else ())
             ids = {job.id for run in queued for job in known.find_all(run, sent[run.id])}
         except SchedulerError as error:
             problem = error
-            ids = {
-                str(one.job_id)
-                for run in queued
-                if (one := sent[run.id]) and run.id not in strangers and not _is_copied(run, one)
-            }
+            own = [one for run in queued if (one := sent[run.id]) and not _is_copied(run, one)]
+            ids = {str(one.job_id) for one in own}
         self.kill(sorted(ids))
-        for run in steps:
-            _end_step(run, sent[run.id] or Submission())
+        for run, submission in steps:
+            _end_step(run, submission)
         if problem is not None:
             told = f"{self.title} was told to end {', '.join(sorted(ids))}; " if ids else ""
             raise SchedulerError(
                 f"{told}whether anything is left is not known: {problem.message}",
                 hint="see `hpcdist status` when it answers again",
             )
-
-        def living() -> list[str]:
-            return sorted(job.id for job in self.list_jobs(sorted(ids)) if job.is_active)
-
-        if ids and not poll(
-            lambda: not ids.intersection(living()) or None,
-            interval_s=_POLL_S,
-            limit_s=_GONE_LIMIT_S,
+        deadline_s = time.monotonic() + _GONE_LIMIT_S
+        while ids and (
+            left := sorted(job.id for job in self.list_jobs(ids) if job.is_active and job.id in ids)
         ):
-            left = sorted(ids.intersection(living()))
-            raise SchedulerError(
-                f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
-                hint=self.stuck_hint,
-            )
+            if time.monotonic() > deadline_s:
+                said = f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s"
+                raise SchedulerError(said, hint=self.stuck_hint)
+            time.sleep(_POLL_S)
         for run in runs:
-            if run.id not in strangers:
-                run.write_verdict(cancelled_verdict())
-        if strangers:
-            raise SchedulerError(
-                f"{', '.join(strangers)} cannot be cancelled here: submitted to another cluster",
-                hint="cancel it from a login node of its cluster",
-            )
+            run.write_verdict(cancelled_verdict())
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         sent = {run: one for run in runs if (one := run.read_submission()) and not one.step}
@@ -414,6 +407,8 @@ class Batch(Scheduler):
     # Within a job.
 
     def life(self) -> int:
+        from hpcdist.schedulers.hosts import LIFE_VARIABLE  # programs alone need the rest of it
+
         return former_lives() + int(os.environ.get(LIFE_VARIABLE) or 0)
 
 
@@ -439,8 +434,7 @@ class _Handover:
         files.write_whole(self._target.script_file, self._script)
         first = self._scheduler.first_place if self._target.array_size is not None else None
         executor = ScriptExecutor(self._target.submitit_folder, self.send, array_from=first)
-        ids = executor.submit_all(tasks)
-        element = self._scheduler.element
+        ids, element = executor.submit_all(tasks), self._scheduler.element
         return ids if first is None else [element.format(*one.split("_")) for one in ids]
 
     def take_back(self, job_ids: Sequence[str]) -> None:
@@ -453,56 +447,49 @@ class _Handover:
     def send(self) -> str:
         """Return the id of the job that the script has become, of an array its own. Raises
         SubmissionUnclearError where nobody says whether there is one."""
-        environment = self._scheduler.environment(os.environ, self._target, self._script)
-        if (allocation := self._target.allocation) is not None:
-            log = self._target.submitit_folder / f"{allocation}_0_log.out"
+        scheduler, target = self._scheduler, self._target
+        environment = scheduler.environment(os.environ, target, self._script)
+        if target.allocation is not None:
+            log = target.submitit_folder / f"{target.allocation}_0_log.out"
             self.process = _start_script(self._script, log=log, environment=environment)
-            return allocation
+            return target.allocation
+        # Not by its path, where others of a project's group could exchange it at this moment.
+        argv = scheduler.submit_command(target, self._script)
         try:
-            return self._send(environment)
+            done = call_command(
+                argv, timeout_s=_SUBMIT_TIMEOUT_S, environment=environment, text=self._script
+            )
+            done.args = argv[:1]
+            lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
+            ids = [one for line in lines if (one := scheduler.parse_submitted(line))]
+            if done.returncode > 0:
+                raise failure_of(done)
+            if done.returncode < 0 or not ids:
+                signalled = f"was ended by signal {-done.returncode}"
+                said = f"said {done.stdout.strip()!r}, which holds no job id"
+                raise NoJobNamedError(
+                    f"{argv[0]} {signalled if done.returncode else said}",
+                    hint=f"is {argv[0]} a wrapper of the site's? ask its administrators",
+                )
         except SchedulerError as error:
             # The job may have been submitted in spite of it.
             is_unclear = isinstance(error, CommandTimeoutError | NoJobNamedError)
             if isinstance(error, CommandFailedError):
-                is_unclear = bool(self._scheduler.unclear.search(error.said))
-                error.hint = self._scheduler.refused_hint(error.said, self._script)
-            job_id = self._find_by_name(error) if is_unclear else None
-            if job_id is None:
+                is_unclear = bool(scheduler.unclear.search(error.said))
+                error.hint = scheduler.refused_hint(error.said, self._script)
+            if not is_unclear or (job_id := self._find_by_name(error)) is None:
                 raise
-            program = self._scheduler.version_command[0]
-            self.said = [f"{program} gave up, but its job {job_id} is there: {error.message}"]
+            self.said = [f"{argv[0]} gave up, but its job {job_id} is there: {error.message}"]
             return job_id
-
-    def _send(self, environment: Mapping[str, str]) -> str:
-        # Not by its path, where others of a project's group could exchange it at this moment.
-        argv = self._scheduler.submit_command(self._target, self._script)
-        done = call_command(
-            argv, timeout_s=_SUBMIT_TIMEOUT_S, environment=environment, text=self._script
-        )
-        if done.returncode < 0:  # ended from outside: whether it was heard, it cannot say
-            raise NoJobNamedError(
-                f"{argv[0]} was ended by signal {-done.returncode}",
-                hint=f"it is not known whether {self._scheduler.title} has the job",
-            )
-        if done.returncode != 0:
-            done.args = argv[:1]
-            raise failure_of(done)
-        lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines()]
-        ids = [one for line in lines if (one := self._scheduler.parse_submitted(line))]
-        if not ids:
-            raise NoJobNamedError(
-                f"{argv[0]} said {done.stdout.strip()!r}, which holds no job id",
-                hint=f"is {argv[0]} a wrapper of the site's? ask its administrators",
-            )
-        parse = self._scheduler.parse_submitted
-        self.said = [line for line in lines if line and parse(line) != ids[0]]
+        self.said = [one for one in lines if one and scheduler.parse_submitted(one) != ids[0]]
         return ids[0]
 
     def _find_by_name(self, error: SchedulerError) -> str | None:
         """Return the id of a job of the target's name, after a submission whose error leaves it
         open whether there is one; None where there is none."""
-        name, target = self._target.name, self._target
-        own = self._scheduler.own_job_id() if target.continues is not None else None
+        name, own = self._target.name, ""
+        if self._target.continues is not None:  # that job has the name, too
+            own = str(self._scheduler.own_job_id())
 
         def look() -> str | None:
             try:
@@ -513,18 +500,19 @@ class _Handover:
                     hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
                 ) from error
             for job in jobs:
-                job_id = re.split(r"[_\[]", job.id)[0]
-                # What goes on as another job has that one's name, and its place in an array.
-                is_other = own is None or (
-                    job_id != re.split(r"[_\[]", own)[0]
-                    and job.is_active
-                    and place_of(job.id) in {0, place_of(own)}
-                )
-                if job.name == name and is_other:
-                    return job_id
+                is_other = array_of(job.id) != array_of(own) and job.is_active
+                if job.name == name and (
+                    not own or (is_other and place_of(job.id) in {0, place_of(own)})
+                ):
+                    return array_of(job.id)
             return None
 
         return poll(look, interval_s=_POLL_S, limit_s=_SETTLE_S)
+
+
+def array_of(job_id: str) -> str:
+    """Return 123 for 123_4 or 123[4]."""
+    return re.split(r"[_\[]", job_id)[0]
 
 
 def submit_anew(
@@ -549,13 +537,12 @@ def submit_anew(
         script = read_own(folder / "script.sh").decode(errors="surrogateescape")
     except NotOwnError as error:
         raise RequeueRefusedError(error.message) from None
-    name, own_id = f"{submission.job_name}{suffix}", str(scheduler.own_job_id())
-    target = Target(name=name, folder=folder, cwd="", continues=own_place())
-    leave_to_another(target.submitit_folder, own_place(), own_id)
-    sent = _Handover(scheduler, target, change(script))
-    job_id = sent.send()
-    if as_element and own_place():
-        job_id = scheduler.element.format(job_id, own_place())
+    name, place = f"{submission.job_name}{suffix}", own_place()
+    target = Target(name=name, folder=folder, cwd="", continues=place)
+    leave_to_another(target.submitit_folder, place, str(scheduler.own_job_id()))
+    job_id = _Handover(scheduler, target, change(script)).send()
+    if as_element and place:
+        job_id = scheduler.element.format(job_id, place)
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(
         msgspec.structs.replace(submission, job_id=job_id, job_name=name, former_job_ids=former)
@@ -618,23 +605,6 @@ def _is_copied(run: Run, submission: Submission) -> bool:
     return not any(os.path.isdir(place) and folder.samefile(place) for place in places)
 
 
-class _Here:
-    """The cluster that the commands talk to, asked for where a run names one."""
-
-    def __init__(self, scheduler: Batch) -> None:
-        self._scheduler = scheduler
-        self._name: str | None = None
-        self._is_asked = False
-
-    def is_elsewhere(self, submission: Submission | None) -> TypeGuard[Submission]:
-        """Return whether a run was submitted to another cluster: sites share one home."""
-        if submission is None or submission.cluster is None:
-            return False
-        if not self._is_asked:
-            self._name, self._is_asked = self._scheduler.cluster_name(), True
-        return submission.cluster != self._name
-
-
 # The condition of a run.
 
 
@@ -651,18 +621,37 @@ def condition_of(
             if owner not in {None, job.id}:
                 reason = f"job {owner} has it, which was submitted beside it"
                 return Condition(state="running", reason=reason)
-        if condition.state != "failed" or not _was_killed(run, job.exit_code):
-            return condition
     elif submission is None:  # submitted a moment ago, or its submission was killed
         if is_new(run, _STARTING_S):
             return Condition(state="pending", reason="it is being submitted")
         return Condition(state="lost", reason=f"{scheduler} has no job of its name")
     else:
-        condition = _condition_if_forgotten(run, submission, scheduler)
-        if condition.state != "lost" or not _was_killed(run, None):
-            return condition
+        condition = _condition_if_forgotten(run, str(submission.job_id), scheduler)
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    ended = ("preempted", EXIT_INTERRUPTED)  # it was killed or requeued, and no requeue came
+    how = (attempt.kind, attempt.exit_code_of_run) if attempt is not None else None
+    if condition.state not in ("failed", "lost") or how != ended:
+        return condition
     reason = f"{scheduler} killed its job, and does not start it again"
     return Condition(state="cancelled", reason=reason)
+
+
+def _condition_if_forgotten(run: Run, job_id: str, scheduler: str) -> Condition:
+    """Return the condition of a run whose job the scheduler does not know, though it answers: lost
+    where it did not know the job some time ago either; unknown until then; and running as long as
+    its agents show that they live."""
+    missing = f"{scheduler} does not list its job {job_id}"
+    if run.read_verdict() is None and run.is_alive():
+        return Condition(state="running", reason=f"{missing}, but its agents live")
+    age_s = math.inf
+    with suppress(OSError):  # somebody else's run: who only looks does no harm
+        if not run.missed_file.exists() or run.missed_file.read_text() != job_id:
+            files.write_whole(run.missed_file, job_id)
+        age_s = files.now_by(run.launch_folder) - run.missed_file.stat().st_mtime
+    if age_s >= _FORGOTTEN_S:
+        return Condition(state="lost", reason=f"{scheduler} has forgotten its job")
+    reason = f"{missing}; the run is taken for lost if that is so in {_FORGOTTEN_S:g} s"
+    return Condition(state="unknown", reason=reason)
 
 
 def is_new(run: Run, limit_s: float) -> bool:
@@ -687,57 +676,11 @@ def note_own_job(run: Run, job_id: str | None) -> None:
     """Note within a job that the run is this one, where its submission names another of those that
     the command which submitted it has made."""
     submission = run.read_submission()
-    if job_id is None or submission is None or submission.step:
+    if submission is None or submission.step or submission.job_id is None:
         return
-    if submission.job_id not in {None, job_id}:
+    if job_id not in {None, submission.job_id}:
         with suppress(OSError):  # a full disk must not end the run
             run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
-
-
-def _was_killed(run: Run, exit_code: int | None) -> bool:
-    """Return whether a job ended by a signal that may have meant a requeue, and none came."""
-    attempt = run.read_attempt_verdict(run.newest_attempt())
-    return (
-        attempt is not None
-        and attempt.kind == "preempted"
-        and not is_between_lives(run)
-        # 1 where an LSF queue would start a job again for the run's own code.
-        and exit_code in {None, attempt.exit_code_of_run, 1}
-    )
-
-
-class _Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """The first answer of a scheduler that did not know a run's job."""
-
-    job_id: str
-    time_s: UnixTime
-
-
-def _condition_if_forgotten(run: Run, submission: Submission, scheduler: str) -> Condition:
-    """Return the condition of a run whose job the scheduler does not know, though it answers: lost
-    where it did not know the job some time ago either; unknown until then; and running as long as
-    its agents show that they live."""
-    lost = Condition(state="lost", reason=f"{scheduler} has forgotten its job")
-    job_id, now_s, missed = str(submission.job_id), time.time(), None
-    with suppress(msgspec.ValidationError):
-        missed = files.convert(files.read_json(run.missed_file), _Missed)
-    if missed is None or missed.job_id != job_id:
-        missed = _Missed(job_id=job_id, time_s=now_s)
-        try:
-            files.write_json(run.missed_file, msgspec.to_builtins(missed))
-        except OSError:  # somebody else's run: who only looks does no harm
-            if not run.is_alive():
-                return lost
-    if run.read_verdict() is None and run.is_alive():
-        reason = f"{scheduler} does not list its job {job_id}, but its agents live"
-        return Condition(state="running", reason=reason)
-    if abs(now_s - missed.time_s) >= _FORGOTTEN_S:
-        return lost
-    reason = (
-        f"{scheduler} does not list its job {job_id}; the run is taken for lost if that is so in "
-        f"{_FORGOTTEN_S:g} s"
-    )
-    return Condition(state="unknown", reason=reason)
 
 
 # Steps: runs in an allocation of the user's, which stays whatever becomes of them.
@@ -747,37 +690,30 @@ def _check_allocation(
     job: JobSpec, cluster: ClusterProfile, allocation: Allocation, how_to_get: str
 ) -> None:
     """Raise JobError for what the allocation does not have: a step would wait for it, or fail."""
-    resources, where = job.resources, f"allocation {allocation.job_id}"
-    more = f"get more: {how_to_get}"
-    if resources.nodes > allocation.num_nodes:
-        raise JobError(
-            f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
-            hint=f"ask for --nodes {allocation.num_nodes} or fewer, or {more}",
-        )
-    wanted_gb, has_gb = resources.mem_gb, allocation.mem_gb_per_node
-    if wanted_gb is not None and has_gb is not None and wanted_gb > has_gb * (1 + 1e-6):
-        raise JobError(
-            f"resources.mem_gb is {wanted_gb:g}, but {where} has {has_gb:.3g} GB per node",
-            hint=f"ask for less, or {more}",
-        )
-    cpus = cpus_per_node(job, cluster)
-    if sum(number >= cpus for number in allocation.cpus) < resources.nodes:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, which takes {cpus} CPUs on each node, but "
-            f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
-            hint=f"ask for fewer with --gpus, or {more}",
-        )
-    gpus, device = allocation.gpus_per_node, job.launch.device
-    if device == "cuda" and gpus == 0:
+    nodes, gpus, device = job.resources.nodes, job.resources.gpus, job.launch.device
+    cpus, where = cpus_per_node(job, cluster), f"allocation {allocation.job_id}"
+    most_cpus = [0] * nodes + sorted(allocation.cpus)  # its largest nodes
+    has_gb = math.inf if allocation.mem_gb_per_node is None else allocation.mem_gb_per_node
+    mem_gb, has_gpus = job.resources.mem_gb or 0.0, allocation.gpus_per_node
+    if device == "cuda" and has_gpus == 0:
         raise JobError(
             f"launch.device is cuda, but {where} has no GPU",
-            hint=f"{more}, or use --set launch.device=cpu",
+            hint=f"get more: {how_to_get}, or use --set launch.device=cpu",
         )
-    if device != "cpu" and 0 < gpus < resources.gpus:
-        raise JobError(
-            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
-            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
-        )
+    for asked, wanted, has, what in (
+        (f"resources.nodes is {nodes}", nodes, allocation.num_nodes, ""),
+        (f"resources.mem_gb is {mem_gb:g}", mem_gb, has_gb * (1 + 1e-6), " GB per node"),
+        (
+            f"resources.gpus is {gpus}, which takes {cpus} CPUs on each node",
+            *(cpus, most_cpus[-nodes], " per node"),
+        ),
+        (f"resources.gpus is {gpus}", 0 if device == "cpu" else gpus, has_gpus or gpus, " GPUs"),
+    ):
+        if wanted > has:
+            raise JobError(
+                f"{asked}, but {where} has {has:.3g}{what}",
+                hint=f"ask for less (--nodes, --gpus), or get more: {how_to_get}",
+            )
 
 
 def _start_script(script: str, *, log: Path, environment: Mapping[str, str]) -> ProcessId | None:
@@ -806,47 +742,39 @@ def _signal_script(process: ProcessId, number: signal.Signals) -> None:
 def _step_condition(scheduler: Batch, run: Run, submission: Submission) -> Condition:
     """Return the condition of a run by the process that starts its agents; where that is on another
     host, by the life that they show and by the allocation."""
-    process, job_id = submission.process, str(submission.job_id)
+    process, has_started = submission.process, run.has_started()
     lives = process is not None and is_alive(process)
     if lives is None:
-        lives = run.is_alive()
-        if not run.has_started():
-            lives = any(job.is_active for job in scheduler.list_jobs([job_id]))
+        allocation = [] if has_started else scheduler.list_jobs([str(submission.job_id)])
+        lives = run.is_alive() or any(job.is_active for job in allocation)
     if not lives:
         return Condition(state="lost")
-    if run.has_started():
-        return Condition(state="running")
-    reason = f"its step starts, or waits for room in allocation {job_id}"
-    return Condition(state="pending", reason=reason)
+    reason = f"its step starts, or waits for room in allocation {submission.job_id}"
+    return Condition(state="running") if has_started else Condition(state="pending", reason=reason)
 
 
 def _end_step(run: Run, submission: Submission) -> None:
-    """Wait until nothing is left of a run that is asked to end: first its agents end it, then its
-    script is ended."""
-    process = submission.process
+    """Wait until nothing is left of a run that is asked to end: its agents see that, wherever they
+    are; what is left after their grace is killed where its script is."""
+    process, has_started = submission.process, run.has_started()
     if process is None:
         return
     is_here = is_alive(process) is not None
-    if not is_here and not run.has_started():
-        raise SchedulerError(
-            f"run {run.id} waits in allocation {submission.job_id} on host {process.host}",
-            hint="cancel it there",
-        )
 
     def is_over() -> bool | None:
-        lives = run.is_alive()
         if is_here:
-            lives = bool(is_alive(process)) and works_in(process.pid, run.path)
-        return None if lives else True
+            return None if is_alive(process) and works_in(process.pid, run.path) else True
+        return None if run.is_alive() or not has_started else True
 
-    grace_s = run.read_outline().launch.grace_s if run.has_started() else -_STEP_END_S
+    patience_s = _STEP_END_S + run.read_outline().launch.grace_s if has_started else 0.0
     for number in (signal.SIGTERM, signal.SIGKILL, None):
-        if poll(is_over, interval_s=_POLL_S, limit_s=grace_s + _STEP_END_S):
+        if poll(is_over, interval_s=_POLL_S, limit_s=patience_s):
             return
         if is_here and number is not None:
             _signal_script(process, number)
-        grace_s = 0.0
+        patience_s = _STEP_END_S if is_here else 0.0
     raise SchedulerError(
-        f"run {run.id} in allocation {submission.job_id} does not end on host {process.host}",
-        hint="its nodes may be down",
+        f"run {run.id} in allocation {submission.job_id} does not end: it was started on host "
+        f"{process.host}",
+        hint="cancel it there; its nodes may be down",
     )

@@ -19,16 +19,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
 
 from hpcdist.base import files
 from hpcdist.base.ownership import NotOwnError, check_own_folder
-from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
-from hpcdist.cluster.requirement import fill
 from hpcdist.machine.process import die_with_parent
-from hpcdist.schedulers import tasks
 from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
+from hpcdist.schedulers.tasks import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.base import JobPlace
@@ -37,8 +35,6 @@ HOSTS_VARIABLE = "HPCDIST_JOB_HOSTS"
 """The hosts of the job and their slots, "hostA 8 hostB 8", each host once, in the nodes' order."""
 LIFE_VARIABLE = "HPCDIST_JOB_LIFE"
 """Number of starts of the job before this one."""
-_NODE_VARIABLES = ("SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NODEID")
-"""Number of the host, by which submitit knows it."""
 BEGIN_VARIABLE = "HPCDIST_JOB_BEGIN"
 """Unix time at which the job's script began: what it does first may take minutes."""
 FIRST_END_VARIABLE = "HPCDIST_JOB_FIRST_END"
@@ -47,14 +43,12 @@ may be gone. It says how the command ended."""
 KILLED, ENDED = "killed", "ended"
 """By the scheduler, which signalled it; or otherwise."""
 
-PLACE_VARIABLE = tasks.PLACE_VARIABLE
 _SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
 """Signals that come before a job is ended."""
 _PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
 """Signals by which LSF suspends or resumes a parallel job -> those that stop any process."""
 _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
-_NO_SUCH_COMMAND = 127  # as a shell says it
-_OF_COMMAND = (1, 2, 126, _NO_SUCH_COMMAND)
+_OF_COMMAND = (1, 2, 126, 127)
 """Exit codes of an agent that cannot begin, or of a shell that does not find its Python."""
 _POLL_S = 0.05
 _OTHERS_END_S = 60.0
@@ -139,41 +133,127 @@ class Job(NamedTuple):
     """The launcher brings no environment along: secrets stand in the hosts' private script."""
 
 
+_Launcher: TypeAlias = tuple["subprocess.Popen[bytes]", Path, int]
+"""A process that starts the command on another host and lasts as long as it does; the log with the
+output of both, and its length before."""
+
+
 def run_on_hosts(options: argparse.Namespace, job: Job) -> int:
-    """Start the command on all hosts, and wait; return the exit code."""
-    hosts = job.hosts
+    """Start the command on all hosts, and wait; return the exit code of the first host's, as a
+    shell would tell it."""
+    hosts, nodes, job_files = job.hosts, options.nodes, f"{options.logs}/{options.job}"
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
-    job_files = f"{options.logs}/{options.job}"
-    notes = Path(f"{job_files}.notes")
-    notes.unlink(missing_ok=True)
-    os.environ[NOTES_VARIABLE] = str(notes)
-    first_end = Path(f"{job_files}.first_end")
-    first_end.unlink(missing_ok=True)
-    os.environ[FIRST_END_VARIABLE] = str(first_end)
-    if len(hosts) != options.nodes:
-        sentence = (
-            f"{job.scheduler} gave the job {len(hosts)} hosts, and {options.nodes} were asked for"
-        )
-        print(f"hpcdist: {sentence}")
-        for node in range(len(hosts), options.nodes):
-            write_note(Note(node=node, host="none", said=sentence))
+    notes, first_end = Path(f"{job_files}.notes"), Path(f"{job_files}.first_end")
+    os.environ |= {NOTES_VARIABLE: str(notes), FIRST_END_VARIABLE: str(first_end)}
+    for of_former_life in (notes, first_end):
+        of_former_life.unlink(missing_ok=True)
+    said = f"{job.scheduler} gave the job {len(hosts)} hosts, and {nodes} were asked for"
+    for node in range(len(hosts), nodes):
+        write_note(Note(node=node, host="none", said=said))
     received: list[int] = []
     for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
     script = Path(f"{job_files}_host.sh")
     text = host_script(os.environ, os.getcwd(), options.command, job, logs=job_files)
     files.write_whole(script, text)
-    started = _StartedCommand(options, job, hosts[: options.nodes], script)
-    poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
+    here = _spawn(["/bin/sh", str(script), "0"])
+    launchers = _launch(options, job, script)
+    others, is_killed = [process for process, *_ in launchers.values()], False
+    while here.poll() is None:
+        while received:
+            number = received.pop(0)
+            is_killed |= number in _KILLS
+            _pass_on(here, number)
+        for node in [one for one in launchers if launchers[one][0].poll() is not None]:
+            _note_end(node, hosts[node].name, launchers.pop(node))
+        time.sleep(_POLL_S)
     with contextlib.suppress(OSError):
-        files.write_whole(first_end, started.first_end())
-    started.end_others()
-    code = started.exit_code()
-    try:
-        Path(f"{job_files}_exit_code").write_text(f"{code}\n")
-    except OSError as error:  # a full disk must not become the job's exit code
-        print(f"hpcdist: {error.filename}: {error.strerror}; the exit code is {code}")
-    return code
+        files.write_whole(first_end, KILLED if is_killed else ENDED)
+    limit_s = time.monotonic() + _OTHERS_END_S
+    while time.monotonic() < limit_s and any(one.poll() is None for one in others):
+        time.sleep(_POLL_S)
+    for one in others:
+        one.kill()
+        one.wait()
+    return 128 - here.returncode if here.returncode < 0 else here.returncode
+
+
+def _launch(options: argparse.Namespace, job: Job, script: Path) -> dict[int, _Launcher]:
+    """Start the script on all hosts but the first, by node; note where that cannot be."""
+    launchers: dict[int, _Launcher] = {}
+    for node, host in enumerate(job.hosts[1 : options.nodes], 1):
+        words = launch_command(
+            options.launcher,
+            ["/bin/sh", str(script), str(node)],
+            host=host.name,
+            is_by_shell=job.is_launched_by_shell,
+        )
+        log = Path(f"{options.logs}/{options.job}_{node}_log.out")
+        try:
+            with log.open("ab") as output:
+                begin = output.tell()  # a former start of the job may have written to it
+                launchers[node] = _spawn(words, deaf_to=_SIGNALS, said=output), log, begin
+        except OSError as error:
+            said = f"{options.launcher} cannot be run: {error.strerror}"
+            write_note(Note(node=node, host=host.name, said=said))
+    return launchers
+
+
+def _pass_on(here: subprocess.Popen[bytes], number: int) -> None:
+    if number not in _PAUSES:
+        here.send_signal(number)  # nothing to one that has ended
+        return
+    # What runs on this host is stopped, or goes on: its processes have sessions of their own. On
+    # other hosts ranks go on to their next exchange with those of this one.
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process().children(recursive=True):
+            child.send_signal(_PAUSES[number])
+
+
+def _note_end(node: int, host: str, launcher: _Launcher) -> None:
+    """Note how a launcher has failed, if it has, with the last line of what was said. The exit
+    codes of what it starts and of the host's shell are known; others mean that it has not reached
+    the host."""
+    process, log, begin = launcher
+    if process.returncode != 0:
+        words = process.args
+        name = shlex.join(words[:1] if isinstance(words, list) else [])
+        lines = log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
+        said = "".join(f": {line}" for line in lines[-1:])
+        said = f"{name} ended with exit code {process.returncode}{said}"
+        is_lost = process.returncode not in _OF_COMMAND
+        write_note(Note(node=node, host=host, said=said, is_host_lost=is_lost))
+
+
+def _spawn(
+    words: Sequence[str],
+    *,
+    deaf_to: Sequence[signal.Signals] = (),
+    said: BinaryIO | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that it gets the signals from here, and once;
+    where this process is killed, it is too.
+
+    A launcher that is ended by a signal takes its host's ranks along before they have saved: it is
+    to be deaf to what the scheduler sends, wherever that finds it.
+    """
+    parent = os.getpid()
+
+    def become_child() -> None:
+        die_with_parent(parent)
+        for signum in deaf_to:
+            signal.signal(signum, signal.SIG_IGN)
+
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+        preexec_fn=become_child,  # noqa: PLW1509 - there are no threads here
+    )
 
 
 def count_start(logs: str, job: str, index: str) -> int:
@@ -217,7 +297,7 @@ def host_script(
         f"cd {shlex.quote(cwd)} || exit 1",
         f"umask {umask:04o}",
         *exported,
-        *(f'export {name}="$1"' for name in _NODE_VARIABLES),
+        f'export {NODE_VARIABLE}="$1"',
         f'exec >> {shlex.quote(logs)}"_$1_log.out" 2>&1',
         f"exec {shlex.join(command)}",
     ]
@@ -242,150 +322,5 @@ def launch_command(
         if word == "{command}":
             words += quoted
         else:
-            words.append(fill(word, command=" ".join(quoted), host=host))
+            words.append(word.replace("{host}", host).replace("{command}", " ".join(quoted)))
     return words
-
-
-# The commands.
-
-
-class _Launcher(NamedTuple):
-    """A process that starts the command on another host, and lasts as long as it does."""
-
-    host: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    """File with the output of the launcher and of the command."""
-    begin: int
-    """Length of the log before; a former start of the job may have written to it."""
-
-    def has_not_reached_it(self) -> bool:
-        """Return whether the launcher itself has failed, and not what it was to start, whose exit
-        codes and those of the host's shell are known: ssh and blaunch end with 255."""
-        return self.process.returncode not in _OF_COMMAND
-
-    def describe_end(self) -> str:
-        """Return how it ended, with the last line of what was said."""
-        words = self.process.args
-        name = shlex.join(words[:1] if isinstance(words, list) else [])
-        said = self.log.read_bytes()[self.begin :].decode(errors="replace").strip()
-        last = f": {said.splitlines()[-1]}" if said else ""
-        return f"{name} ended with exit code {self.process.returncode}{last}"
-
-
-class _StartedCommand:
-    """The command on this host, and the launchers of the others."""
-
-    def __init__(
-        self, options: argparse.Namespace, job: Job, hosts: Sequence[Host], script: Path
-    ) -> None:
-        self._options = options
-        self._job = job
-        self._there: list[subprocess.Popen[bytes]] = []
-        self._launchers: dict[int, _Launcher] = {}
-        """Node -> launcher, as far as none has been found to have ended."""
-        self._is_killed = False
-        commands = [["/bin/sh", str(script), str(node)] for node in range(max(1, len(hosts)))]
-        self._here = _spawn(commands[0])
-        for node, command in enumerate(commands[1:], 1):
-            self._launch(hosts[node].name, node, command)
-
-    def _launch(self, host: str, node: int, command: Sequence[str]) -> None:
-        template = self._options.launcher
-        log = Path(f"{self._options.logs}/{self._options.job}_{node}_log.out")
-        try:
-            with log.open("ab") as output:
-                begin = output.tell()
-                words = launch_command(
-                    template, command, host=host, is_by_shell=self._job.is_launched_by_shell
-                )
-                process = _spawn(words, deaf_to=_SIGNALS, said=output)
-        except OSError as error:
-            said = f"{template} cannot be run: {error.strerror}"
-            write_note(Note(node=node, host=host, said=said))
-            return
-        self._launchers[node] = _Launcher(host, process, log, begin)
-        self._there.append(process)
-
-    def attend(self, received: list[int]) -> bool:
-        """Pass signals on to the command on this host, and return whether that has ended. Until
-        then it is told of launchers that ended with an error."""
-        while received:
-            self._pass_on(received.pop(0))
-        if self._here.poll() is not None:
-            return True
-        for node, launcher in list(self._launchers.items()):
-            if launcher.process.poll() is not None:
-                del self._launchers[node]
-            if launcher.process.returncode:
-                write_note(
-                    Note(
-                        node=node,
-                        host=launcher.host,
-                        said=launcher.describe_end(),
-                        is_host_lost=launcher.has_not_reached_it(),
-                    )
-                )
-        return False
-
-    def _pass_on(self, number: int) -> None:
-        self._is_killed |= number in _KILLS
-        if number not in _PAUSES:
-            self._here.send_signal(number)  # nothing to one that has ended
-            return
-        # What runs on this host is stopped, or goes on: its processes have sessions of their own.
-        # On other hosts ranks go on to their next exchange with those of this one.
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process().children(recursive=True):
-                child.send_signal(_PAUSES[number])
-
-    def first_end(self) -> str:
-        """Return how the first host's command ended, for the other hosts' agents."""
-        return KILLED if self._is_killed else ENDED
-
-    def exit_code(self) -> int:
-        """Return that of the first host's command, as a shell would tell it."""
-        code = self._here.returncode
-        return 128 - code if code < 0 else code
-
-    def end_others(self) -> None:
-        """Wait for the other hosts, and end them where they do not end."""
-        poll(
-            lambda: all(one.poll() is not None for one in self._there) or None,
-            interval_s=_POLL_S,
-            limit_s=_OTHERS_END_S,
-        )
-        for process in self._there:
-            process.kill()
-            process.wait()
-
-
-def _spawn(
-    words: Sequence[str],
-    *,
-    deaf_to: Sequence[signal.Signals] = (),
-    said: BinaryIO | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, so that it gets the signals from here, and once;
-    where this process is killed, it is too.
-
-    A launcher that is ended by a signal takes its host's ranks along before they have saved: it is
-    to be deaf to what the scheduler sends, wherever that finds it.
-    """
-    parent = os.getpid()
-
-    def become_child() -> None:
-        die_with_parent(parent)
-        for signum in deaf_to:
-            signal.signal(signum, signal.SIG_IGN)
-
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
-        start_new_session=True,
-        preexec_fn=become_child,  # noqa: PLW1509 - there are no threads here
-    )

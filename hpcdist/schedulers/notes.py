@@ -1,15 +1,13 @@
-"""Notes for node 0's agent from what started the agents, of hosts on which no agent could start: no
-connection tells of them.
+"""Notes for node 0's agent on hosts where no agent could be started: no connection tells of them.
 
-srun writes no notes, and goes on waiting for the others: its words in the job's log are read.
+Programs that start agents write them, one JSON object per line; srun writes none, and goes on
+waiting for the others: its words in the job's log are read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +16,14 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.runs.events import UNDECODABLE
-from hpcdist.schedulers.slurm.nodes import expand_nodes
 
 _MOST_BYTES = 16_000_000
-
 NOTES_VARIABLE = "HPCDIST_LAUNCHER_NOTES"
-"""Path of the file with the notes, one JSON object per line."""
-
+"""Path of the file with the notes."""
 SRUN_LOG_VARIABLE = "HPCDIST_SRUN_LOG"
 """The log with srun's errors, behind the length that it had when srun began: 1234:/path/to/log."""
-
-_LAUNCH_FAILED = re.compile(rb"^srun: error: (task (\d+) launch failed: .+)\n", re.MULTILINE)
 _LOOK_S = 1.0
 """Between two looks at the log, however many agents join meanwhile."""
-_NO_OUTPUT = "could not connect IO"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,30 +82,8 @@ class Notes:
             notes, self._offset = read_notes(self._path, self._offset)
             yield from notes
         if self.srun_log is not None and time.monotonic() >= self._look_at_s:
+            from hpcdist.schedulers.slurm.nodes import launch_failures
+
             self._look_at_s = time.monotonic() + _LOOK_S
-            yield from _said_by_srun(self.srun_log, self.srun_begin)
-
-
-def _said_by_srun(log: Path, begin: int) -> Iterator[Note]:
-    """Yield a note for each task that srun could not launch; it has as many as nodes."""
-    try:
-        with files.open_regular(str(log), most_bytes=math.inf) as file:
-            file.seek(begin)
-            said = file.read(_MOST_BYTES)
-    except OSError:
-        return
-    hosts = step_hosts()
-    for words, task in _LAUNCH_FAILED.findall(said):
-        sentence = f"srun said: {words.decode(errors='replace')}"
-        if _NO_OUTPUT in sentence:
-            sentence += (
-                f"; srun says this where the node cannot write {log.parent} (read-only, "
-                "full, or not mounted there) or cannot reach the job's first node"
-            )
-        node = int(task)
-        yield Note(node=node, host=hosts.get(node, "unknown"), said=sentence)
-
-
-def step_hosts() -> dict[int, str]:
-    """Return the hosts of the nodes on which srun started agents, by node."""
-    return dict(enumerate(expand_nodes(os.environ.get("SLURM_STEP_NODELIST", ""))))
+            for node, host, said in launch_failures(self.srun_log, self.srun_begin):
+                yield Note(node=node, host=host, said=said)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.errors import JobError, RunDirectoryError
+from hpcdist.base.errors import JobError
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import LineMeaning, Target
+from hpcdist.schedulers.base import Target
 
 if TYPE_CHECKING:
     import jinja2
@@ -62,13 +61,6 @@ def lay_out(
     )
 
 
-def source(of_job: float | None, of_profile: float | None) -> str:
-    """Return where a value came from; the job's counts before the profile's."""
-    if of_job:
-        return "from the job"
-    return "from the profile" if of_profile else "by default"
-
-
 # What a site can never give.
 
 
@@ -85,99 +77,7 @@ def check_time_limit(
         )
 
 
-def check_cpus(
-    job: JobSpec, wanted: int, most: int, *, nodes: str, what: str, other: str = ""
-) -> None:
-    """Raise JobError where the `wanted` CPUs of a node are more than any of `nodes` has."""
-    gpus = job.resources.gpus
-    if wanted > most and wanted == gpus:  # one per rank, the least there is
-        raise JobError(
-            f"resources.gpus is {gpus} per node, but {nodes} have {most} {what} at most",
-            hint=f"ask for fewer with --gpus{other}",
-        )
-    if wanted > most:
-        raise JobError(
-            f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} {what} per "
-            f"node, but {nodes} have {most} at most",
-            hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
-            "fewer ranks with --gpus",
-        )
-
-
-# In lines that people can check by hand.
-
-
-def product(nodes: int, per_node: int, *, what: str) -> str:
-    """Return `2 nodes x 8 slots = 16 slots`; of one node, no multiplication."""
-    if nodes == 1:
-        return f"1 node with {number_of(per_node, what)}"
-    return f"{nodes} nodes x {number_of(per_node, what)} = {number_of(nodes * per_node, what)}"
-
-
-def ranks_and_cpus(job: JobSpec, cluster: ClusterProfile) -> str:
-    """Return why a node has so many CPUs: `2 ranks x cpus_per_gpu 4, from the profile`."""
-    number = job.resources.gpus
-    per_gpu = cpus_per_node(job, cluster) // number
-    noun = "rank" if job.gpus_per_rank == 1 else "GPU"
-    where = source(job.resources.cpus_per_gpu, cluster.cpus_per_gpu)
-    return f"{number_of(number, noun)} x cpus_per_gpu {per_gpu}, {where}"
-
-
-def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str:
-    """Return the time limit, and what happens when it is reached; `option` asks for it."""
-    minutes = time_limit_min(job, cluster)
-    end = "goes on as another attempt" if job.launch.requeue else "ends with exit code 75"
-    then = f"before the job is ended its ranks save a checkpoint, and the run {end}"
-    if minutes is None or option is None:
-        return f"time limit: the site's, for time_limit_min is unset; {then}"
-    where = source(job.resources.time_limit_min, cluster.time_limit_min)
-    is_whole = minutes >= 60 and minutes % 60 == 0
-    limit = f"{minutes / 60:g} h" if is_whole else f"{minutes:g} min"
-    return f"time limit {limit} (time_limit_min, {where}): {option}; {then}"
-
-
-def no_gpus_line(job: JobSpec) -> str:
-    why = "launch.device is cpu" if job.launch.device == "cpu" else "gpu_request is none"
-    return f"GPUs: not asked for ({why})"
-
-
-NO_MEMORY_LINE = "memory: what the site gives, for mem_gb is unset"
-
-
 # The script.
-
-
-_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
-LINE_MEANINGS = (
-    LineMeaning("# hpcdist: ", "The job's name."),
-    LineMeaning("#!", "The shell that executes the script."),
-    LineMeaning("set -euo pipefail", "From here on, a command that fails ends the script."),
-    LineMeaning("trap - ERR", "The profile's lines end here."),
-    LineMeaning(
-        "cd ", "The ranks' working directory: where you submit, or the same place in the snapshot."
-    ),
-    LineMeaning(
-        "export OMP_NUM_THREADS=", "CPU threads of each rank: as many as it has CPUs.", [_CPUS]
-    ),
-    LineMeaning(
-        "export HPCDIST_SUBMIT_DIR=", "The directory that you submit from, for the ranks to know."
-    ),
-    LineMeaning("export PYTHONPATH=", "Your PYTHONPATH, with folders of the snapshot in it."),
-    LineMeaning(
-        "export SUBMITIT_", "The scheduler, for submitit, by which agents find each other."
-    ),
-)
-"""The meanings of lines in scripts of every scheduler; comments say the rest."""
-
-
-def check_folder(target: Target, signs: str, taken_for: str) -> None:
-    """Raise RunDirectoryError for a path with one of the signs, which are taken for something."""
-    sign = next((sign for sign in signs if sign in str(target.folder)), None)
-    if sign is not None:
-        raise RunDirectoryError(
-            f"{target.folder}: the path holds {sign!r}, which {taken_for}",
-            hint="name another folder with --runs or HPCDIST_RUNS",
-        )
 
 
 def render(

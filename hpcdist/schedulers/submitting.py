@@ -32,15 +32,14 @@ class ScriptExecutor(core.Executor):
     def __init__(
         self,
         folder: Path,
-        send: Callable[[], str] | None = None,
+        send: Callable[[], str],
         *,
         array_from: int | None = None,
-        **_former: Any,
     ) -> None:
         """`send` gives the script to the scheduler and returns the job's id, of an array its own;
         `array_from` is the number of an array's first element, None where there is no array."""
         super().__init__(folder)
-        self._send = send or _former["send"]
+        self._send = send
         self._array_from = array_from
 
     def submit_all(self, tasks: Sequence[Task]) -> list[str]:

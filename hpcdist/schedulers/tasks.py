@@ -26,9 +26,11 @@ from hpcdist.base.ownership import NotOwnError, check_own_folder, is_own, read_o
 
 PLACE_VARIABLE = "HPCDIST_JOB_PLACE"
 """Number of the run in its array, which the script sets; 0 or empty where there is no array."""
+NODE_VARIABLE = "SUBMITIT_LOCAL_GLOBALID"
+"""Number of the node that the process is on: submitit's local controller calls it so."""
 _TASKS_FILE = "tasks.json"
 _MOST_BYTES = 1000
-_JOB_ID = re.compile(r"\d[\w.]*(?:\[\d*\])?")
+_JOB_ID = re.compile(r"\w[\w.]*(?:\[\d*\])?")
 _PLACE = re.compile(r"[\[_](\d+)\]?$")
 
 

@@ -71,7 +71,8 @@ class Progress:
             return
         line = f"epoch {self.position.epoch}/{self.job.train.epochs}"
         if self.position.samples:
-            line += f" and {self.position.samples:,} samples"
+            epoch = self.position.epoch + 1
+            line = f"step {self.position.step:,}/{self.total_steps:,} in epoch {epoch}"
         if loss is not None:
             own = " (rank 0)" if self.context.world_size > 1 else ""  # all else is of all ranks
             line += f"  loss {loss:.4f}{own}"

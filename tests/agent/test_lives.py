@@ -16,7 +16,7 @@ from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.lsf.scheduler import scheduler as lsf
+from hpcdist.schedulers.lsf.lsf import scheduler as lsf
 from hpcdist.schedulers.requeue import Decision, RequeueUnclearError
 
 TRAINING = TrainJob(name="t")

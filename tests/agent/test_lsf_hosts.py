@@ -139,7 +139,6 @@ def test_the_first_hosts_exit_code_is_the_jobs(start):
     job.started(0)
     job.started(1)
     assert job.end(3, 0) == 3
-    assert (job.logs / "7_exit_code").read_text() == "3\n"
 
 
 def test_signals_reach_the_first_host_once_each(start):

@@ -7,7 +7,6 @@ from hpcdist.cluster.load import list_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, first_file
 from hpcdist.schedulers.lsf import site as lsf_site
-from hpcdist.schedulers.lsf.site import parse_default_queues, parse_hosts_table
 from hpcdist.schedulers.slurm import site as slurm_site
 
 SINFO = """\
@@ -86,17 +85,17 @@ def test_a_type_is_not_asked_for_where_some_gpus_have_none():
     assert gpu.gpu_types == ()
 
 
-def test_accounts_are_listed_once():
-    assert slurm_site.parse_accounts("ann\nproj\nann\n\n") == ("ann", "proj")
-
-
 @pytest.mark.parametrize(
     ("plugin", "knows"),
     [("select/cons_tres", True), ("select/cons_res", False), ("select/linear", False)],
 )
-def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows):
+def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows, monkeypatch):
     config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
-    assert slurm_site.has_gpus_per_node(config) is knows
+    monkeypatch.setattr(
+        slurm_site, "ask", lambda *words: config if words[0] == "scontrol" else "ann\nann"
+    )
+    found = slurm_site.detect_slurm("ann")
+    assert (found.gpu_request == "gpus-per-node", found.accounts) == (knows, ("ann",))
 
 
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
@@ -162,13 +161,6 @@ def test_a_site_without_a_partition_that_is_up_is_an_error():
         first_file(site())
 
 
-BQUEUES = """\
-QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP  RSV
-normal           30  Open:Active       -    -    -    -     0     0     0     0    0
-night            20  Open:Inact        -    -    -    -     0     0     0     0    0
-admin            50  Closed:Active     -    -    -    -     0     0     0     0    0
-gpu              40  Open:Active      64    8    -    -    10     4     6     0    0
-"""
 BHOSTS = """\
 HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV
 hosta              ok              -     16      0      0      0      0      0
@@ -185,41 +177,14 @@ hostb                   0   TeslaV100_SXM2      10M        0M      0      0     
                         2   TeslaV100_SXM2      10M        0M      0      0      0      0
                         3   TeslaV100_SXM2      10M        0M      0      0      0      0
 """
-BQUEUES_LONG = """\
-QUEUE: gpu
-DEFAULT LIMITS:
- RUNLIMIT
- 60.0 min
-MAXIMUM LIMITS:
- RUNLIMIT
- 1440.0 min
-"""
-
-
-def test_lsf_tells_open_queues_hosts_gpus_and_limits():
-    states = lsf_site.parse_queue_states(BQUEUES)
-    assert [name for name, state in states.items() if state == "Open:Active"] == ["normal", "gpu"]
-    assert parse_default_queues("Default Queues:  normal gpu\nX: y\n") == ["normal", "gpu"]
-    up = {host.name: host.slots for host in parse_hosts_table(BHOSTS) if host.is_up}
-    assert up == {"hosta": 16, "hostb": 32, "hostd": None}
-    gpus = lsf_site.parse_bhosts_gpu(BHOSTS_GPU)
-    assert {host: len(models) for host, models in gpus.items()} == {"hosta": 2, "hostb": 4}
-    assert lsf_site.parse_queues(BQUEUES_LONG)[0].run_limit_min == 1440
-    assert lsf_site.parse_queues("QUEUE: normal\n")[0].run_limit_min is None
-
-
-def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles):
-    queues = lsf_site.make_partitions(
-        ("normal", "gpu"),
-        "normal",
-        hosts=parse_hosts_table(BHOSTS),
-        gpus=lsf_site.parse_bhosts_gpu(BHOSTS_GPU),
-        limits_min={},
-    )
-    text = first_file(site(*queues, scheduler="lsf", partitions_share_nodes=True))
-    _, found = read_back(profiles, text)
-    assert found == {"normal": ClusterProfile(scheduler="lsf", partition="normal", cpus_per_gpu=8)}
-    assert "# other queues: gpu" in text
+STATUS = "QUEUE: {}\nPRIO NICE STATUS  MAX\n 30  0  {}  -\n"
+BQUEUES_LONG = (
+    STATUS.format("normal", "Open:Active")
+    + "DEFAULT LIMITS:\n RUNLIMIT\n 60.0 min\nMAXIMUM LIMITS:\n RUNLIMIT\n 1440.0 min\n"
+    + STATUS.format("night", "Open:Inact")
+    + STATUS.format("admin", "Closed:Active")
+    + STATUS.format("gpu", "Open:Active")
+)
 
 
 @pytest.mark.parametrize(
@@ -228,12 +193,31 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
         ("", "slot"),
         ("    DEFAULT_QUEUE = normal\n    MBD_SLEEP_TIME = 10 (seconds)\n", "host"),
         ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = Y\n", "slot"),
-        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = N\n", "host"),
     ],
-    ids=["no answer", "default", "per task", "not per task"],
+    ids=["no answer", "default", "per task"],
 )
-def test_lsf_counts_memory_per_host_unless_its_parameters_say_otherwise(parameters, per):
-    assert lsf_site.memory_is_per(parameters) == per
+def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(
+    profiles, monkeypatch, parameters, per
+):
+    said = {
+        "bqueues -l": BQUEUES_LONG,
+        "bparams": "Default Queues:  normal gpu\nX: y\n",
+        "bhosts -w": BHOSTS,
+        "bhosts -gpu -w": BHOSTS_GPU,
+        "bparams -a": parameters,
+    }
+    for name in ("ask", "_ask"):
+        monkeypatch.setattr(lsf_site, name, lambda *words: said[" ".join(words)])
+    found = lsf_site.detect_lsf()
+    text = first_file(found)
+    assert "# other queues: gpu\n" in text
+    _, read = read_back(profiles, text)
+    lsf = LsfOptions(mem_per=per)
+    assert read == {
+        "normal": ClusterProfile(
+            scheduler="lsf", partition="normal", cpus_per_gpu=8, time_limit_min=1440, lsf=lsf
+        )
+    }
 
 
 def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles):

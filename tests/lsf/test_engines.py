@@ -41,12 +41,10 @@ def test_an_engine_that_knows_less_does_what_is_needed_and_is_sent_nothing_that_
     site.reach_limit(job_id(run))
     end_counting(user, run)
     (summary,) = json.loads(user("summary", run.id, "--json").stdout)
-    assert (summary["accounting"]["job_id"], summary["accounting"]["state"]) == (
-        job_id(run),
-        "DONE",
-    )
-    assert summary["accounting"]["queue_wait_s"] is None
-    assert summary["accounting"]["max_rss_bytes"] is None
+    books = summary["accounting"]
+    assert (books["job_id"], books["state"]) == (job_id(run), "DONE")
+    assert (books["queue_wait_s"], books["max_rss_bytes"]) == (None, None)
+    assert "bjobs lists" in user("doctor").stdout
     user.done(runs[0])
     user.done(after)
     assert "counted from 0" in user("logs", after.id).stdout
@@ -69,10 +67,10 @@ def test_the_states_of_many_runs_are_one_question(user):
 
 IMPATIENT = """\
 import sys
-from hpcdist.schedulers.lsf import commands, site
-of_bsub_s, of_others_s = map(float, sys.argv.pop(1).split(","))
-commands._BSUB_TIMEOUT_S = of_bsub_s
-site._TIMEOUT_S = commands.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
+from hpcdist.schedulers import batch
+from hpcdist.schedulers.lsf import jobs, site
+batch._SUBMIT_TIMEOUT_S, site._TIMEOUT_S = map(float, sys.argv.pop(1).split(","))
+jobs.TIMEOUT_S = site._TIMEOUT_S
 from hpcdist.cli.main import main
 sys.exit(main())
 """
@@ -107,25 +105,55 @@ def test_a_job_whose_submission_got_no_answer_is_found_by_its_name(user, impatie
     user.done(run)
 
 
-def test_while_lsf_is_silent_nothing_is_claimed(user, impatient):
+def test_while_lsf_is_silent_nothing_is_claimed_and_a_cancelled_run_ends_by_itself(user, impatient):
     run = count(user)
     with user.cluster.silent():
         found = impatient("status", run.id)
         assert f"{run.id}: unknown" in found.stdout
         assert "did not answer" in found.stderr
-        cancelled = impatient("cancel", run.id)
-        assert cancelled.returncode == 3, cancelled.stderr
         unclear = impatient("submit", "count.py", *CPU, "--scheduler", "lsf")
         assert unclear.returncode == 3, unclear.stderr
         assert "it is not known whether" in unclear.stderr
-    assert not run.cancel_file.exists()
-    kept = [path.name for path in (user.folder / "runs").iterdir() if path.name != run.id]
-    assert len(kept) == 1
-    user.write("gate", "")
-    user.done(run)
-    assert "it is being submitted" in user("status", kept[0]).stdout  # the job may come yet
-    assert user("cancel", kept[0]).returncode == 0
-    assert f"{kept[0]}: cancelled" in user("status", kept[0]).stdout
+        cancelled = impatient("cancel", run.id)
+        assert cancelled.returncode == 3, cancelled.stderr
+        assert user.verdict(run).state == "cancelled"
+    (kept,) = [path.name for path in (user.folder / "runs").iterdir() if path.name != run.id]
+    user.cluster.wait_for_end(job_id(run))
+    assert "it is being submitted" in user("status", kept).stdout  # the job may come yet
+    assert user("cancel", kept).returncode == 0
+    assert f"{kept}: cancelled" in user("status", kept).stdout
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        ("Please request memory: -R rusage[mem=...]", (), "--set resources.mem_gb=GB"),
+        ("A run limit (-W) is required here", (), "how long it may run with --time"),
+        ("The memory asked for is above 10GB", ("--set", "resources.mem_gb=64"), "lsf.mem_per"),
+    ],
+)
+def test_what_a_site_demands_is_answered_with_the_option_that_says_it(user, said, words, hint):
+    user.write("count.py", COUNT)
+    with user.cluster.refusing("bsub", f"{said}. Request aborted by esub. Job not submitted."):
+        refused = user("submit", "count.py", *CPU, *words, "--scheduler", "lsf")
+    assert refused.returncode == 3
+    assert said in refused.stderr
+    assert hint in " ".join(refused.stderr.split())
+
+
+def test_without_battach_attach_names_another_way_and_cancel_needs_no_bjobs(user):
+    run = count(user)
+    refused = user("attach", run.id, "--", "ps", "-x")
+    assert refused.returncode == 3, refused.stderr
+    assert "LSF has no command that enters a running job" in refused.stderr
+    assert "ssh hostA -t" in refused.stderr
+    with user.cluster.cut_off("bjobs"):
+        cancelled = user("cancel", run.id)
+        assert cancelled.returncode == 3, cancelled.stderr
+        assert "Network is unreachable" in cancelled.stderr
+        assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    assert user.cluster.job(job_id(run)).reason == "TERM_OWNER"
+    assert f"{run.id}: cancelled" in user("status", run.id).stdout
 
 
 def test_a_bjobs_that_fails_or_forgets_ends_nothing_while_the_agents_live(user):
@@ -135,9 +163,6 @@ def test_a_bjobs_that_fails_or_forgets_ends_nothing_while_the_agents_live(user):
         shown = user("status", run.id)
         assert f"{run.id}: unknown" in shown.stdout
         assert "Network is unreachable" in shown.stderr
-        cancelled = user("cancel", run.id)
-        assert cancelled.returncode == 3, cancelled.stderr
-        assert not run.cancel_file.exists()
     user.cluster.forget(job_id(run))
     shown = user("status", run.id).stdout
     assert f"{run.id}: running" in shown

@@ -6,7 +6,6 @@ from cluster_user import CPU, TWO, User, job_id, printed
 from counting import COUNT, await_counting, count
 
 from hpcdist.machine.network import local_addresses
-from hpcdist.monitor.follow import again_sentence
 
 SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
 MISLEADING = """
@@ -35,26 +34,23 @@ def test_hpcdist_detects_the_site(user):
     assert "closed" not in found
 
 
-def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(user):
-    """LSF gives it the lost host once more, which it still calls ok; then the request leaves that
-    host out. The first host's loss is LSF's to answer (-r)."""
+def test_a_run_that_loses_a_host_and_then_its_first_goes_on_elsewhere(lsf_like, tmp_path):
+    """LSF gives it the lost host once more, which it still calls ok; then that is waited for. The
+    first host's loss is LSF's to answer (-r)."""
+    user = User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0, loss_known_s=10.0), tmp_path)
     site = user.cluster
     run = count(user)
-    former = job_id(run)
-    assert site.job(former).hosts == ["hostA", "hostB"]
+    job = job_id(run)
+    assert site.job(job).hosts == ["hostA", "hostB"]
     site.lose_host("hostB")
     await_counting(user, run, 1)
-    assert site.job(job_id(run)).hosts == ["hostA", "hostC"]
-    assert site.job(former).attempts == 2
-    told = again_sentence(run.read_attempt_verdict(1), most_restarts=0)  # by status, as it waits
-    assert "it starts again without hostB, lost at" in told
-    assert told.endswith("when the scheduler restarts the job")
+    assert (site.job(job).hosts, site.job(job).attempts) == (["hostA", "hostC"], 3)
     site.lose_host("hostA")
     await_counting(user, run, 2)
-    assert site.job(job_id(run)).hosts == ["hostC", "hostD"]
+    assert site.job(job).hosts == ["hostC", "hostD"]
     user.write("gate", "")
     user.done(run)
-    assert run.newest_attempt() == 3
+    assert (run.newest_attempt(), job_id(run)) == (3, job)
     lost = [run.read_attempt_verdict(attempt) for attempt in range(3)]
     assert [one.kind for one in lost] == ["agent_lost", "launch", "agent_lost"]
     assert ["hostB" in one.message for one in lost] == [True, True, False]
@@ -68,4 +64,7 @@ def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(ls
     assert "LSF cannot reach its first host (UNKWN)" in user("status", run.id).stdout
     user.cluster.return_host("hostA")
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
-    assert user.status(run)["state"] == "failed"
+    (run.checkpoints_folder / "step-00000010.dcp").mkdir(parents=True)
+    found = user.status(run)
+    assert (found["state"], found["continue_with"]) == ("failed", f"hpcdist resume {run.id}")
+    assert "LSF gave it up: its host could not be reached (TERM_ZOMBIE" in found["reason"]

@@ -70,6 +70,7 @@ def pbs(tmp_path, monkeypatch, command_process):
             (commands / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
         monkeypatch.setenv("PBS_SITE", str(site))
+        monkeypatch.setenv("HOME", str(site))  # the jobs' login shells read no profile
     cluster = Pbs(command_process)
     yield cluster
     cluster.wait_for(lambda: all(job["job_state"] in "FX" for job in cluster.jobs().values()))

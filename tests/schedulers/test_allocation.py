@@ -44,10 +44,6 @@ def test_without_the_shells_variable_cpus_are_shared_equally():
         ("TresPerNode=gres:nvme:1,gres:gpu:a100:2,gres:gpu:v100:1", {}, 3),
         ("TresPerNode=gres/gpu:a100:4", {}, 4),
         ("TresPerJob=gres:gpu:6", {}, 2),
-        ("", {"SLURM_GPUS_PER_NODE": "2"}, 2),
-        ("", {"SLURM_GPUS_PER_NODE": "a100:2,v100:1"}, 3),
-        ("", {"SLURM_GPUS_ON_NODE": "4"}, 4),
-        ("", {"SLURM_JOB_GPUS": "0,2"}, 2),
         ("TresPerNode=gres:nvme:2", {}, 0),
     ],
 )

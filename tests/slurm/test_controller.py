@@ -8,7 +8,7 @@ import pytest
 from cluster_user import User, job_id
 
 from hpcdist.runs.run import all_runs
-from hpcdist.schedulers.slurm.site import parse_cluster
+from hpcdist.schedulers.slurm.site import parse_setting
 
 STAY = """\
 import os, sys, time
@@ -31,7 +31,7 @@ def impatient(user):
 
 
 def cluster_name(cluster):
-    return parse_cluster(cluster.run("scontrol", "show", "config").stdout)
+    return parse_setting(cluster.run("scontrol", "show", "config").stdout, "ClusterName")
 
 
 def state(user, run, **options):
@@ -163,12 +163,9 @@ def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_n
     os.utime(run.agent_file(0), (0, 0))
     user.cluster.wait_for(lambda: run.agent_file(0).stat().st_mtime > 0)
     assert state(user, run) == "running"  # its agents live, whatever Slurm has forgotten
-    missed = json.loads(run.missed_file.read_text())
-    run.missed_file.write_text(json.dumps(missed | {"time_s": missed["time_s"] - 60}))
-    assert state(user, run) == "running"
     run.agent_file(0).unlink()
-    with user.cluster.failing("sacct"):
-        assert state(user, run) == "unknown"  # the books may know it
+    assert state(user, run) == "unknown"
+    os.utime(run.missed_file, (0, 0))
     assert state(user, run) == "lost"
     run.submission_file.write_text(json.dumps(submission))
     assert state(user, run) == "running"
@@ -178,10 +175,10 @@ def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_n
     run.submission_file.write_text(json.dumps(elsewhere))
     (status,) = json.loads(user("status", run.id, "--json").stdout)
     assert status["state"] == "unknown"
-    assert status["reason"].startswith("it was submitted to cluster other, and this is cluster")
+    assert status["reason"].startswith("it was submitted to cluster other")
     refused = user("cancel", run.id)
     assert refused.returncode == 3
-    assert f"run {run.id} cannot be cancelled here" in refused.stderr
+    assert f"{run.id} cannot be cancelled here, but on the cluster other" in refused.stderr
     assert not run.cancel_file.exists()
     assert run.read_verdict() is None
 

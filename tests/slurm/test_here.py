@@ -73,7 +73,7 @@ def test_a_job_that_names_no_nodes_takes_all_of_the_allocation(shell, slurm):
 def test_outside_of_an_allocation_it_says_how_to_get_one(slurm, tmp_path):
     done = slurm.run("hpcdist", "submit", "check", "--here", cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert "neither SLURM_JOB_ID nor PBS_JOBID is set" in done.stderr
+    assert "neither SLURM_JOB_ID nor LSB_JOBID nor PBS_JOBID is set" in done.stderr
     assert "salloc" in done.stderr
     assert os.listdir(tmp_path) == []
 

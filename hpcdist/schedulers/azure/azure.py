@@ -1,8 +1,7 @@
 """The scheduler of Azure Machine Learning: runs as command jobs of a workspace.
 
 The keys of a job are those of the page "CLI (v2) command job YAML schema". Azure brings the folder
-`code` to every node, makes it the working directory, and mounts the run's folder of a datastore
-there; the command is executed once per node.
+`code` to every node, mounts the run's folder of a datastore, and executes the command once there.
 
 Azure starts a job again by itself whose low-priority nodes were taken away, and tells that nobody:
 nodes get SIGTERM at most. A job that reached its time limit is not started again, and one of its
@@ -17,60 +16,42 @@ import re
 import shlex
 import shutil
 import socket
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, JobError, ProfileError, SchedulerError
+from hpcdist.base import errors, files
+from hpcdist.base.polling import poll
 from hpcdist.base.secrets import Stars
-from hpcdist.base.text import number_of, show_bytes, yaml_scalar
+from hpcdist.base.text import show_bytes, yaml_scalar
 from hpcdist.cluster.profile import AzureOptions, ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, job_to_dict
 from hpcdist.runs.publishing import fetch
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import LaunchPlan, NodePlan, RunSpec, Submission
-from hpcdist.runs.verdict import State, Verdict
+from hpcdist.runs.verdict import State, Verdict, cancelled_verdict
+from hpcdist.schedulers import base
+from hpcdist.schedulers.azure import files as azure_files
 from hpcdist.schedulers.azure import site
-from hpcdist.schedulers.azure.files import (
-    ARCHIVE,
-    CODE,
-    BlobFolder,
-    keep_logs,
-    output_folder,
-    write_code,
-)
 from hpcdist.schedulers.azure.node import KEY_VARIABLE, LIB, SNAPSHOT
 from hpcdist.schedulers.azure.site import NotFoundError, SilentAzureError, asking, client_of, quiet
-from hpcdist.schedulers.base import (
-    Condition,
-    Finding,
-    JobPlace,
-    LineMeaning,
-    Plan,
-    Rendezvous,
-    Scheduler,
-    Target,
-    failed,
-    passed,
-)
+from hpcdist.schedulers.base import Condition, JobPlace, Plan, Scheduler, Target
+from hpcdist.schedulers.batch import Job, condition_of
 from hpcdist.schedulers.hosts import LIFE_VARIABLE, age_of_job
-from hpcdist.schedulers.jobs import condition_of, end_jobs, find_by_name, note_jobs
-from hpcdist.schedulers.request import limit_line, product, time_limit_min
+from hpcdist.schedulers.request import time_limit_min
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
-_JOB_FILE = "job.yml"
 _OUTPUT = "run"
 """The output by whose name the command finds the mounted run directory."""
 _NEEDED = ("subscription", "resource_group", "workspace", "compute")
 _WORDS_OF_OTHERS = ("partition", "account", "qos", "constraint", "gpu_type", "mem_gb", "directives")
-_DEFAULT_PORT = 6105
-_AT_ONCE = 8
-"""Questions to Azure at one time."""
+_QUESTIONS_AT_ONCE = 8
+_GONE_LIMIT_S = 180.0
 
 _STATES: dict[str, tuple[State, str | None]] = {
     "NotStarted": ("pending", "Azure has not started it"),
@@ -90,27 +71,17 @@ _STATES: dict[str, tuple[State, str | None]] = {
 }
 """Azure's word -> the state, and why it is so."""
 
-LINE_MEANINGS = (
-    LineMeaning("$schema:", "The format, which the SDK checks."),
-    LineMeaning("type: command", "A job that executes one command on each of its nodes."),
-    LineMeaning("name:", "The run's id, in letters that Azure takes."),
-    LineMeaning("display_name:", "The job's name in the studio."),
-    LineMeaning("experiment_name:", "The studio lists jobs of one experiment together."),
-    LineMeaning("code:", "The folder that is uploaded: hpcdist, the run's files, the snapshot."),
-    LineMeaning("command:", "bash that every node executes; its last line starts the agent."),
-    LineMeaning("environment:", "", ["azure.image|azure.environment"]),
-    LineMeaning("environment_variables:", "Those of the job and the profile.", ["environment"]),
-    LineMeaning("compute:", "", ["azure.compute"]),
-    LineMeaning("distribution:", "One process per node, which is told of the others."),
-    LineMeaning("resources:", "Nodes, and shared memory for the workers of data loaders."),
-    LineMeaning("instance_count:", "", ["resources.nodes"]),
-    LineMeaning("shm_size:", "", ["azure.shm_gb"]),
-    LineMeaning("limits:", "Time limit in seconds.", ["resources.time_limit_min|time_limit_min"]),
-    LineMeaning("outputs:", "The folder where nodes write the run, mounted.", ["azure.datastore"]),
-)
-"""Lines of the YAML, and the keys that they come from."""
-
-Value: TypeAlias = "str | int | Mapping[str, Value]"
+_COMMENTS = {
+    "name": "The run's id and the job's name, in signs that Azure takes.",
+    "code": "The folder that is uploaded: hpcdist, the run's files, the snapshot.",
+    "command": "What every node executes with bash; the last line starts its agent.",
+    "environment_variables": "Variables of the job and of the profile.",
+    "distribution": "One process per node, which is told of the others.",
+    "resources": "Nodes, given whole, and shared memory for the workers of data loaders.",
+    "limits": "The time limit in seconds; before it the ranks save, and the run ends with 75.",
+    "outputs": "The folder where nodes write the run, mounted.",
+}
+"""What stands above a key of the job."""
 
 
 class AzureScheduler(Scheduler):
@@ -119,7 +90,6 @@ class AzureScheduler(Scheduler):
     name = "azure"
     title = "Azure"
     has_queue = True
-    line_meanings = LINE_MEANINGS
     shares_files = False
     jobs_can_wait = False
     can_requeue = True
@@ -136,7 +106,7 @@ class AzureScheduler(Scheduler):
         values = job_to_dict(job)
         hidden = [key for key, value in Stars().value(values).items() if value != values[key]]
         if hidden:
-            raise JobError(
+            raise errors.JobError(
                 f"what looks like a secret stands in {' and '.join(hidden)}, and would be stored "
                 "where all users of the workspace can read it",
                 hint="have the program read it from the workspace's key vault, or from a datastore",
@@ -156,22 +126,6 @@ class AzureScheduler(Scheduler):
         )
         return Plan(launch=launch, notes=[note] if is_in_parts else [], cluster=cluster)
 
-    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """Return nodes, ranks, shared memory, the time limit and the price per hour."""
-        cluster, azure, nodes = plan.cluster, plan.cluster.azure, job.resources.nodes
-        limit_min = time_limit_min(job, cluster)
-        timeout = None if limit_min is None else f"limits.timeout {math.ceil(limit_min * 60)} s"
-        ranks = product(nodes, job.ranks_per_node, what="rank")
-        lines = [
-            f"nodes: {number_of(nodes, 'node')} of the compute {azure.compute}, each given whole",
-            f"ranks: {ranks}, with equal shares of the node's CPUs, on its GPUs if it has any",
-            f"shared memory: {azure.shm_gb} GiB per node (azure.shm_gb)",
-            limit_line(job, cluster, timeout),
-        ]
-        if (price := cluster.node_price) is not None:
-            lines.append(f"price: {nodes} x {price:g} = {nodes * price:g} per hour")
-        return lines
-
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         return job_yaml(job, plan.cluster, target)
 
@@ -181,18 +135,22 @@ class AzureScheduler(Scheduler):
         site.check_compute(azure, job.resources.nodes)
         site.check_environment(azure)
         snapshot = Path(target.own_folders[-1]) if target.own_folders else None
-        size = write_code(run, target.folder, snapshot)
-        file = target.folder / _JOB_FILE
-        files.write_whole(file, script)
-        said = create(azure, file, name)
-        shutil.rmtree(target.folder / CODE, ignore_errors=True)
-        note_jobs(
-            runs,
-            [name],
-            submission=Submission(scheduler=self.name),
-            target=target,
-            take_back=lambda: _cancel(azure, name),
+        size = azure_files.write_code(run, target.folder, snapshot)
+        files.write_whole(target.folder / "job.yml", script)
+        said = create(azure, target.folder / "job.yml", name)
+        shutil.rmtree(target.folder / azure_files.CODE, ignore_errors=True)
+        submission = Submission(
+            scheduler=self.name,
+            job_id=name,
+            job_name=target.name,
+            folder=str(target.folder),
+            submitted_s=time.time(),
         )
+        try:
+            run.write_submission(submission)
+        except OSError:  # nobody would know of the job
+            _cancel(azure, name)
+            raise
         return [f"uploaded {show_bytes(size)} to the workspace {azure.workspace}", *said]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
@@ -201,44 +159,44 @@ class AzureScheduler(Scheduler):
         found = _ask_jobs(runs)
 
         def look(run: Run) -> Condition:
-            job, why = found[run.id], None
-            if job is not None and job.condition().state != "pending":
-                try:
-                    fetch(run, self.source_of(run))
-                    if not (job.is_active or run.has_started()):
-                        keep_logs(run, workspace_of(run), job.name)
-                except (OSError, HpcdistError) as error:
-                    why = files.reason(error) if isinstance(error, OSError) else error.message
+            job = found[run.id]
             condition = condition_of(run, run.read_submission(), job, self.title)
-            if why is None:
+            if job is None or job.state == "pending":
                 return condition
-            why = f"its run directory cannot be brought here: {why}"
-            reason = "; ".join(filter(None, [condition.reason, why]))
-            return msgspec.structs.replace(condition, reason=reason)
+            try:
+                fetch(run, self.source_of(run))
+                if not (job.is_active or run.has_started()):
+                    azure_files.keep_logs(run, workspace_of(run), job.id)
+            except (OSError, errors.HpcdistError) as error:
+                why = files.reason(error) if isinstance(error, OSError) else error.message
+                why = f"its run directory cannot be brought here: {why}"
+                reason = "; ".join(filter(None, [condition.reason, why]))
+                return msgspec.structs.replace(condition, reason=reason)
+            return condition_of(run, run.read_submission(), job, self.title)
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
             return dict(zip([run.id for run in runs], pool.map(look, runs), strict=True))
 
-    def source_of(self, run: Run) -> BlobFolder:
-        return output_folder(workspace_of(run), name_of(run))
+    def source_of(self, run: Run) -> azure_files.BlobFolder:
+        return azure_files.output_folder(workspace_of(run), name_of(run))
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        """End the jobs of runs, whether Azure lists them or not."""
-        workspaces = {name_of(run): workspace_of(run) for run in runs}
+        """End the jobs of runs, whether Azure says how they are or not."""
+        for run in runs:
+            run.ask_to_cancel()
+        for run in runs:
+            _cancel(workspace_of(run), name_of(run))
 
-        def kill(names: Sequence[str]) -> None:
-            for name in names:
-                _cancel(workspaces[name], name)
+        def living() -> list[str]:
+            return [job.id for job in _ask_jobs(runs).values() if job is not None and job.is_active]
 
-        end_jobs(
-            runs,
-            [*workspaces],
-            kill=kill,
-            list_living=lambda: {
-                job.name for job in _ask_jobs(runs).values() if job is not None and job.is_active
-            },
-            hint="Azure takes minutes to end a job on nodes that do not answer: see the studio",
-        )
+        if not poll(lambda: not living() or None, interval_s=1.0, limit_s=_GONE_LIMIT_S):
+            raise errors.SchedulerError(
+                f"jobs {', '.join(living())} have not ended within {_GONE_LIMIT_S:g} s",
+                hint="Azure takes minutes to end a job on nodes that do not answer: see the studio",
+            )
+        for run in runs:
+            run.write_verdict(cancelled_verdict())
 
     # Within a job.
 
@@ -250,9 +208,9 @@ class AzureScheduler(Scheduler):
         if num_nodes > 1:  # a name is looked up, for agents say which address they mean
             first = os.environ["MASTER_ADDR"]
             (*_, (address, *_)), *_ = socket.getaddrinfo(first, None, type=socket.SOCK_STREAM)
-            rendezvous = Rendezvous(
+            rendezvous = base.Rendezvous(
                 address=str(address),
-                port=int(os.environ.get("MASTER_PORT") or _DEFAULT_PORT),
+                port=int(os.environ.get("MASTER_PORT") or 6105),
                 secret=Path(os.environ[KEY_VARIABLE]).read_text().strip(),
             )
         return JobPlace(
@@ -271,9 +229,8 @@ class AzureScheduler(Scheduler):
         """Leave a kill or a preemption, and the loss of a node, to Azure; end at the time limit."""
         if verdict.kind == "time_limit":
             return Decision(sequel="final", cause="time_limit")
-        if verdict.kind == "preempted" or verdict.signal == "SIGTERM":
-            return Decision(sequel="open", cause="kill or requeue")
-        return Decision(sequel="open", cause="nothing")
+        was_told = verdict.kind == "preempted" or verdict.signal == "SIGTERM"
+        return Decision(sequel="open", cause="kill or requeue" if was_told else "nothing")
 
     def requeue(self, run: Run) -> None:
         raise RequeueRefusedError(f"Azure starts {run.id} again by itself, or not at all")
@@ -283,7 +240,7 @@ class AzureScheduler(Scheduler):
     def detect_site(self) -> Site:
         return site.detect_azure()
 
-    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[Finding]:
+    def examine_for(self, job: JobSpec, cluster: ClusterProfile) -> Iterator[base.Finding]:
         """Check SDK, login, workspace, compute, environment and datastore, up to the first that is
         wanting."""
         names = ["datastore", "environment", "compute", "workspace", "sdk"]
@@ -293,22 +250,16 @@ class AzureScheduler(Scheduler):
                 names.remove(finding.name)
                 yield finding
             site.find(azure, "datastore")
-            list(output_folder(azure, "none").list_files())
+            list(azure_files.output_folder(azure, "none").list_files())
         except OSError as error:
             advice = "you need the role Storage Blob Data Reader on its account: ask its owner"
-            yield failed("datastore", f"it cannot be read: {error.strerror}", advice)
-        except HpcdistError as error:
-            yield failed(names[-1], error.message, str(error.hint))
+            yield base.failed("datastore", f"it cannot be read: {error.strerror}", advice)
+        except errors.HpcdistError as error:
+            yield base.failed(names[-1], error.message, str(error.hint))
         else:
-            yield passed("datastore", f"{azure.datastore} can be read: runs are kept in hpcdist/")
-
-    def explain_end(self, run: Run) -> str:
-        """Return where Azure tells more of a job's end."""
-        try:
-            found = _ask_jobs([run])[run.id]
-        except SchedulerError:
-            return ""
-        return f"Azure says {found.status}; its page: {found.url}" if found else ""
+            yield base.passed(
+                "datastore", f"{azure.datastore} can be read: runs are kept in hpcdist/"
+            )
 
 
 scheduler = AzureScheduler()
@@ -333,47 +284,25 @@ def job_name(name: str) -> str:
 # Jobs.
 
 
-class AzureJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as Azure tells it; its id is its name."""
-
-    name: str
-    status: str
-    url: str = ""
-    """Its page in the studio."""
-    task: str = ""
-    exit_code: int | None = None
-
-    @property
-    def job_id(self) -> str:
-        return self.name
-
-    @property
-    def is_active(self) -> bool:
-        return self.condition().state in ("pending", "running", "unknown")
-
-    def condition(self) -> Condition:
-        state, reason = _STATES.get(self.status, ("unknown", f"Azure calls it {self.status}"))
-        if state in ("failed", "unknown") and self.url:
-            reason = f"{reason}; its page: {self.url}"
-        return Condition(state=state, reason=reason)
-
-
-def _ask_jobs(runs: Sequence[Run]) -> dict[str, AzureJob | None]:
+def _ask_jobs(runs: Sequence[Run]) -> dict[str, Job | None]:
     """Return the job by run id; None where Azure has none. Raises SchedulerError."""
-    with quiet(), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with quiet(), ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
         jobs = list(pool.map(lambda run: _ask_job(workspace_of(run), name_of(run)), runs))
     return {run.id: job for run, job in zip(runs, jobs, strict=True)}
 
 
-def _ask_job(azure: AzureOptions, name: str) -> AzureJob | None:
+def _ask_job(azure: AzureOptions, name: str) -> Job | None:
     client = client_of(azure)
     try:
         with asking(f"the job {name}"):
             job = client.jobs.get(name)
     except NotFoundError:
         return None
-    status = str(getattr(job.status, "value", job.status))
-    return AzureJob(name=name, status=status, url=job.studio_url or "")
+    word = str(getattr(job.status, "value", job.status))
+    state, reason = _STATES.get(word, ("unknown", f"Azure calls it {word}"))
+    if state in ("failed", "unknown") and job.studio_url:
+        reason = f"{reason}; its page: {job.studio_url}"
+    return Job(id=name, name="", state=state, word=word, reason=reason)
 
 
 def create(azure: AzureOptions, file: Path, name: str) -> list[str]:
@@ -385,22 +314,25 @@ def create(azure: AzureOptions, file: Path, name: str) -> list[str]:
     client = client_of(azure)
     from azure.ai.ml import load_job
 
-    def look() -> list[AzureJob]:
-        job = _ask_job(azure, name)
-        return [job] if job else []
-
     # The SDK is to send nothing of the user's git repository: its URL may hold a password.
     git_folder = os.environ.get("GIT_DIR")
     os.environ["GIT_DIR"] = os.devnull
     try:
-        with asking(f"the job {name}", wrong=SchedulerError), quiet():
+        with asking(f"the job {name}", wrong=errors.SchedulerError), quiet():
             client.jobs.create_or_update(load_job(file))
-    except SilentAzureError as error:
-        if find_by_name(name, error, look) is None:
-            raise
-        return [f"Azure gave no answer, but has the job {name}: {error.message}"]
-    except SchedulerError as error:  # such as that a repeated request would change the job
-        if not look():
+    except errors.SchedulerError as error:  # such as that a repeated request would change the job
+        is_silent = isinstance(error, SilentAzureError)
+        try:
+            limit_s = 5.0 if is_silent else 0.0  # it may have the request still
+            found = poll(lambda: _ask_job(azure, name), interval_s=1.0, limit_s=limit_s)
+        except errors.SchedulerError:
+            if not is_silent:
+                raise error from None
+            raise errors.SubmissionUnclearError(
+                f"it is not known whether {name} was submitted: {error.message}",
+                hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
+            ) from error
+        if found is None:
             raise
         return [f"Azure gave an error, but has the job {name}: {error.message}"]
     finally:
@@ -415,9 +347,7 @@ def _cancel(azure: AzureOptions, name: str) -> None:
     try:
         with asking(f"the end of the job {name}"):
             client_of(azure).jobs.begin_cancel(name, polling=False)
-    except NotFoundError:
-        return
-    except SchedulerError:
+    except errors.SchedulerError:
         job = _ask_job(azure, name)
         if job is not None and job.is_active:
             raise
@@ -434,15 +364,13 @@ def check_profile(cluster: ClusterProfile) -> AzureOptions:
         missing.append("environment")
     if missing:
         keys = " and ".join(f"azure.{key}" for key in missing)
-        raise ProfileError(
+        raise errors.ProfileError(
             f"the cluster profile: {keys} {'are' if len(missing) > 1 else 'is'} not set",
             hint="`hpcdist cluster detect --scheduler azure` finds them, `hpcdist cluster copy "
             "azure` prints a profile to be filled in",
         )
-    of_others = [key for key in _WORDS_OF_OTHERS if getattr(cluster, key)]
-    of_others += ["gpu_request"] if cluster.gpu_request == "gres" else []
-    for key in of_others:
-        raise ProfileError(
+    for key in filter(lambda key: getattr(cluster, key), _WORDS_OF_OTHERS):
+        raise errors.ProfileError(
             f"the cluster profile: {key} is {getattr(cluster, key)}, and Azure has none",
             hint=f"leave {key} out; what a node has is decided by the compute {azure.compute}",
         )
@@ -459,13 +387,13 @@ def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
     settings = cluster.environment | target.environment
     named = str(azure.environment)
     environment = named if named.startswith("azureml:") else f"azureml:{named}"
-    document: dict[str, Value] = {
+    document: dict[str, Any] = {
         "$schema": "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json",
         "type": "command",
         "name": name,
         "display_name": title,
         "experiment_name": slug(job.name).replace(".", "-"),
-        "code": CODE,
+        "code": azure_files.CODE,
         "command": _command(cluster, target),
         "environment": {"image": azure.image} if azure.image else environment,
         "environment_variables": {k: v for k, v in settings.items() if k != "PYTHONPATH"},
@@ -476,7 +404,7 @@ def job_yaml(job: JobSpec, cluster: ClusterProfile, target: Target) -> str:
     if (limit_min := time_limit_min(job, cluster)) is not None:
         document["limits"] = {"timeout": math.ceil(limit_min * 60)}
     path = f"azureml://datastores/{azure.datastore}/paths/hpcdist/{name}"
-    output: Value = {"type": "uri_folder", "mode": "rw_mount", "path": path}
+    output = {"type": "uri_folder", "mode": "rw_mount", "path": path}
     document["outputs"] = {_OUTPUT: output}
     return "\n".join([f"# hpcdist: {' '.join(title.split())}", *_yaml(document), ""])
 
@@ -498,7 +426,7 @@ def _command(cluster: ClusterProfile, target: Target) -> str:
             "here=$PWD",
             *cluster.setup,
             'cd "$here" || exit 1',
-            f"tar -xzf {ARCHIVE} || exit 1",
+            f"tar -xzf {azure_files.ARCHIVE} || exit 1",
             f"export PYTHONPATH={entries}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"exec {python} -u -m hpcdist.schedulers.azure.node ${{{{outputs.{_OUTPUT}}}}}",
         ]
@@ -509,6 +437,8 @@ def _yaml(values: Mapping[str, Any], indent: str = "") -> list[str]:
     """Return a mapping as lines of YAML; a text of several lines is a block."""
     lines = []
     for key, value in values.items():
+        if not indent and key in _COMMENTS:
+            lines.append(f"# {_COMMENTS[key]}")
         name = f"{indent}{yaml_scalar(key) if key != '$schema' else key}:"
         if isinstance(value, Mapping):
             lines += [name, *_yaml(value, f"{indent}  ")] if value else [f"{name} {{}}"]

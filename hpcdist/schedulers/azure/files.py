@@ -27,24 +27,13 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import AzureOptions
 from hpcdist.runs.publishing import Stored
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.azure.node import (
-    KEPT_CHECKPOINTS,
-    KEY_FILE,
-    LIB,
-    RESUME,
-    RUN,
-    SNAPSHOT,
-    by_step,
-)
+from hpcdist.schedulers.azure import node
 from hpcdist.schedulers.azure.site import NotFoundError, asking, client_of
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
 CODE, ARCHIVE = "code", "code.tar.gz"
-_ARTIFACTS = "workspaceartifactstore"
-"""The datastore to which Azure itself writes what jobs print."""
-_TIMEOUT_S = 60
 _ACCESS_LASTS_S = 1800.0
 """Signatures last for an hour."""
 _USER_LOG = re.compile(r"user_logs/[A-Za-z0-9][\w.-]{0,99}\.txt", re.ASCII)
@@ -60,30 +49,30 @@ def write_code(run: Run, folder: Path, snapshot: Path | None) -> int:
     (folder / CODE).mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     path = folder / CODE / ARCHIVE
     with tarfile.open(path, "w:gz", compresslevel=6) as archive:
-        _add(archive, LIB, carry())
+        _add(archive, node.LIB, carry())
         for own in (run.spec_file, run.function_file):
             if own.exists():
-                _add(archive, f"{RUN}/{own.name}", own)
+                _add(archive, f"{node.RUN}/{own.name}", own)
         key = secrets.token_hex(32).encode()
-        entry = tarfile.TarInfo(f"{RUN}/{KEY_FILE}")
+        entry = tarfile.TarInfo(f"{node.RUN}/{node.KEY_FILE}")
         entry.size, entry.mode = len(key), 0o600
         archive.addfile(entry, io.BytesIO(key))
         if (resume := run.read_outline().checkpoint.resume) is not None:
             for checkpoint in _checkpoints(Path(resume).expanduser()):
-                _add(archive, f"{RESUME}/{checkpoint.name}", checkpoint)
+                _add(archive, f"{node.RESUME}/{checkpoint.name}", checkpoint)
         if snapshot is not None:
-            _add(archive, SNAPSHOT, snapshot)
+            _add(archive, node.SNAPSHOT, snapshot)
     return path.stat().st_size
 
 
 def _checkpoints(resume: Path) -> list[Path]:
     """Return what of checkpoint.resume goes along: it names a checkpoint, or a run or a folder of
     which the newest are taken; the trainer takes the newest whole one."""
-    if resume.is_file() or (resume.is_dir() and by_step([resume.name])):
+    if resume.is_file() or (resume.is_dir() and node.by_step([resume.name])):
         return [resume]
     for folder in (resume / "checkpoints", resume):
         names = os.listdir(folder) if folder.is_dir() else ()
-        if found := by_step(names)[-KEPT_CHECKPOINTS:]:
+        if found := node.by_step(names)[-node.KEPT_CHECKPOINTS :]:
             return [folder / name for name in found]
     return []
 
@@ -146,7 +135,7 @@ def output_folder(azure: AzureOptions, name: str) -> BlobFolder:
 def keep_logs(run: Run, azure: AzureOptions, name: str) -> None:
     """Write the ends of what Azure keeps of a job's output into the run directory: where no agent
     began, nothing else tells why. Raises OSError and SchedulerError."""
-    folder = BlobFolder(azure, _ARTIFACTS, f"ExperimentRun/dcid.{name}")
+    folder = BlobFolder(azure, "workspaceartifactstore", f"ExperimentRun/dcid.{name}")
     for path, size, _ in folder.list_files():
         if _USER_LOG.fullmatch(path) and size:
             content, length = io.BytesIO(), min(size, _MOST_LOG_BYTES)
@@ -169,8 +158,7 @@ def _container(azure: AzureOptions, datastore: str, _period: int) -> ContainerCl
             info["container_name"],
             credential=info["credential"],
             retry_total=2,
-            connection_timeout=_TIMEOUT_S,
-            read_timeout=_TIMEOUT_S,
+            read_timeout=60,
         )
 
 

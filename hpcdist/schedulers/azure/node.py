@@ -54,10 +54,6 @@ load_workload(Run(Path(sys.argv[1])).read_launch()[0]).prepare()
 """
 _CHECKPOINT = re.compile(r"step-(\d{8,})\.(?:pt|ckpt|dcp)")
 _LOOK_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
-_PAUSE_SHARE = 0.02
-"""Pauses between two copies grow with the age of the run."""
-_LAST_TRIES_S = 60.0
 _MOST_ECHOED_BYTES = 1 << 16
 """Most that is read of a rank's log at one look."""
 
@@ -179,8 +175,9 @@ def _attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> i
         if is_over and ended_s is None:
             ended_s = now_s
         _echo(run, shown)
-        pause_s = max(_FIRST_PAUSE_S, _PAUSE_SHARE * (now_s - begin_s))
-        is_due = now_s - published_s >= min(pause_s, _LONGEST_PAUSE_S)
+        # Pauses between two copies grow with the age of the run, to a minute.
+        pause_s = min(max(5.0, 0.02 * (now_s - begin_s)), 60.0)
+        is_due = now_s - published_s >= pause_s
         if not (is_due or is_over or received):
             continue
         published_s = now_s
@@ -188,7 +185,7 @@ def _attend(agent: subprocess.Popen[bytes], run: Run, publisher: Publisher) -> i
             publisher.publish(is_final=is_over)
         except OSError as error:
             print(f"hpcdist: not published, and tried again: {error}", file=sys.stderr, flush=True)
-            if ended_s is None or now_s - ended_s < _LAST_TRIES_S:
+            if ended_s is None or now_s - ended_s < 60.0:
                 time.sleep(_LOOK_S)
                 continue
         if is_over:
@@ -200,11 +197,7 @@ def _echo(run: Run, shown: dict[Path, int]) -> None:
     while the job runs: each line with the rank before it, and of a flood the last."""
     for rank, _, path in run.log_files():
         with contextlib.suppress(OSError), path.open("rb") as log:
-            begin = shown.get(path, 0)
-            size = os.fstat(log.fileno()).st_size
-            if size - begin > _MOST_ECHOED_BYTES:
-                begin = size - _MOST_ECHOED_BYTES
-                print(f"[{rank}] ... the rest is in its log", flush=True)
+            begin = max(shown.get(path, 0), os.fstat(log.fileno()).st_size - _MOST_ECHOED_BYTES)
             log.seek(begin)
             content, newline, _ = log.read(_MOST_ECHOED_BYTES).rpartition(b"\n")
             shown[path] = begin + len(content) + len(newline)

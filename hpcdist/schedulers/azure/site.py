@@ -48,12 +48,6 @@ _STORAGE_ROLE = (
     "you need the role Storage Blob Data Contributor on the workspace's storage, and its firewall "
     "must let this machine in: ask its owner"
 )
-_OF_STORAGE = (
-    *("AuthorizationFailure", "AuthorizationPermissionMismatch"),
-    "KeyBasedAuthenticationNotPermitted",
-)
-"""Codes of the storage, which has a firewall and roles of its own."""
-_MOST_WORDS = 400
 _REPEATED = re.compile(r"\s*\b(?:Code|Content|Target|Exception Details):.*", re.DOTALL)
 _READ_TIMEOUT_S = 60
 _LISTS = {"compute": "compute", "environment": "environments", "datastore": "datastores"}
@@ -160,7 +154,7 @@ def _refusal(error: Any, what: str) -> SchedulerError:
     elif "quota" in said.lower():
         why = f"Azure refused {what}, because the quota is used up"
         hint = "ask for fewer nodes, or for more quota in the portal: Quotas of the subscription"
-    elif getattr(error, "error_code", None) in _OF_STORAGE:
+    elif status == 403 and getattr(error, "error_code", None):  # the storage has roles of its own
         why, hint = f"Azure's storage forbids {what}", _STORAGE_ROLE
     elif status == 403:
         why, hint = f"Azure forbids {what}", _ROLE
@@ -174,7 +168,7 @@ def _said(error: Any) -> str:
     text = str(getattr(inner, "message", None) or getattr(error, "message", None) or error)
     code = getattr(inner, "code", None)
     text = _REPEATED.sub("", Stars().text(text))
-    words = one_line(" ".join(text.split()))[:_MOST_WORDS] or type(error).__name__
+    words = one_line(" ".join(text.split()))[:400] or type(error).__name__
     return f"{words} ({code})" if code and code not in words else words
 
 
@@ -194,12 +188,11 @@ def find(azure: AzureOptions, key: str, **which: str | None) -> Any:
         where = "check azure.subscription, azure.resource_group and azure.workspace of the profile"
         with asking(f"workspace {azure.workspace}", wrong=ProfileError, hint=where):
             known = [one.name for one in listing.list()]
-    lacks = f"no {key} of that name"
-    hint = f"it has {', '.join(nearest_first(name, known)) or 'none'}"
-    if name in known:
-        lacks = "no such version of it"
-        hint = f"{name}@latest is the last; `az ml {key} list --name {name}` lists all"
-    raise ProfileError(f"azure.{key} is {value}, and the workspace has {lacks}", hint=hint)
+    listed = ", ".join(nearest_first(name, known)) or "none"
+    remark = f"; {name}@latest is its last version" * (name in known)
+    lacks = "no such version of it" if name in known else f"no {key} of that name"
+    what = f"azure.{key} is {value}, and the workspace has {lacks}"
+    raise ProfileError(what, hint=f"it has {listed}{remark}")
 
 
 def check_compute(azure: AzureOptions, num_nodes: int) -> Any:
@@ -304,8 +297,7 @@ def examine(azure: AzureOptions, job: JobSpec, cluster: ClusterProfile) -> Itera
     """Check SDK, login, workspace, compute and environment. Raises HpcdistError where something
     is wanting."""
     client = client_of(azure)
-    packages = ("azure-ai-ml", "azure-identity")
-    yield passed("sdk", ", ".join(f"{one} {metadata.version(one)}" for one in packages))
+    yield passed("sdk", f"azure-ai-ml {metadata.version('azure-ai-ml')}")
     with asking(f"workspace {azure.workspace}"), quiet():
         workspace = client.workspaces.get(azure.workspace)
     yield passed("workspace", f"you are known to {azure.workspace} in {workspace.location}")
@@ -313,8 +305,7 @@ def examine(azure: AzureOptions, job: JobSpec, cluster: ClusterProfile) -> Itera
     cpus, gpus, _ = _size(client, compute)
     each = f"{number_of(cpus, 'CPU')}, {number_of(gpus, 'GPU')}" if cpus else "size not known"
     most = number_of(getattr(compute, "max_instances", None) or 1, "node")
-    tier = ", low-priority" if "low" in str(getattr(compute, "tier", "")).lower() else ""
-    detail = f"{compute.name}: up to {most} {compute.size} ({each}){tier}"
+    detail = f"{compute.name}: up to {most} {compute.size} ({each})"
     wants = job.resources.gpus if asks_for_gpus(job, cluster) else 0
     if cpus and wants > gpus and (gpus or job.launch.device == "cuda"):
         why = f"{detail}, and {wants} GPUs per node are asked for"
@@ -323,5 +314,4 @@ def examine(azure: AzureOptions, job: JobSpec, cluster: ClusterProfile) -> Itera
     if check_environment(azure):
         yield passed("environment", f"{azure.environment} is there")
     else:
-        what = azure.environment or azure.image
-        yield skipped("environment", f"{what} is no environment of the workspace: the job tells")
+        yield skipped("environment", f"{azure.environment or azure.image}: only the job can tell")

@@ -8,7 +8,6 @@ import re
 import sys
 from pathlib import Path
 
-from hpcdist.schedulers.adoption import end_unless_adopted
 from hpcdist.schedulers.hosts import (
     LIFE_VARIABLE,
     Job,
@@ -17,6 +16,7 @@ from hpcdist.schedulers.hosts import (
     read_hosts,
     run_on_hosts,
 )
+from hpcdist.schedulers.tasks import end_unless_adopted
 
 _OF_FIRST_TASK = re.compile(
     r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
@@ -32,13 +32,13 @@ def main() -> None:
     os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
     # Source: IBM Spectrum LSF 10.1 documentation, Environment variables set for job execution.
     hosts = read_hosts(os.environ["LSB_MCPU_HOSTS"])
+    hosts = hosts[: options.nodes] if options.first else hosts
     code = run_on_hosts(options, Job("LSF", hosts, _OF_FIRST_TASK))
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
 
 
 def own_index() -> str:
-    """Return the number of the array's element that this process is part of, from 1 on; empty:
-    there is no array."""
+    """Return this process's place in its array, from 1 on; empty: there is no array."""
     index = os.environ.get("LSB_JOBINDEX", "")
     return "" if index == "0" else index
 
@@ -50,16 +50,10 @@ def own_id() -> str:
 
 
 def exit_code_for_lsf(code: int, requeued: str) -> int:
-    """Return the exit code that LSF is told: never one for which it would start the job again.
-
-    `requeued` is LSB_EXIT_REQUEUE: codes, or `all` but some (`all ~1`), and EXCLUDE(codes). A job
-    that was killed, or stopped for good, must not come back; what is to come back is requeued by
-    name.
-    """
-    words = requeued.replace("EXCLUDE(", " ").replace(")", " ").split()
-
-    def requeues(code: int) -> bool:
-        return f"~{code}" not in words and (str(code) in words or "all" in words)
-
-    candidates = (code, *range(1, 256)) if code else ()
-    return next((one for one in candidates if not requeues(one)), code)
+    """Return the exit code that LSF is told: never one for which it would start a job again that
+    was killed, or stopped for good. `requeued` is LSB_EXIT_REQUEUE: codes, or `all` but some
+    (`all ~1`), and EXCLUDE(codes)."""
+    words = {*requeued.replace("EXCLUDE(", " ").replace(")", " ").split()}
+    codes = (code, *range(1, 256)) if code else ()
+    usable = (one for one in codes if f"~{one}" in words or not words & {str(one), "all"})
+    return next(usable, code)

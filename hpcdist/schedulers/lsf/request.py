@@ -1,154 +1,110 @@
-"""The request of a job to LSF: slots, GPUs, memory and the -R string as values, the #BSUB lines,
-and the batch script with an agent on every host. Pure.
+"""The request of a job to LSF: the #BSUB lines, each with where its value comes from. Pure.
 
 bsub's options are described at www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-bsub. bsub
 reads #BSUB lines by itself, no shell does: a value with blanks, brackets or the like stands in
 double quotes, and there is no way to put a double quote into it. An LSF may misread an option that
 it does not know by its first letters, silently: none is sent that lsf.options does not list.
+
+A requirement, the value of -R, is sections: `select[...] span[...] rusage[...]`; what stands in no
+section belongs to select. IBM's bsub takes several -R and merges them, others refuse that: hpcdist
+sends one, with the sections of the profile's directives.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-
-import msgspec
+from collections.abc import Iterable, Mapping
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.base.text import number_of
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.cluster.requirement import (
-    fill,
-    merge_requirements,
-    parse_requirement,
-    requirement_of,
-    rusage_value,
-    write_requirement,
-)
-from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.base import LineMeaning, Target
+from hpcdist.schedulers.base import Directive, Target
 from hpcdist.schedulers.request import (
-    NO_MEMORY_LINE,
     asks_for_gpus,
-    check_folder,
     cpus_per_node,
-    limit_line,
     mem_gb_per_node,
-    no_gpus_line,
-    product,
-    ranks_and_cpus,
-    render,
-    source,
     time_limit_min,
 )
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
-"""Unit of rusage[mem=...] -> how many are a GB of hpcdist (10**9 bytes).
-
-LSF's own MB may be 2**20 bytes: the job then has up to 5 % more than it asked for (7 % where the
-unit is GB), and never less.
-"""
-_PLAIN = re.compile(r"[\w./:-]+")
-_ELEMENT, _ELEMENT_OF_LSF = re.compile(r"^(\d+)_(\d+)$"), r"\1[\2]"
-"""An element of an array: 11_3 for submitit, 11[3] for LSF."""
+"""Unit of rusage[mem=...] -> how many are 10**9 bytes; LSF's own MB may be 5 % more."""
 _CONDITIONS = {"afterok": "done", "afterany": "ended", "afternotok": "exit"}
-
-_FLAG = "-"
-"""Stands for an option that takes no value."""
-_USES = {
-    "-J": ("by which the job is found", ""),
-    "-q": ("for the queue", "leave partition out"),
-    "-P": ("for the project", "leave account out"),
-    "-n": ("for the slots", ""),
-    "-R": (
-        "for the hosts, the memory or the GPUs",
-        "leave mem_gb, constraint and lsf.gpu_rusage out, and ask for one node with one CPU",
-    ),
-    "-gpu": ("for the GPUs", "set gpu_request: none, or lsf.gpu_rusage"),
-    "-W": ("for the time limit", "leave --time and time_limit_min out"),
-    "-o": ("for the output", ""),
-    "-N": ("for the mail at the end", "leave mail out of notify"),
-    "-u": ("for the mail at the end", "leave the address out of notify"),
-    "-w": ("for the jobs to wait for", "leave --after, --summary-after and --max-parallel out"),
-}
-"""Option that is needed -> what for, and how to do without."""
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_PER = {"task": "slot", "slot": "slot", "host": "host", "job": "job"}
-"""Ends of a resource's amount, as in mem=16GB/host, which win over what the site counts by."""
-_NUM_GPUS = re.compile(r"\bnum=(\d+)(?:/(task|host))?(?=:|$)")
-_AFFINITY = re.compile(r"\baffinity\[(core|thread)\((\d+)\b")
+_SECTIONS = ("select", "order", "span", "rusage", "same", "cu", "affinity")
+"""In the order in which they are written; select must be the first."""
+_OWN = re.compile(r"-(?:[JqPnWwrQKoeio]|nnodes|gpu|oo|eo|ti|rn|I\w*|is|Zs|pack)(?![\w-])|-[nW]\d")
+"""Options that hpcdist sends itself, or that make another job of it."""
+_SECTION = re.compile(r"(\w+)\s*\[([^\[\]]*)\]")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of a request."""
+def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[Directive]:
+    """Return the options of bsub, in a fixed order, ready to stand behind #BSUB.
 
-    nodes: int
-    slots_per_node: int
-    gpu: str | None
-    """Value of -gpu."""
-    gpu_rusage: str | None
-    """Request for GPUs in rusage[...], in place of -gpu."""
-    requirement: str
-    """Value of -R; empty: nothing is required."""
-    needs_requirement: bool
-    """Something in -R is hpcdist's own, and not of the profile's directives."""
-    mem: str | None
-    """Memory per slot, host or job, as LSF reads it."""
-    limit: str | None
-    """Value of -W."""
-
-    @property
-    def slots(self) -> int:
-        """Return the slots over all hosts."""
-        return self.nodes * self.slots_per_node
-
-
-def request_of(job: JobSpec, cluster: ClusterProfile) -> Request:
-    """Return what `job` asks for on `cluster`; ProfileError for what LSF cannot be asked."""
+    Raises ProfileError where one that is needed is not allowed, or LSF cannot be asked for it.
+    """
     _check(cluster)
     nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
     gpu, gpu_rusage = _gpu_request(job, cluster)
-    mem = _mem(job, cluster)
+    mem, mem_why = _mem(job, cluster)
     own = {
         "select": cluster.constraint,
         "span": f"ptile={slots}" if nodes > 1 else "hosts=1" if slots > 1 else None,
         "rusage": ":".join(filter(None, [mem and f"mem={mem}", gpu_rusage])),
     }
-    own_sections = {name: content for name, content in own.items() if content}
-    of_profile = [
-        parse_requirement(text) for text in map(requirement_of, cluster.directives) if text
-    ]
-    merged = merge_requirements([*of_profile, own_sections])
-    limit_min = time_limit_min(job, cluster)
-    return Request(
-        nodes=nodes,
-        slots_per_node=slots,
-        gpu=gpu,
-        gpu_rusage=gpu_rusage,
-        requirement=write_requirement(merged),
-        needs_requirement=bool(own_sections),
-        mem=rusage_value(merged.get("rusage", ""), "mem"),
-        limit=None if limit_min is None else lsf_time(limit_min),
+    why = [f"{slots} slots per host." if own["span"] else "", mem_why]
+    why += [f"GPUs per host: {gpu_rusage}."] if gpu_rusage else []
+    name, log = target.name, "%J"  # %J and %I are the job's id and index
+    if target.array_size is not None:  # from 1 on; hpcdist numbers an array's runs from 0
+        name += f"[1-{target.array_size}]"
+        name += f"%{target.max_parallel}" if target.max_parallel else ""
+        log = "%J_%I"
+    waits = " && ".join(
+        f"{_CONDITIONS[one.kind]}({job_id})"
+        for one in target.dependencies
+        for job_id in one.job_ids
     )
-
-
-def notes_on(request: Request) -> list[str]:
-    """Return what a user should know of a request, one sentence each."""
-    found = _AFFINITY.search(request.requirement)
-    number = int(found[2]) if found else 1
-    if found is None or number == 1:
-        return []
-    return [
+    limit_min, mail = time_limit_min(job, cluster), mail_of(cluster.notify)
+    resources, cpus = job.resources, "resources.cpus_per_gpu|cpus_per_gpu"
+    num_slots = (
+        f"Slots: {resources.gpus} GPUs per node x {slots // resources.gpus} CPUs per GPU, "
+        f"{nodes * slots} in all."
+    )
+    memory = ("resources.mem_gb|mem_gb", "lsf.mem_per", "lsf.mem_unit", "constraint", "directives")
+    asked: list[tuple[str, str | None, str, tuple[str, ...]]] = [
+        ("-J", name, "The run's id, by which bjobs lists it; of a sweep with its array.", ()),
+        ("-q", cluster.partition, "", ("partition",)),
+        ("-P", cluster.account, "", ("account",)),
+        ("-n", str(nodes * slots), num_slots, ("resources.nodes", "resources.gpus", cpus)),
+        ("-R", _merge(cluster.directives, own) or None, " ".join(filter(None, why)), memory),
+        ("-gpu", gpu, "GPUs per host.", ("resources.gpus", "lsf.gpu", "gpu_type")),
         (
-            f"{found[0]}...] of the profile binds each slot to {number_of(number, found[1])}, and "
-            f"hpcdist asks for a slot per CPU: {number_of(request.slots, 'slot')} take "
-            f"{number_of(request.slots * number, found[1])} in all; for {request.slots} in all, "
-            "leave affinity out or lower cpus_per_gpu"
-        )
+            *("-W", None if limit_min is None else lsf_time(limit_min), "Time limit, as HH:MM."),
+            ("resources.time_limit_min|time_limit_min",),
+        ),
+        ("-r", "" if job.launch.requeue else None, "", ("launch.requeue",)),
+        ("-o", f"{target.submitit_folder}/{log}_lsf.out", "LSF's own report on the job.", ()),
+        ("-N", None if mail is None else "", "", ("notify",)),
+        ("-u", mail or None, "", ("notify",)),
+        ("-w", waits or None, "Jobs that must have ended: --after, or --max-parallel.", ()),
     ]
+    found: list[Directive] = []
+    for option, value, reason, keys in asked:
+        if value is None:
+            continue
+        is_allowed = option in cluster.lsf.options or (option == "-R" and not any(own.values()))
+        if not is_allowed and option != "-r":  # without which a job does as well
+            raise ProfileError(
+                f"the cluster profile: lsf.options does not list {option}, which hpcdist needs: "
+                f"{option} {value}",
+                hint=f"add {option} to lsf.options, or leave out what asks for it",
+            )
+        if is_allowed:
+            # Without -ti what waits in vain waits for ever.
+            ends = " -ti" if option == "-w" and "-ti" in cluster.lsf.options else ""
+            flag = f"{option} " if value else option
+            found.append(Directive(flag, _quoted(value) + ends, reason, keys))
+    return found
 
 
 def lsf_time(minutes: float) -> str:
@@ -158,18 +114,15 @@ def lsf_time(minutes: float) -> str:
 
 
 def _check(cluster: ClusterProfile) -> None:
-    # Once more, for the directives of a profile for `auto` were checked as Slurm's.
-    values = {"scheduler": "lsf", "directives": cluster.directives}
-    check_rules(values, lambda _: "the cluster profile")
-    if cluster.gpu_request == "gres":
+    for line in filter(_OWN.match, cluster.directives):
         raise ProfileError(
-            "the cluster profile: gpu_request is gres, which is a word of Slurm's",
-            hint="for LSF leave it out, or set it to none; lsf.gpu says how GPUs are asked for",
+            f"the cluster profile: directives has {line}, which hpcdist sets itself",
+            hint="use the keys of the profile and the job, or --nodes, --gpus, --time, --wait",
         )
-    if cluster.qos is not None:
+    if cluster.gpu_request == "gres" or cluster.qos is not None:
         raise ProfileError(
-            f"the cluster profile: qos is {cluster.qos}, and LSF has none",
-            hint="leave qos out; a service class of LSF is a directive: -sla NAME",
+            "the cluster profile: gpu_request is gres, or qos is set: words of Slurm's",
+            hint="lsf.gpu says how GPUs are asked for; a service class is a directive: -sla NAME",
         )
     if any(sign in (cluster.constraint or "") for sign in '[]{}"\\'):
         raise ProfileError(
@@ -179,16 +132,31 @@ def _check(cluster: ClusterProfile) -> None:
         )
 
 
-def _mem(job: JobSpec, cluster: ClusterProfile) -> str | None:
-    """Return the memory for one slot, host or job, as the site means it, rounded up."""
+def _quoted(value: str) -> str:
+    if '"' in value or "\\" in value:
+        raise ProfileError(
+            f"the cluster profile: {value} cannot stand in a #BSUB line",
+            hint='bsub reads it in double quotes: remove " and \\',
+        )
+    return value if re.fullmatch(r"[\w./:-]*", value) else f'"{value}"'
+
+
+def _mem(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str]:
+    """Return the memory for one slot, host or job, as the site means it, rounded up; and how it
+    comes about."""
     mem_gb = mem_gb_per_node(job, cluster)
     if mem_gb is None:
-        return None
-    unit = cluster.lsf.mem_unit
-    share = {"slot": 1 / cpus_per_node(job, cluster), "host": 1, "job": job.resources.nodes}
+        return None, ""
+    unit, per = cluster.lsf.mem_unit, cluster.lsf.mem_per
+    nodes, slots = job.resources.nodes, cpus_per_node(job, cluster)
+    share, number = {"slot": (1 / slots, nodes * slots), "host": (1, nodes), "job": (nodes, 1)}[per]
     # Without the rounding, the noise of a division would become a unit more.
-    number = math.ceil(round(mem_gb * _PER_GB[unit] * share[cluster.lsf.mem_per], 6))
-    return f"{number}MB" if unit == "suffix" else str(number)
+    amount = math.ceil(round(mem_gb * _PER_GB[unit] * share, 6))
+    why = (
+        f"Memory of {mem_gb:g} GB per node is {amount} {'MB' if unit == 'suffix' else unit} per "
+        f"{per}, {amount / _PER_GB[unit] * number:g} GB in all."
+    )
+    return f"{amount}MB" if unit == "suffix" else str(amount), why
 
 
 def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str | None]:
@@ -197,8 +165,7 @@ def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str
         return None, None
     lsf, model = cluster.lsf, cluster.gpu_type
     template = lsf.gpu_rusage or lsf.gpu
-    takes_model = not lsf.gpu_rusage and lsf.gpu is not None and "gmodel=" not in lsf.gpu
-    if model is not None and not takes_model:
+    if model is not None and (lsf.gpu_rusage or lsf.gpu is None or "gmodel=" in lsf.gpu):
         key = "lsf.gpu_rusage" if lsf.gpu_rusage else "lsf.gpu"
         raise ProfileError(
             f"the cluster profile: gpu_type is {model}, for which {key} ({template or 'null'}) "
@@ -206,203 +173,50 @@ def _gpu_request(job: JobSpec, cluster: ClusterProfile) -> tuple[str | None, str
             hint="gpu_type becomes gmodel= of -gpu: leave gpu_type out, or lsf.gpu without "
             "gmodel=; hosts are chosen with constraint",
         )
-    text = template and fill(template, gpus=job.resources.gpus)
+    text = template and template.replace("{gpus}", str(job.resources.gpus))
     if lsf.gpu_rusage:
         return None, text
     return (f"{text}:gmodel={model}" if model else text), None
 
 
-# The #BSUB lines.
-
-_CPUS = "resources.cpus_per_gpu|cpus_per_gpu"
-LINE_MEANINGS = (
-    LineMeaning("#BSUB -J ", "The run's id, by which bjobs lists it; of a sweep with its array."),
-    LineMeaning("#BSUB -q ", "", ["partition"]),
-    LineMeaning("#BSUB -P ", "", ["account"]),
-    LineMeaning(
-        "#BSUB -n ",
-        "Slots over all hosts: nodes x GPUs per node x CPUs per GPU.",
-        ["resources.nodes", "resources.gpus", _CPUS],
-    ),
-    LineMeaning(
-        "#BSUB -R ",
-        "Demands on the hosts: slots per host (span), memory as the site counts it (rusage), and "
-        "what the profile asks for.",
-        ["resources.mem_gb|mem_gb", "lsf.mem_per", "lsf.mem_unit", "constraint", "lsf.gpu_rusage"],
-    ),
-    LineMeaning("#BSUB -gpu ", "GPUs per host.", ["resources.gpus", "lsf.gpu", "gpu_type"]),
-    LineMeaning("#BSUB -W ", "Time limit, as HH:MM.", ["resources.time_limit_min|time_limit_min"]),
-    LineMeaning("#BSUB -r", "", ["launch.requeue"]),
-    LineMeaning("#BSUB -o ", "LSF's own report on the job."),
-    LineMeaning("#BSUB -w ", "Jobs that must have ended: --after, or --max-parallel."),
-)
-"""Lines of the script, and the keys that they come from."""
+# Requirements.
 
 
-def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:
-    """Return the options of bsub, in a fixed order, each ready to stand behind #BSUB.
-
-    Raises ProfileError where one that is needed is not allowed, or LSF cannot be asked for it.
-    """
-    request, allowed = request_of(job, cluster), cluster.lsf.options
-    name, log = target.name, "%J"  # %J and %I are the job's id and index
-    if target.array_size is not None:  # from 1 on; hpcdist numbers an array's runs from 0
-        name += f"[1-{target.array_size}]"
-        name += f"%{target.max_parallel}" if target.max_parallel else ""
-        log = "%J_%I"
-    conditions = [
-        f"{_CONDITIONS[one.kind]}({_ELEMENT.sub(_ELEMENT_OF_LSF, job_id)})"
-        for one in target.dependencies
-        for job_id in one.job_ids
-    ]
-    values = {
-        "-J": name,
-        "-q": cluster.partition,
-        "-P": cluster.account,
-        "-n": str(request.slots),
-        "-R": request.requirement,
-        "-gpu": request.gpu,
-        "-W": request.limit,
-        "-r": "",
-        "-o": f"{target.submitit_folder}/{log}_lsf.out",
-        "-N": None if (address := mail_of(cluster.notify)) is None else _FLAG,
-        "-u": address,
-        "-w": " && ".join(conditions),
-    }
-    lines: list[str] = []
-    for option, value in values.items():
-        if option == "-r":  # where a host is lost, LSF starts the job again
-            lines += ["-r"] if job.launch.requeue and "-r" in allowed else []
-        elif value:
-            line = option if value is _FLAG else f"{option} {_quoted(value)}"
-            if option not in allowed and (option != "-R" or request.needs_requirement):
-                purpose, without = _USES[option]
-                raise ProfileError(
-                    f"the cluster profile: lsf.options does not list {option}, which hpcdist needs "
-                    f"{purpose}: {line}",
-                    hint=f"add {option} to lsf.options" + (f", or {without}" if without else ""),
-                )
-            lines.append(line)
-    if conditions and "-ti" in allowed:  # else what waits in vain waits for ever
-        lines[-1] += " -ti"
-    return [*lines, *_further_directives(cluster)]
+def _merge(directives: Iterable[str], own: Mapping[str, str | None]) -> str:
+    """Return the -R of the profile's directives and hpcdist's own sections as one requirement that
+    asks for all; of a resource in rusage, the last has the word."""
+    merged: dict[str, str] = {}
+    theirs = [_parse_requirement(line) for line in directives if line.startswith("-R")]
+    for sections in [*theirs, own]:
+        for name, content in sections.items():
+            earlier = merged.get(name)
+            if not content or earlier is None:
+                merged |= {name: content} if content else {}
+            elif name == "select":
+                merged[name] = f"({earlier}) && ({content})"
+            else:  # with a colon where possible: old engines know no comma
+                named = {one.partition("=")[0].strip() for one in re.split("[:,]", content)}
+                lists = [
+                    ":".join(one for one in terms if one.strip().partition("=")[0] not in named)
+                    for terms in (usage.strip().split(":") for usage in earlier.split(","))
+                ]
+                is_timed = "duration=" in earlier + content  # which is about its list
+                merged[name] = (", " if is_timed else ":").join([*filter(None, lists), content])
+    return " ".join(f"{name}[{merged[name]}]" for name in _SECTIONS if name in merged)
 
 
-def _further_directives(cluster: ClusterProfile) -> list[str]:
-    """Return the profile's directives without their -R, which is merged with hpcdist's own."""
-    return [line for line in cluster.directives if requirement_of(line) is None]
-
-
-def _quoted(value: str) -> str:
-    if _PLAIN.fullmatch(value):
-        return value
-    if '"' in value or "\\" in value:
+def _parse_requirement(directive: str) -> dict[str, str]:
+    found = re.fullmatch(r"""-R\s*(?:"([^"]*)"|'([^']*)'|([^"'\s]+))\s*""", directive)
+    text = next((part for part in found.groups() if part is not None), "") if found else ""
+    pairs = [(name, content.strip()) for name, content in _SECTION.findall(text)]
+    sections, rest = dict(pairs), _SECTION.sub(" ", text).strip()
+    is_plain = len(sections) == len(pairs) and {*sections} <= {*_SECTIONS} - {"span"}
+    is_whole = not re.search(r"[\[\]{}]", rest) and not (rest and "select" in sections)
+    if found is None or not is_plain or not is_whole or "||" in sections.get("rusage", ""):
         raise ProfileError(
-            f"the cluster profile: {value} cannot stand in a #BSUB line",
-            hint='bsub reads it in double quotes: remove " and \\',
+            f"the cluster profile: directives has {directive}, which does not go together with the "
+            "-R that hpcdist sends",
+            hint='write one plain string: -R "select[...] rusage[...]", with each section once, '
+            "and without span, which --nodes and --gpus say",
         )
-    return f'"{value}"'
-
-
-# The same in lines that people can check by hand.
-
-
-def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
-    """Return slots, memory, GPUs and the run limit, and where each number comes from.
-
-    Raises ProfileError, as the request does.
-    """
-    request = request_of(job, cluster)
-    nodes, slots = request.nodes, request.slots_per_node
-    span = f", span[ptile={slots}]" if nodes > 1 else ", span[hosts=1]" if slots > 1 else ""
-    further = ["constraint"] if cluster.constraint is not None else []
-    if _further_directives(cluster) != cluster.directives:
-        further.append("the profile's directives")
-    whole = f'in one string, with {" and ".join(further)}: -R "{request.requirement}"'
-    size = f"{product(nodes, slots, what='slot')} ({ranks_and_cpus(job, cluster)})"
-    return [
-        f"slots: {size}: -n {request.slots}{span}",
-        _memory(job, cluster, request),
-        _gpus(job, cluster, request),
-        *([whole] if further else []),
-        limit_line(job, cluster, request.limit and f"-W {request.limit}"),
-    ]
-
-
-def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
-    if request.mem is None:
-        return NO_MEMORY_LINE
-    unit = cluster.lsf.mem_unit
-    text, _, suffix = request.mem.partition("/")
-    per = _PER.get(suffix, cluster.lsf.mem_per)
-    number = {"slot": request.slots, "host": request.nodes, "job": 1}[per]
-    asked = f"rusage[mem={request.mem}]"
-    amount = _AMOUNT.fullmatch(text)
-    mem_gb = mem_gb_per_node(job, cluster)
-    if mem_gb is None:
-        # What is no plain amount stays a product.
-        total = f"{float(amount[1]) * number:g} {amount[2]}".rstrip() if amount else None
-        counted = "" if suffix in _PER else f"; lsf.mem_per: {per}"
-        return (
-            f"memory {text} per {per} (the profile's directives{counted}): "
-            f"{asked}; {total or f'{number} x {text}'} in all"
-        )
-    shared = {
-        "slot": f" / {number_of(request.slots_per_node, 'slot')}",
-        "host": "",
-        "job": f" x {number_of(request.nodes, 'node')}",
-    }
-    amount_text = f"{request.mem.removesuffix('MB')} {'MB' if unit == 'suffix' else unit}"
-    origin = f"lsf.mem_per: {per}" + ("" if unit == "suffix" else f", lsf.mem_unit: {unit}")
-    # What is asked for is rounded up for each slot, and so is more in all.
-    total_gb = float(amount[1]) / _PER_GB[unit] * number if amount else mem_gb * request.nodes
-    return (
-        f"memory {mem_gb:g} GB per node (mem_gb, {source(job.resources.mem_gb, cluster.mem_gb)})"
-        f"{shared[per]} = {amount_text} per {per} ({origin}): {asked}; {total_gb:g} GB in all"
-    )
-
-
-def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
-    if not asks_for_gpus(job, cluster):
-        return no_gpus_line(job)
-    size = product(request.nodes, job.resources.gpus, what="GPU")
-    if request.gpu is not None:
-        return f'GPUs: {_counted_gpus(request, size)}: -gpu "{request.gpu}"'
-    if request.gpu_rusage is None:
-        return f"GPUs: {size}; not requested, because lsf.gpu is null: the queue must assign them"
-    return f"GPUs: {size} (lsf.gpu_rusage): rusage[{request.gpu_rusage}]"
-
-
-def _counted_gpus(request: Request, size: str) -> str:
-    """Return how many GPUs -gpu gives; `size` is what the job wants."""
-    found = _NUM_GPUS.search(request.gpu or "")
-    if found is None:
-        return f"{size} (lsf.gpu)"
-    number = int(found[1])
-    if found[2] != "task":
-        return f"{product(request.nodes, number, what='GPU')} (lsf.gpu, counted per host)"
-    gpus = number_of(request.slots * number, "GPU")
-    return (
-        f"{number_of(request.slots, 'slot')} x {number_of(number, 'GPU')} = {gpus} (lsf.gpu, "
-        f"counted per task, which is a slot; the job wants {size})"
-    )
-
-
-# The script.
-
-
-def job_script(
-    job: JobSpec, cluster: ClusterProfile, target: Target, *, environment: Mapping[str, str]
-) -> str:
-    """Return what bsub is given on its standard input; `environment` are variables that libraries
-    read as they are loaded."""
-    check_folder(target, '%\\\n"', "LSF takes for a pattern, or for the end of the path")
-    return render(
-        "lsf.sh.j2",
-        job,
-        target,
-        cluster,
-        directives=directives(job, cluster, target),
-        environment=environment,
-        launcher=cluster.lsf.launcher,
-    )
+    return sections | ({"select": rest} if rest else {})

@@ -9,14 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from hpcdist.schedulers.hosts import (
-    LIFE_VARIABLE,
-    Host,
-    Job,
-    count_start,
-    parse_options,
-    run_on_hosts,
-)
+from hpcdist.schedulers import hosts
 from hpcdist.schedulers.tasks import PLACE_VARIABLE, end_unless_adopted, own_place
 
 _OF_FIRST_TASK = re.compile(r"PBS_(?!JOBID$|JOBNAME$|QUEUE$|O_\w+$|NODEFILE$|ARRAY_\w+$)\w+|NCPUS")
@@ -24,24 +17,20 @@ _OF_FIRST_TASK = re.compile(r"PBS_(?!JOBID$|JOBNAME$|QUEUE$|O_\w+$|NODEFILE$|ARR
 
 def main() -> None:
     """Start the command on all hosts, and wait: the last line of the job's script."""
-    options = parse_options(sys.argv[1:], "pbs_hosts")
+    options = hosts.parse_options(sys.argv[1:], "pbs_hosts")
     successor = successor_file(Path(options.logs), options.job)
     if successor.exists():
         print("hpcdist: another job goes on with this run, and this one has nothing to do")
         sys.exit(0)
     place = os.environ.get(PLACE_VARIABLE, "")
     end_unless_adopted(Path(options.logs), own_place(), own_id())
-    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, place))
+    os.environ[hosts.LIFE_VARIABLE] = str(hosts.count_start(options.logs, options.job, place))
     slots = int(os.environ.get("NCPUS") or 1)
-    hosts = [Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
-    job = Job(
-        "PBS",
-        hosts[: options.nodes] if options.first else hosts,
-        _OF_FIRST_TASK,
-        is_launched_by_shell=False,
-        tells_secrets=True,
-    )
-    code = run_on_hosts(options, job)
+    given = [hosts.Host(name, slots) for name in read_nodefile(Path(os.environ["PBS_NODEFILE"]))]
+    # The job of a shell may have more hosts than the run takes.
+    first = given[: options.nodes]
+    job = hosts.Job("PBS", first, _OF_FIRST_TASK, is_launched_by_shell=False, tells_secrets=True)
+    code = hosts.run_on_hosts(options, job)
     sys.exit(int(successor.read_text()) if successor.exists() else code)
 
 

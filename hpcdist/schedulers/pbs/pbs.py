@@ -1,11 +1,14 @@
 """The PBS scheduler (OpenPBS and PBS Professional): what each question to it becomes in PBS's
 commands, and what their answers mean.
 
-Options are those of the man page qsub. One chunk is one node: `select=2:ncpus=4`, with
-`place=scatter`, or PBS puts both on one host. The text of `qstat -f` is read: its JSON leaves out
-all jobs but the first that is named, and breaks on values of variables (seen with OpenPBS 23.06).
-A server that hangs is waited for without end, so every call has a time-out. PBS writes a job of an
-array as 30[2].server, and the array 30[].server; here the server is left out.
+The text of `qstat -f` is read: its JSON leaves out all jobs but the first that is named, and breaks
+on values of variables (seen with OpenPBS 23.06). A server that hangs is waited for without end, so
+every call has a time-out. Of ids such as 30[2].server, the server is left out here.
+
+Users may not have PBS start a job again (qrerun), so a run that goes on is submitted anew from
+within its job, and what waits for the job is told to wait for the new one. PBS warns nobody of a
+time limit: the agents' own clock does. SIGTERM comes from a qdel, a qrerun and a preemption alike:
+what could be saved is saved, and PBS alone knows whether the job comes back.
 """
 
 from __future__ import annotations
@@ -17,55 +20,34 @@ import re
 import shlex
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from hpcdist.base import files
-from hpcdist.base.errors import (
-    JobError,
-    ProfileError,
-    SubmissionUnclearError,
-    UserError,
-)
+from hpcdist.base import errors, files
+from hpcdist.base.polling import poll
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.cluster.rules import check_rules
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of, run_command
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers.base import (
-    Allocation,
-    Dependency,
-    Directive,
-    Finding,
-    JobPlace,
-    Plan,
-    Target,
-    failed,
-    look_for_commands,
-    passed,
-)
-from hpcdist.schedulers.batch import Batch, Job
+from hpcdist.schedulers.base import Allocation, Directive, Finding, JobPlace, Target
+from hpcdist.schedulers.batch import Batch, Job, submit_anew
 from hpcdist.schedulers.hosts import means_first_host, place_on_hosts
-from hpcdist.schedulers.pbs import requeue, site
-from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile
+from hpcdist.schedulers.pbs import site
+from hpcdist.schedulers.pbs.hosts import own_id, read_nodefile, successor_file
 from hpcdist.schedulers.pbs.site import parse_blocks, parse_seconds, parse_size, parse_time
 from hpcdist.schedulers.request import asks_for_gpus, cpus_per_node, mem_gb_per_node, time_limit_min
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError, RequeueUnclearError
 from hpcdist.schedulers.tasks import PLACE_VARIABLE
 
 _TIMEOUT_S = 30.0
-_IDS_AT_ONCE = 5000
-_MAX_ARRAY_SIZE = 10_000
-"""That of a server that says nothing."""
 _JOB = "Job Id: "
 _JOB_ID = re.compile(r"[1-9]?\d+(?:\[\d*\])?")
 _IS_OVER = re.compile(r"Unknown Job Id|Job has finished|Request invalid for (?:finished|state)")
-_NO_HISTORY = "not configured to maintain job history"
 _LIMIT = "resources.time_limit_min|time_limit_min"
 
 # Its answers.
@@ -80,30 +62,17 @@ _PENDING = (
     (r"Can Never Run", "it asks for more than the cluster has: it will never start"),
     (r"Insufficient amount of resource: ngpus", "it waits for GPUs to become free"),
     (r"Insufficient amount of resource: mem", "it waits for nodes with enough free memory"),
-    (
-        r"Insufficient amount|[Nn]ot enough (?:free|total) nodes",
-        "it waits for nodes to become free",
-    ),
+    (r"Insufficient amount|[Nn]ot enough", "it waits for nodes to become free"),
     (r"Queue not started", "the queue starts no jobs at present"),
     (r"[Uu]ser has reached", "you have reached your limit"),
-    (r"(?:[Gg]roup|[Pp]roject) has reached", "your group or project has reached its limit"),
     (r"(?:Queue|Server) .*(?:limit|reached)", "the queue has reached its limit of running jobs"),
-    (r"would (?:conflict|cross)|dedicated|reservation", "nodes that it needs are reserved"),
-    (r"job array.*(?:limit|max_run_subjobs)", "as many runs of the sweep as may are under way"),
 )
 """Pattern of a job's comment -> why it waits."""
-_HOLDS = {
-    "u": "it is held; release it with: qrls '{0}'",
-    "o": "an operator holds it",
-    "s": "it waits for the end of another job",
-    "p": "PBS holds it: it has failed to start, and its owner or the site must release it",
-}
 _DROPPED = "what it was to follow did not end as --after requires, so PBS removed it without a word"
 _ENDS = {
     -29: "the time limit was reached",
     -14: "a host of it was lost",
     -20: "its first host was lost",
-    **dict.fromkeys((-1, -2, -3), "PBS could not start it"),
 }
 """Negative Exit_status, as in pbs_job.h -> words."""
 
@@ -111,12 +80,10 @@ _ENDS = {
 
 INDEX = "^array_index^"
 """Stands for a job's place in the paths of an array."""
-_LAUNCHER = "pbs_tmrsh {host} {command}"
 _OF_A_JOB = re.compile(
     r"PBS_\w+|NCPUS|HPCDIST_JOB_\w+|SUBMITIT_\w+|BASH_FUNC_.*|BASHOPTS|SHELLOPTS"
 )
 """Variables of a job, or a shell, that the caller may be part of."""
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _DIRECTIVE = re.compile(r"^#PBS (.*)$", re.MULTILINE)
 _ONLY_ONCE = re.compile(r"-(?:J|W depend)\b")
 """Directives that a job must not have when it goes on: its array, and the jobs that it waited
@@ -146,15 +113,11 @@ class Pbs(Batch):
     kill_wait_s = 10.0
 
     def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
-        # Once more, for the directives of a profile for `auto` were checked as Slurm's.
-        check_rules(
-            {"scheduler": "pbs", "directives": cluster.directives}, lambda _: "the cluster profile"
-        )
         gres = "gres" if cluster.gpu_request == "gres" else None
         foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
         for key, value in foreign.items():
             if value is not None:
-                raise ProfileError(
+                raise errors.ProfileError(
                     f"the cluster profile: {key} is {value}, and PBS has none",
                     hint=f"leave {key} out; constraint has the site's own resources of a node, "
                     "such as gpu_model=a100",
@@ -190,14 +153,11 @@ class Pbs(Batch):
             found.append(Directive("-J ", f"0-{target.array_size - 1}{limit}", why))
         if target.dependencies:
             why = "Jobs that must have ended: --after, or --max-parallel."
-            found.append(Directive("-W ", quote(f"depend={_depend(target.dependencies)}"), why))
+            found.append(Directive("-W ", quote(f"depend={_depend(target)}"), why))
         if (address := mail_of(cluster.notify)) is not None:
             found.append(Directive("-m ", "ae", keys=("notify",)))
             found += [Directive("-M ", quote(address), keys=("notify",))] * bool(address)
         return found
-
-    def script_values(self, job: JobSpec, target: Target, plan: Plan) -> dict[str, Any]:  # noqa: ARG002 - of the pair
-        return {"launcher": _LAUNCHER, "is_step": target.allocation is not None}
 
     def submit_command(self, target: Target, script: str) -> list[str]:
         """Return qsub with the script's directives as its options. A job that goes on as another
@@ -221,7 +181,7 @@ class Pbs(Batch):
         reads: PBS would show everybody (qstat -f) what it is given. Other jobs' and the host's own
         variables are left out. A job that goes on as another has the file already."""
         if target.continues is None:
-            names = filter(_NAME.fullmatch, sorted(before))
+            names = [name for name in sorted(before) if name.isascii() and name.isidentifier()]
             lines = [
                 f"export {name}={shlex.quote(before[name])}"
                 for name in names
@@ -233,9 +193,6 @@ class Pbs(Batch):
             files.write_whole(target.submitit_folder / "environment.sh", text)
         return dict(before)
 
-    def refused_hint(self, said: str, script: str) -> str:
-        return f"{super().refused_hint(said, script)}, and what the cluster has with qstat -Q"
-
     def list_jobs(self, ids: Collection[str]) -> list[Job]:
         """Ask qstat, which lists arrays with all their jobs; those that ended lately are among
         them where the site keeps them."""
@@ -243,22 +200,15 @@ class Pbs(Batch):
         if not ids:
             said = _ask_with_history("qselect", ["-u", getpass.getuser()])
             wanted = {line.partition(".")[0] for line in said.split()}
-        jobs: list[Job] = []
-        asked = sorted(wanted)
-        for start in range(0, len(asked), _IDS_AT_ONCE):
-            said = _ask_with_history("qstat", ["-tf", *asked[start : start + _IDS_AT_ONCE]])
-            jobs += parse_jobs(said)
-        return jobs
+        return parse_jobs(_ask_with_history("qstat", ["-tf", *sorted(wanted)])) if wanted else []
 
     def kill(self, ids: Collection[str]) -> None:
-        asked = sorted(filter(_JOB_ID.fullmatch, set(ids)))
-        for start in range(0, len(asked), _IDS_AT_ONCE):
-            argv = ["qdel", *asked[start : start + _IDS_AT_ONCE]]
-            _check(call_command(argv, timeout_s=_TIMEOUT_S))
+        if known := sorted(filter(_JOB_ID.fullmatch, set(ids))):
+            _check(call_command(["qdel", *known], timeout_s=_TIMEOUT_S))
 
     def max_array_size(self) -> int:
         size = site.ask_server()["max_array_size"]
-        return int(size) if size.isdecimal() else _MAX_ARRAY_SIZE
+        return int(size) if size.isdecimal() else 10_000
 
     def dependency_id(self, job_id: str) -> str:
         return _array_id(job_id)
@@ -269,20 +219,31 @@ class Pbs(Batch):
         if not (job_id := environment.get("PBS_JOBID")):
             return None
         try:
-            said = run_command(["qstat", "-f", job_id], timeout_s=_TIMEOUT_S).stdout
-            values = next(iter(parse_blocks(said, _JOB).values()))
+            values = _ask(job_id)
             hosts = read_nodefile(Path(environment.get("PBS_NODEFILE", "")))
             why = None if values["job_state"] == "R" else f"its state is {values['job_state']}"
-        except CommandFailedError as error:
-            why = error.said
-        except OSError as error:
-            why = f"PBS_NODEFILE cannot be read: {error.strerror}"
+        except (CommandFailedError, OSError) as error:
+            why = error.said if isinstance(error, CommandFailedError) else files.reason(error)
         if why is not None:
-            raise UserError(
+            raise errors.UserError(
                 f"job {job_id}, which PBS_JOBID names, cannot be used: {why}",
                 hint="leave its shell with exit, and get another with qsub -I",
             )
-        return parse_allocation(job_id, values, hosts, now_s=time.time())
+        cpus: Counter[str] = Counter()
+        for host, number in re.findall(r"([^/+]+)/\d+(?:\*(\d+))?", values["exec_host"]):
+            cpus[host] += int(number or 1)
+        gpus = sum(map(int, re.findall(r"\bngpus=(\d+)", values["exec_vnode"])))
+        begin_s = parse_time(values["stime"]) or 0.0
+        limit_s = parse_seconds(values["Resource_List.walltime"])
+        left_s = None if limit_s is None else max(0.0, begin_s + limit_s - time.time())
+        return Allocation(
+            job_id=job_id.partition(".")[0],
+            num_nodes=len(hosts),
+            # exec_host may have the short names of hosts.
+            cpus=[cpus[host] or cpus[host.partition(".")[0]] or 1 for host in hosts],
+            gpus_per_node=gpus // len(hosts),
+            left_min=None if left_s is None else left_s / 60,
+        )
 
     # Within a job.
 
@@ -293,15 +254,39 @@ class Pbs(Batch):
         return own_id()
 
     def decide(self, verdict: Verdict) -> Decision:
-        return requeue.decide(self, verdict)
+        """Answer the time limit, and the loss of a host, by a new job; never a kill."""
+        if verdict.try_elsewhere:  # PBS would give the new job the same hosts
+            return Decision(sequel="final", cause="nothing")
+
+        def look() -> bool | None:
+            jobs = self.list_jobs([own_id()])
+            return None if any(job.id == own_id() and job.word == "R" for job in jobs) else True
+
+        # A kill may end the first host's agent first, which PBS notices within 6 s; and a job whose
+        # first host is gone is PBS's to start again: what it starts leaves the run to the new job.
+        lost_first = verdict.kind == "agent_lost" and verdict.node == 0
+        is_ending = lost_first and poll(look, interval_s=1.0, limit_s=6.0)
+        if verdict.kind == "preempted" or is_ending:
+            return Decision(sequel="open", cause="kill or requeue")
+        is_limit = verdict.kind == "time_limit"
+        return Decision(sequel="requeue", cause="time_limit" if is_limit else "nothing")
 
     def requeue(self, run: Run) -> None:
+        """Submit the same run as another job, by the same script."""
+        place = os.environ.get(PLACE_VARIABLE, "")
+        submission = run.read_submission() or Submission()
+        # Others of the array go on, too.
+        is_named = not place or str(submission.job_name).endswith(f"-{place}")
         try:
-            requeue.go_on(self, run)
-        except SubmissionUnclearError as error:  # one more request could be the run twice
+            job_id = submit_anew(self, run, suffix="" if is_named else f"-{place}")
+        except errors.SubmissionUnclearError as error:  # one more request could be the run twice
             raise RequeueUnclearError(f"PBS may have it again, or not: {error.message}") from None
         except CommandFailedError as error:
             raise RequeueRefusedError(error.message) from None
+        # PBS removes what waited for this job to end well, if it does not, whatever it waits for.
+        code = 0 if "beforeok" in _tell_waiting(job_id) else errors.EXIT_STOPPED
+        own = own_id().rstrip("]").replace("[", "_")
+        successor_file(Path(str(submission.folder), "submitit"), own).write_text(f"{code}\n")
 
     # The site, and whether it is fit.
 
@@ -313,16 +298,7 @@ class Pbs(Batch):
         return site.detect_pbs()
 
     def examine(self) -> Iterator[Finding]:
-        """Check the commands and the server."""
-        needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
-        commands = look_for_commands(needed, advice="go to a login node, or load PBS's module")
-        yield commands
-        if commands.state == "pass" and (server := site.ask_server()):
-            forgets = server["job_history_enable"] != "True"
-            remark = ", which forgets jobs when they end (job_history_enable is off)" * forgets
-            yield passed("server", f"PBS {server['pbs_version']}{remark}")
-        elif commands.state == "pass":
-            yield failed("server", "qstat -Bf says nothing", "PBS is down; tell the site")
+        return site.examine()
 
 
 scheduler = Pbs()
@@ -354,14 +330,14 @@ def _select(job: JobSpec, cluster: ClusterProfile) -> Directive:
     return Directive("-l select=", shlex.quote(":".join(parts)), f"{why}.", keys)
 
 
-def _depend(dependencies: Sequence[Dependency]) -> str:
+def _depend(target: Target) -> str:
     """Return what a job waits for. PBS cannot wait for a single job of an array, and takes one as
     ended well in which some have failed."""
     terms: dict[str, dict[str, None]] = {}
-    for one in dependencies:
+    for one in target.dependencies:
         for job_id in map(_array_id, one.job_ids):
             if job_id.endswith("[]") and one.kind != "afterany":
-                raise JobError(
+                raise errors.JobError(
                     f"PBS cannot tell whether runs of the array {job_id} ended well, so --after "
                     f"cannot wait for that ({one.kind})",
                     hint="--after any:... waits for the end of the array",
@@ -370,13 +346,44 @@ def _depend(dependencies: Sequence[Dependency]) -> str:
     return ",".join(":".join([kind, *ids]) for kind, ids in terms.items())
 
 
+def _tell_waiting(job_id: str) -> set[str]:
+    """Have the jobs that wait for this one wait for the new one; return how they wait, such as
+    beforeok. An array's end is waited for besides."""
+    own, kinds = _array_id(own_id()), set()
+    try:
+        for term in _ask(own)["depend"].split(","):
+            kind, *others = term.split(":")
+            for other in (one.partition("@")[0] for one in others if kind.startswith("before")):
+                kinds.add(kind)
+                if depend := with_successor(_ask(other)["depend"], own, job_id):
+                    argv = ["qalter", "-W", f"depend={depend}", other]
+                    run_command(argv, timeout_s=_TIMEOUT_S)
+    except errors.SchedulerError as error:
+        print(f"hpcdist: jobs that wait for this one see its end: {error.message}", flush=True)
+    return kinds
+
+
+def with_successor(depend: str, own: str, new: str) -> str:
+    """Return what a job waits for, afterok:12.login@login, with the new job in this one's place; of
+    an array, beside it."""
+    bare = re.sub(r"(:[^.:,]+)\.[^:,]+", r"\1", depend)
+    both = f":{own}:{new}" if own.endswith("[]") else f":{new}"
+    return re.sub(rf":{re.escape(own)}(?=[:,]|$)", both, bare)
+
+
 # Reading.
+
+
+def _ask(job_id: str) -> Mapping[str, str]:
+    """Return the attributes of a job, or an array, as qstat has them."""
+    said = run_command(["qstat", "-f", job_id], timeout_s=_TIMEOUT_S).stdout
+    return next(iter(parse_blocks(said, _JOB).values()), defaultdict(str))
 
 
 def _ask_with_history(command: str, words: Sequence[str]) -> str:
     """Ask for jobs that have ended, too, where the site keeps them."""
     done = call_command([command, "-x", *words], timeout_s=_TIMEOUT_S)
-    if _NO_HISTORY in done.stderr:
+    if "not configured to maintain job history" in done.stderr:
         done = call_command([command, *words], timeout_s=_TIMEOUT_S)
     _check(done)
     return done.stdout
@@ -403,17 +410,14 @@ def parse_jobs(text: str) -> list[Job]:
         memory = parse_size(values["resources_used.mem"])
         nodes = list(dict.fromkeys(re.findall(r"(?:^|\+)\(?([^/:+()]+)", values["exec_host"])))
         etime, stime = parse_time(values["etime"]), parse_time(values["stime"])
-        place = re.search(r"\[(\d+)\]$", job_id)
-        start_s = parse_time(values["estimated.start_time"]) if state == "pending" else None
         jobs.append(
             Job(
                 id=job_id,
                 name=values["Job_Name"],
-                task=place[1] if place else "",
+                task="".join(re.findall(r"\[(\d+)\]$", job_id)),
                 state=state,
                 word=word,
                 reason=reason,
-                expected_start_s=start_s,
                 is_suspended=word in "SU",
                 exit_code=code,
                 nodes=nodes,
@@ -434,9 +438,10 @@ def _explain(
     said = f"PBS says: {comment}" if comment else ""
     was_deleted, reason = values["substate"] == "91", None
     if state == "pending":
-        holds = [words for letter, words in _HOLDS.items() if letter in values["Hold_Types"]]
+        held = values["Hold_Types"] if word == "H" else ""
         reason = "its start time has not come" if word == "W" else plain_reason(comment)
-        reason = holds[0].format(job_id) if word == "H" and holds else reason
+        reason = "it waits for the end of another job" if "s" in held else reason
+        reason = f"it is held; release it with: qrls '{job_id}'" if "u" in held else reason
     elif state == "running":
         reason = "PBS has suspended it: other jobs need its nodes" if word in "SU" else None
     elif code is None and not values["stime"]:
@@ -458,24 +463,3 @@ def plain_reason(comment: str) -> str:
         if re.search(pattern, comment):
             return f"{words} ({comment})"
     return f"PBS says: {comment}" if comment else "the scheduler has not looked at it yet"
-
-
-def parse_allocation(
-    job_id: str, values: Mapping[str, str], hosts: Sequence[str], *, now_s: float
-) -> Allocation:
-    """Return what a job has on its hosts, from its attributes."""
-    cpus: Counter[str] = Counter()
-    for host, number in re.findall(r"([^/+]+)/\d+(?:\*(\d+))?", values["exec_host"]):
-        cpus[host] += int(number or 1)
-    gpus = sum(map(int, re.findall(r"\bngpus=(\d+)", values["exec_vnode"])))
-    begin_s = parse_time(values["stime"])
-    limit_s = parse_seconds(values["Resource_List.walltime"])
-    left_s = None if limit_s is None or begin_s is None else begin_s + limit_s - now_s
-    return Allocation(
-        job_id=job_id.partition(".")[0],
-        num_nodes=len(hosts),
-        # exec_host may have the short names of hosts.
-        cpus=[cpus[host] or cpus[host.partition(".")[0]] or 1 for host in hosts],
-        gpus_per_node=gpus // max(1, len(hosts)),
-        left_min=None if left_s is None else max(0.0, left_s) / 60,
-    )

@@ -4,10 +4,9 @@ of PBS are read. A job that PBS would take and never start is found before it wa
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hpcdist.base.errors import JobError, SchedulerError
@@ -16,6 +15,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed
 from hpcdist.schedulers.request import asks_for_gpus, check_time_limit, cpus_per_node
 
 _TIMEOUT_S = 5.0
@@ -85,8 +85,8 @@ def parse_nodes(text: str) -> list[Node]:
             sum(parse_size(one[f"resources_available.{what}"]) or 0 for one in vnodes)
             for what in ("ncpus", "ngpus", "mem")
         )
-        is_up = not any(word in one["state"] for one in vnodes for word in _DOWN)
-        nodes.append(Node(host, cpus, gpus, mem_bytes, is_up))
+        is_down = any(word in one["state"] for one in vnodes for word in _DOWN)
+        nodes.append(Node(host, cpus, gpus, mem_bytes, not is_down))
     return nodes
 
 
@@ -98,8 +98,6 @@ def limit_min(queue: Mapping[str, str]) -> float | None:
 
 def try_to_ask(*argv: str) -> str:
     """Return what a command says; nothing where it does not answer in time: then qsub will tell."""
-    if shutil.which(argv[0]) is None:
-        return ""
     try:
         return call_command(argv, timeout_s=_TIMEOUT_S).stdout
     except SchedulerError:
@@ -132,10 +130,9 @@ def check_site(job: JobSpec, cluster: ClusterProfile) -> None:
     gpus = job.resources.gpus if asks_for_gpus(job, cluster) else 0
     fitting = sum(node.cpus >= cpus and node.gpus >= gpus for node in nodes)
     if nodes and job.resources.nodes > fitting:
-        each = number_of(cpus, "CPU") + (f" and {number_of(gpus, 'GPU')}" if gpus else "")
         raise JobError(
             f"resources.nodes is {job.resources.nodes}, but PBS has {number_of(fitting, 'node')} "
-            f"with the {each} that each needs",
+            f"with the {number_of(cpus, 'CPU')} and {number_of(gpus, 'GPU')} that each needs",
             hint="ask for fewer with --nodes or --gpus, or set gpu_request: none in the profile "
             "where PBS counts GPUs otherwise",
         )
@@ -165,3 +162,14 @@ def detect_pbs() -> Site:
         partitions=tuple(partitions),
         partitions_share_nodes=True,
     )
+
+
+def examine() -> Iterator[Finding]:
+    """Check the commands and the server."""
+    needed = ("qsub", "qstat", "qselect", "qdel", "qalter", "pbsnodes")
+    commands = look_for_commands(needed, advice="go to a login node, or load PBS's module")
+    yield commands
+    if commands.state == "pass":
+        version = ask_server()["pbs_version"]
+        silent = failed("server", "qstat -Bf says nothing", "PBS is down; tell the site")
+        yield passed("server", f"PBS {version} answers") if version else silent

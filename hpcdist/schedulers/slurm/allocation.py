@@ -61,10 +61,7 @@ def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> 
         num_nodes=num_nodes,
         cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
         gpus_per_node=(
-            int(found.get("gres/gpu", 0)) // num_nodes
-            or asked
-            or asked_in_all // num_nodes
-            or _gpus_of_shell(environment)
+            int(found.get("gres/gpu", 0)) // num_nodes or asked or asked_in_all // num_nodes
         ),
         mem_gb_per_node=None if mem_mib is None else mem_mib / MIB_PER_GB,
     )
@@ -99,12 +96,3 @@ def _count_gpus(words: str) -> int:
     parts = [re.split("[:/=]", word.removeprefix("gres")) for word in words.split(",")]
     numbers = [one[-1] for one in parts if one[:2] == ["", "gpu"]]
     return sum(int(number) if number.isdecimal() else 1 for number in numbers)
-
-
-def _gpus_of_shell(environment: Mapping[str, str]) -> int:
-    """Return GPUs per node as salloc and srun tell their commands (man salloc, OUTPUT ENVIRONMENT
-    VARIABLES): a number, or one by type such as a100:2, and the indices of this node's."""
-    words = environment.get("SLURM_GPUS_PER_NODE") or environment.get("SLURM_GPUS_ON_NODE") or ""
-    if words:
-        return sum(int(number) for number in re.findall(r"(\d+)(?=,|$|\()", words))
-    return len([index for index in environment.get("SLURM_JOB_GPUS", "").split(",") if index])

@@ -1,7 +1,5 @@
-"""The site: its partitions, as sinfo tells, and its configuration, as scontrol does.
-
-A job that could never start is found before it waits.
-"""
+"""The site: its partitions, as sinfo tells, its configuration, as scontrol does, and the doctor's
+questions. A job that could never start is found before it waits."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from msgspec import Struct
 
@@ -21,26 +18,20 @@ from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.schedulers.base import Finding, failed, look_for_commands, passed, warned
-from hpcdist.schedulers.request import (
-    asks_for_gpus,
-    check_cpus,
-    check_time_limit,
-    cpus_per_node,
-)
+from hpcdist.schedulers.request import asks_for_gpus, check_time_limit, cpus_per_node
 
+MIB_PER_GB = 1e9 / 2**20
 _DEFAULT_MAX_ARRAY_SIZE = 1001
 """slurm.schedmd.com/slurm.conf.html, MaxArraySize."""
-
 _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")
 """Partition, nodes, CPUs, memory in MiB, gres, time limit, availability; one line for all nodes
 of a partition that are alike."""
 _SINFO_TIMEOUT_S = 5.0
 _CONFIG_TIMEOUT_S = 10.0
-_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
-_GB_PER_MIB = 2**20 / 1e9
-MIB_PER_GB = 1e9 / 2**20
-_OLDEST = (20, 11)
 _TIMEOUT_S = 30.0
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
+_OLDEST = (20, 11)
+_NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 _OTHER = "name another partition with --partition"
 
 
@@ -71,7 +62,7 @@ def parse_nodes(text: str) -> list[NodeGroup]:
             is_up=row[6] == "up",
             num_nodes=int(row[1]),
             cpus=_leading_number(row[2]),
-            mem_gb=_leading_number(row[3]) * _GB_PER_MIB,
+            mem_gb=_leading_number(row[3]) / MIB_PER_GB,
             gpus=parse_gpus(row[4]),
             limit_min=_limit_min(row[5]),
         )
@@ -117,56 +108,45 @@ def ask_nodes() -> list[NodeGroup]:
 
 def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> None:
     """Raise JobError for what the partition can never give; an unknown one is left to sbatch."""
-    theirs = [
-        group
-        for group in groups
-        if (group.is_default if cluster.partition is None else group.partition == cluster.partition)
-    ]
+    wanted, nodes, gpus = cluster.partition, job.resources.nodes, job.resources.gpus
+    theirs = [one for one in groups if (one.is_default and not wanted) or one.partition == wanted]
     if not theirs:
         return
-    name = theirs[0].partition
-    nodes, number = job.resources.nodes, sum(group.num_nodes for group in theirs)
+    name, number = f"partition {theirs[0].partition}", sum(one.num_nodes for one in theirs)
     if nodes > number:
         raise JobError(
-            f"resources.nodes is {nodes}, but partition {name} has {number}",
+            f"resources.nodes is {nodes}, but {name} has {number}",
             hint=f"ask for fewer with --nodes, or {_OTHER}",
         )
-    check_cpus(
-        job,
-        cpus_per_node(job, cluster),
-        max(group.cpus for group in theirs),
-        nodes=f"the nodes of partition {name}",
-        what="CPUs",
-        other=f", or {_OTHER}",
-    )
-    if asks_for_gpus(job, cluster):
-        _check_gpus(job, cluster, name, theirs)
-    check_time_limit(job, cluster, theirs[0].limit_min, queue=f"partition {name}", other=_OTHER)
-
-
-def _check_gpus(
-    job: JobSpec, cluster: ClusterProfile, name: str, groups: Sequence[NodeGroup]
-) -> None:
-    nodes, gpus, wanted = job.resources.nodes, job.resources.gpus, cluster.gpu_type
+    cpus, most = cpus_per_node(job, cluster), max(group.cpus for group in theirs)
+    if cpus > most:
+        asked = f"resources.gpus is {gpus} per node"  # with one CPU each, the least there is
+        if cpus > gpus:
+            asked = (
+                f"resources.cpus_per_gpu is {cpus // gpus}, with {gpus} ranks {cpus} CPUs per node"
+            )
+        raise JobError(
+            f"{asked}, but the nodes of {name} have {most} CPUs at most",
+            hint=f"ask for fewer CPUs (resources.cpus_per_gpu), for fewer --gpus, or {_OTHER}",
+        )
+    kind = cluster.gpu_type
     counts = [
-        (group.gpus.get(wanted, 0) if wanted else sum(group.gpus.values()), group.num_nodes)
-        for group in groups
+        (one.gpus.get(kind, 0) if kind else sum(one.gpus.values()), one.num_nodes) for one in theirs
     ]
     fitting = sum(number for found, number in counts if found >= gpus)
-    if fitting >= nodes:
-        return
-    most = max(found for found, _ in counts)
-    kind = f"{wanted} GPUs" if wanted else "GPUs"
-    if most == 0:
+    if asks_for_gpus(job, cluster) and fitting < nodes:
+        what = f"{kind} GPUs" if kind else "GPUs"
+        if (most := max(found for found, _ in counts)) == 0:
+            raise JobError(
+                f"resources.gpus is {gpus}, but the nodes of {name} have no {what}",
+                hint=f"{_OTHER}, or run on CPUs: --set launch.device=cpu",
+            )
         raise JobError(
-            f"resources.gpus is {gpus}, but the nodes of partition {name} have no {kind}",
-            hint=f"{_OTHER}, or run on CPUs: --set launch.device=cpu",
+            f"resources.gpus is {gpus} on {nodes} nodes, but {name} has {fitting} nodes with "
+            f"{gpus} {what} or more; the most is {most} per node",
+            hint=f"ask for fewer with --gpus and --nodes, or {_OTHER}",
         )
-    raise JobError(
-        f"resources.gpus is {gpus} on {nodes} nodes, but partition {name} has {fitting} nodes "
-        f"with {gpus} {kind} or more; the most is {most} per node",
-        hint=f"ask for fewer with --gpus and --nodes, or {_OTHER}",
-    )
+    check_time_limit(job, cluster, theirs[0].limit_min, queue=name, other=_OTHER)
 
 
 # A first hpcdist.yaml.
@@ -181,32 +161,24 @@ def detect_slurm(user: str) -> Site:
         accounts = ask(*command, f"user={user}", "format=account")
     except SchedulerError as error:  # many sites have none
         notes = [f"your accounts are not known: {error.message}"]
-    knows_gpus_per_node = has_gpus_per_node(ask("scontrol", "show", "config"))
+    # The plugin that knows --gpus-per-node.
+    select = parse_setting(ask("scontrol", "show", "config"), "SelectType")
     return Site(
         scheduler="slurm",
-        gpu_request="gpus-per-node" if knows_gpus_per_node else "gres",
+        gpu_request="gpus-per-node" if select == "select/cons_tres" else "gres",
         partitions=tuple(partitions),
-        accounts=parse_accounts(accounts),
+        accounts=tuple(dict.fromkeys(accounts.split())),
         notes=tuple(notes),
     )
 
 
 def parse_sinfo(text: str) -> list[Partition]:
     """Return the partitions that are up, in sinfo's order."""
-    nodes = [group for group in parse_nodes(text) if group.is_up and group.num_nodes > 0]
-    names = list(dict.fromkeys(group.partition for group in nodes))
-    nodes.sort(key=lambda group: names.index(group.partition))
-    return [_partition(list(found)) for _, found in groupby(nodes, lambda group: group.partition)]
-
-
-def parse_accounts(text: str) -> tuple[str, ...]:
-    """Return the accounts of `sacctmgr --parsable2 show assoc format=account`, each once."""
-    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-
-
-def has_gpus_per_node(config: str) -> bool:
-    """Return whether `scontrol show config` tells of the plugin that knows --gpus-per-node."""
-    return _setting(config, "SelectType") == "select/cons_tres"
+    found: dict[str, list[NodeGroup]] = {}
+    for group in parse_nodes(text):
+        if group.is_up and group.num_nodes > 0:
+            found.setdefault(group.partition, []).append(group)
+    return [_partition(groups) for groups in found.values()]
 
 
 def _partition(nodes: Sequence[NodeGroup]) -> Partition:
@@ -226,18 +198,20 @@ def _partition(nodes: Sequence[NodeGroup]) -> Partition:
     )
 
 
-# The configuration.
+# What scontrol says.
 
 
-def _ask_config() -> str:
-    """Return the lines `Name = value`; nothing where scontrol does not answer."""
+def _ask_setting(name: str) -> str | None:
+    """Return a value of the configuration; None where scontrol does not tell it."""
     try:
-        return run_command(["scontrol", "show", "config"], timeout_s=_CONFIG_TIMEOUT_S).stdout
+        done = run_command(["scontrol", "show", "config"], timeout_s=_CONFIG_TIMEOUT_S)
     except SchedulerError:
-        return ""
+        return None
+    return parse_setting(done.stdout, name)
 
 
-def _setting(config: str, name: str) -> str | None:
+def parse_setting(config: str, name: str) -> str | None:
+    """Return the value in a line `Name = value`."""
     found = re.search(rf"^{name}\s*=\s*(\S+)\s*$", config, re.MULTILINE)
     return found[1] if found else None
 
@@ -247,20 +221,13 @@ def ask_max_array_size() -> int:
 
     Where scontrol does not answer, it is Slurm's default: then sbatch will tell.
     """
-    value = _setting(_ask_config(), "MaxArraySize") or ""
+    value = _ask_setting("MaxArraySize") or ""
     return int(value) if value.isdecimal() else _DEFAULT_MAX_ARRAY_SIZE
-
-
-def parse_cluster(config: str) -> str | None:
-    return _setting(config, "ClusterName")
 
 
 def ask_cluster() -> str | None:
     """Return the name of the cluster that Slurm's commands talk to; None where it is not known."""
-    return parse_cluster(_ask_config())
-
-
-# Jobs, in scontrol's words.
+    return _ask_setting("ClusterName")
 
 
 def show_job(job_id: str, *, timeout_s: float = _TIMEOUT_S) -> str:
@@ -288,8 +255,7 @@ def slurm_time(minutes: float) -> str:
 def examine() -> Iterator[Finding]:
     """Check the commands, their version, the controller and accounting, as far as they work."""
     load = "go to a login node of the cluster, or load the site's Slurm module"
-    needed = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
-    commands = look_for_commands(needed, advice=load)
+    commands = look_for_commands(_NEEDED, advice=load)
     yield commands
     if commands.state == "FAIL":
         return
@@ -310,16 +276,10 @@ def examine() -> Iterator[Finding]:
     if controller.state == "pass":
         asked = ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"]
         books = _asked("accounting", asked, advice="")
-        advice = (
-            "nothing to do: for jobs that Slurm has forgotten, the run directory says how "
-            "they ended"
-        )
-        answers = books.state == "pass"
-        yield (
-            passed("accounting", "sacct answers")
-            if answers
-            else warned("accounting", books.detail, advice)
-        )
+        why = "nothing to do: of jobs that Slurm has forgotten, the run directory tells the end"
+        is_open = books.state == "pass"
+        answers = passed("accounting", "sacct answers")
+        yield answers if is_open else warned("accounting", books.detail, why)
 
 
 def try_script(script: str, environment: Mapping[str, str]) -> Finding:
@@ -344,13 +304,11 @@ def try_script(script: str, environment: Mapping[str, str]) -> Finding:
 
 def _asked(name: str, *commands: Sequence[str], advice: str) -> Finding:
     """Return the finding on commands that must succeed, with what the last of them says."""
-    said = ""
     try:
-        for argv in commands:
-            said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+        said = [run_command(argv, timeout_s=_TIMEOUT_S).stdout for argv in commands]
     except SchedulerError as error:
         return failed(name, _flat(error.message), advice)
-    return passed(name, _flat(said))
+    return passed(name, _flat(said[-1]))
 
 
 def _flat(text: str) -> str:

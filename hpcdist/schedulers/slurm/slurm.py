@@ -15,7 +15,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
-    Allocation,
     Directive,
     Finding,
     JobPlace,
@@ -82,12 +82,6 @@ _STOPPED = {
 }
 """States of jobs that have their nodes and do nothing -> in plain words."""
 _REASONS = {
-    "AssocGrpCpuLimit": "your account uses all CPUs that it may have at one time",
-    "AssocGrpGRES": "your account uses all GPUs that it may have at one time",
-    "AssocGrpNodeLimit": "your account uses all nodes that it may have at one time",
-    "AssocMaxJobsLimit": "your account runs as many jobs as it may at one time",
-    "AssocMaxNodePerJobLimit": "it asks for more nodes than your account allows a job",
-    "AssocMaxWallDurationPerJobLimit": "its time limit is longer than your account allows",
     "BeginTime": "its start time has not come; a requeued job is held for about two minutes",
     "Cleaning": "it was requeued, and its former processes are still being ended",
     "Dependency": "it waits for the end of another job",
@@ -96,7 +90,6 @@ _REASONS = {
     "JobHeldAdmin": "an administrator holds it",
     "JobHeldUser": "it is held; release it with: scontrol release JOBID",
     "Licenses": "it waits for licenses",
-    "MaxMemPerLimit": "it asks for more memory than the partition allows",
     "NodeDown": "a node that it needs is down",
     "None": "the scheduler has not looked at it yet",
     "PartitionConfig": "it asks for more than the nodes of the partition have",
@@ -105,18 +98,18 @@ _REASONS = {
     "PartitionNodeLimit": "it asks for more nodes than the partition has",
     "PartitionTimeLimit": "its time limit is longer than the partition allows",
     "Priority": "other jobs come before it",
-    "Prolog": "its nodes are being prepared",
-    "QOSMaxCpuPerUserLimit": "you use all CPUs that the QOS allows you",
-    "QOSMaxGRESPerUser": "you use all GPUs that the QOS allows you",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as the QOS allows you",
-    "QOSMaxNodePerUserLimit": "you use all nodes that the QOS allows you",
-    "QOSMaxWallDurationPerJobLimit": "its time limit is longer than the QOS allows",
     "ReqNodeNotAvail": "nodes that it needs are reserved or down, perhaps for maintenance",
     "Reservation": "its reservation has not begun",
     "Resources": "it waits for nodes to become free",
     "launch failed requeued held": "its start failed on a node, and it is held; release it with: "
     "scontrol release JOBID",
 }
+_LIMITS = (
+    ("WallDurationPerJob", "its time limit is longer than {} allows"),
+    ("PerJob", "it asks for more than {} allows a job"),
+    ("", "{} has as much as it may have at one time"),
+)
+"""Part of a reason that begins with Assoc or QOS -> in plain words, of your account or the QOS."""
 _NEVER = "DependencyNeverSatisfied"
 _WHY_ENDED = {
     "JobLaunchFailure": "its first node could not start its script, as where that node cannot "
@@ -171,6 +164,7 @@ class Slurm(Batch):
 
     name = "slurm"
     title = "Slurm"
+    container_runtimes = RUNTIMES
     version_command = ("sbatch", "--version")
     allocation_variable = "SLURM_JOB_ID"
     how_to_allocate = "salloc --nodes=2"
@@ -335,19 +329,11 @@ class Slurm(Batch):
         if ids:
             run_command(["scancel", "--quiet", *ids], timeout_s=_TIMEOUT_S)
 
-    def max_array_size(self) -> int:
-        return site.ask_max_array_size()
-
-    def cluster_name(self) -> str | None:
-        return site.ask_cluster()
-
-    def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        return ask_allocation(environment)
-
-    def step_options(
-        self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation
-    ) -> list[str]:
-        return step_options(job, cluster, allocation)
+    max_array_size = staticmethod(site.ask_max_array_size)
+    cluster_name = staticmethod(site.ask_cluster)
+    allocation = staticmethod(ask_allocation)
+    step_options = staticmethod(step_options)
+    examine = staticmethod(site.examine)
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
         """Return a step that shares what the job has: slurm.schedmd.com/srun.html, --overlap (from
@@ -400,9 +386,6 @@ class Slurm(Batch):
 
     def detect_site(self) -> Site:
         return site.detect_slurm(getpass.getuser())
-
-    def examine(self) -> Iterator[Finding]:
-        return site.examine()
 
     def try_script(self, script: str) -> Finding:
         target = Target(name="", folder=Path(), cwd="")
@@ -466,6 +449,9 @@ def plain_reason(code: str) -> str:
     or an unknown one as is."""
     name, _, rest = (part.strip() for part in code.strip("()").partition(","))
     words = _REASONS.get(name)
+    for prefix, who in (("Assoc", "your account"), ("QOS", "the QOS")):
+        if name.startswith(prefix):
+            words = next(text.format(who) for part, text in _LIMITS if part in name)
     if words is None:
         return f"Slurm gives the reason {name or 'None'}"
     if nodes := rest.partition("UnavailableNodes:")[2]:
@@ -517,11 +503,8 @@ def _sum_up(job_id: str, name: str, lives: Sequence[Sequence[dict[str, str]]]) -
         if (since_s := unix_time(job["Eligible"]) or unix_time(job["Submit"])) is not None
     ]
     elapsed = [float(job["ElapsedRaw"]) for job, _ in started if job["ElapsedRaw"].isdecimal()]
-    energy = [
-        # In older versions only the steps' rows have values.
-        _joules(life[:1]) or _joules(life[1:])
-        for life in lives
-    ]
+    # In older versions only the steps' rows have values.
+    energy = [_joules(life[:1]) or _joules(life[1:]) for life in lives]
     sizes = [parse_size(row["MaxRSS"]) or 0 for life in lives for row in life]
     last = jobs[-1]
     code, has_ended = last["ExitCode"].partition(":")[0], unix_time(last["End"]) is not None

@@ -1,6 +1,5 @@
-"""bjobs: what there is, in fields of one's own, as lines or as JSON."""
+"""bjobs: what there is, in fields of one's own."""
 
-import json
 import math
 import re
 
@@ -25,9 +24,10 @@ def bjobs(call, batch):
     missing = [word for word, some in found.items() if word and not some]
     names, delimiter = _read_format(options["o"], traits)
     code = batch.config.not_found_code if missing else 0
-    if "json" in options:
-        return Answer(out=_json(jobs, missing, names), code=code)
-    rows = [[str(told[name] or "-") for name in names] for told in map(fields.values, jobs)]
+    rows = [
+        ["-" if told[name] in (None, "") else str(told[name]) for name in names]
+        for told in map(fields.values, jobs)
+    ]
     if rows and "noheader" not in options:
         rows.insert(0, [name.upper() for name in names])
     err = "".join(f"Job <{word}> is not found\n" for word in missing)
@@ -46,13 +46,3 @@ def _read_format(text, traits):
         if name not in traits.bjobs_fields:
             raise RefusedError(f"<{name.upper()}> in the format string is not a valid field name")
     return names, delimiter
-
-
-def _json(jobs, missing, names):
-    records = [
-        {name.upper(): "" if told[name] is None else str(told[name]) for name in names}
-        for told in map(fields.values, jobs)
-    ]
-    records += [{"JOBID": word, "ERROR": f"Job <{word}> is not found"} for word in missing]
-    answer = {"COMMAND": "bjobs", "JOBS": len(records), "RECORDS": records}
-    return json.dumps(answer, indent=2, separators=(",", ":")) + "\n"

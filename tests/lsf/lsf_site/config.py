@@ -26,11 +26,11 @@ class Engine:
 
 
 _OLD_FIELDS = (
-    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time"),
-    "job_name",
+    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "job_name"),
 )
 _NEW_FIELDS = (
     *("exit_code", "exit_reason", "estimated_start_time", "max_mem", "pend_reason", "pend_time"),
+    "run_time",
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",
@@ -46,7 +46,7 @@ ENGINES = {
         banner="IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022",
         knows_all_options=True,
         bjobs_fields=_OLD_FIELDS + _NEW_FIELDS,
-        bjobs_options=("-o", "-json", "-noheader", "-X"),
+        bjobs_options=("-o", "-noheader", "-X"),
         none_found_code=255,
         sets_restart=True,
         environment_travels=True,

@@ -38,7 +38,6 @@ _COMMANDS = {
     "bqueues": shown.bqueues,
     "bhosts": shown.bhosts,
     "bparams": shown.bparams,
-    "lsid": shown.lsid,
 }
 COMMANDS = tuple(_COMMANDS)
 _NOTHING = '{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}\n'

@@ -1,18 +1,9 @@
-"""bqueues, bhosts, bparams and lsid: what the site is."""
+"""bqueues, bhosts and bparams: what the site is."""
 
 from collections import Counter
 
 from lsf_site.calls import Answer, split_options
 from lsf_site.errors import RefusedError
-
-
-def lsid(call, batch):
-    config = batch.config
-    banner = config.traits.banner
-    return Answer(
-        out=f"{banner}\n\nMy cluster name is {config.cluster}\n"
-        f"My master name is {config.submission_host}\n"
-    )
 
 
 def bparams(call, batch):

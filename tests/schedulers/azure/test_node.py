@@ -79,7 +79,11 @@ def azure_job(tmp_path, network):
             record=Record(window_s=0.01),
         )
         azure = AzureOptions(
-            subscription="s", resource_group="g", workspace="w", compute="c", environment="e:1"
+            subscription="12345678-1234-1234-1234-123456789abc",
+            resource_group="g",
+            workspace="w",
+            compute="c",
+            environment="azureml:e:1",
         )
         profile = LoadedProfile(
             name="azure-cpu",

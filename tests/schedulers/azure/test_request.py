@@ -131,7 +131,6 @@ def test_the_command_has_the_setup_and_the_paths_of_the_snapshot(load_job, tmp_p
         ),
         ({"partition": "gpu"}, "partition is gpu, and Azure has none"),
         ({"mem_gb": 64}, "mem_gb is 64, and Azure has none"),
-        ({"gpu_request": "gres"}, "gpu_request is gres, and Azure has none"),
     ],
 )
 def test_what_azure_lacks_or_does_not_have_is_named(keys, message):

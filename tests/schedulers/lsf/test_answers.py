@@ -1,80 +1,50 @@
-"""What bjobs, bqueues, bhosts and bparams say, read."""
+"""What bjobs, bqueues and bhosts say, read."""
 
 import time
 from pathlib import Path
 
 import pytest
 
-from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.jobs import JobIndex
-from hpcdist.schedulers.lsf.bjobs import (
-    ListedJob,
+from hpcdist.schedulers.lsf.jobs import (
     make_job,
-    parse_hosts,
     parse_seconds,
     parse_size,
     parse_time,
-    read_json,
+    plain_reason,
     read_table,
+    refused_hint,
 )
-from hpcdist.schedulers.lsf.reasons import plain_reason, refused_hint
-from hpcdist.schedulers.lsf.site import (
-    parse_hosts_table,
-    parse_queue_states,
-    parse_queues,
-)
+from hpcdist.schedulers.lsf.site import parse_hosts, parse_queues
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
+FIELDS = RECORDED["BJOBS_FIELDS"].splitlines()[0].lower().split("|")
 
 
-def read(rows):
-    return [job for row in rows if (job := make_job(row))]
+def read(text):
+    return [job for row in read_table(text, FIELDS) if (job := make_job(row))]
 
 
 def unix_time(text):
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
 
 
-def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
-    done, limit, killed, later, other = read(read_json(RECORDED["BJOBS_JSON"]))
-    assert (done.job_id, done.name, done.state) == ("22005", "ddp-20261121-101010-abcd", "DONE")
-    assert done.nodes == ["tbi-cn019", "tbi-cn020"]
-    assert done.task == ""
-    assert (limit.job_id, limit.name, limit.task) == ("22006[3]", "sweep-1", "2")
-    assert limit.nodes == ["hostA", "hostB"]
-    assert limit.exit_code == 140
-    assert killed.condition().state == "cancelled"
-    assert later.pend_reason == "Job dependency condition not satisfied;"
-    assert other.name == "ls -l | wc"
+def test_fields_are_read_line_by_line_and_a_strangers_name_may_hold_the_delimiter():
+    done, limit, killed, later, running = read(RECORDED["BJOBS_FIELDS"])
+    assert (done.id, done.name, done.word) == ("22005", "ddp-20261121-101010-abcd", "DONE")
+    assert (done.nodes, done.task) == (["tbi-cn019", "tbi-cn020"], "")
+    assert (done.elapsed_s, done.queue_wait_s, done.max_rss_bytes) == (3600, 12, 3 * 2**29)
+    assert (limit.id, limit.name, limit.task) == ("22006[3]", "sweep-1", "2")
+    assert (limit.nodes, limit.exit_code) == (["hostA", "hostB"], 140)
+    assert killed.state == "cancelled"
+    assert later.reason.startswith("it waits for the end of another job")
+    assert (later.nodes, later.elapsed_s) == ([], None)
+    assert (running.id, running.name, running.task) == ("764254593[2]", "ls -l", "1")
 
 
-def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
-    ended, waiting, running = read(read_table(RECORDED["BJOBS_FIELDS"]))
-    assert ended.condition().state == "failed"
-    books = ended.accounting()
-    assert books.elapsed_s == 3600
-    assert waiting.nodes == []
-    assert waiting.accounting().elapsed_s is None
-    assert (running.job_id, running.name, running.task) == ("764254593[2]", "ls -l | wc", "1")
-
-
-@pytest.mark.parametrize("read_rows", [read_json, read_table])
-@pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", "{", "hello\nworld\n"])
-def test_no_form_takes_a_complaint_for_an_answer(read_rows, text):
-    assert read_rows(text) is None
-
-
-def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for():
-    assert read_json(RECORDED["BJOBS"]) is None
-    assert read_table(RECORDED["BJOBS"]) is None
-
-
-def test_a_run_finds_its_element_by_the_id_and_by_the_name(tmp_path):
-    (job,) = (one for one in read(read_json(RECORDED["BJOBS_JSON"])) if one.task)
-    index = JobIndex([job])
-    submission = Submission(job_id="22006[3]", job_name="sweep-1")
-    assert index.find(None, submission) is job
+@pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", RECORDED["BJOBS"]])
+def test_nothing_else_is_taken_for_an_answer(text):
+    assert read_table(text, FIELDS) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +53,7 @@ def test_a_run_finds_its_element_by_the_id_and_by_the_name(tmp_path):
         ("Nov 21 17:30", "2026-11-21 12:00", "2026-11-21 17:30"),
         ("Jan  2 03:04 L", "2026-12-31 23:00", "2027-01-02 03:04"),
         ("Dec 31 23:59", "2027-01-01 00:10", "2026-12-31 23:59"),
-        ("Nov 21 17:30:00 2024", "2026-11-21 12:00", "2024-11-21 17:30"),
+        ("Nov 21 17:30:00 L", "2026-11-21 12:00", "2026-11-21 17:30"),
         ("Sat Nov 21 17:30 E", "2026-11-21 12:00", "2026-11-21 17:30"),
         ("-", "2026-11-21 12:00", None),
         ("15.00% L", "2026-11-21 12:00", None),
@@ -94,19 +64,13 @@ def test_a_time_without_a_year_is_the_nearest(text, now, expected):
     assert found == (None if expected is None else unix_time(expected))
 
 
-def test_hosts_are_told_once_each_in_their_order():
-    assert parse_hosts("4*hostB:4*hostA") == ["hostB", "hostA"]
-    assert parse_hosts("hostA:hostA:hostB") == ["hostA", "hostB"]
-    assert parse_hosts("-") == []
-
-
 def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start():
     times = {"start_time": "Nov 21 10:00", "estimated_start_time": "Nov 21 18:00"}
     now = unix_time("2026-11-21 12:00")
     waiting = make_job({"jobid": "1", "stat": "PEND", **times}, now_s=now)
     running = make_job({"jobid": "1", "stat": "RUN", **times}, now_s=now)
-    assert waiting.condition().expected_start_s == unix_time("2026-11-21 18:00")
-    assert running.condition().expected_start_s is None
+    assert waiting.expected_start_s == unix_time("2026-11-21 18:00")
+    assert running.expected_start_s is None
 
 
 @pytest.mark.parametrize(
@@ -127,9 +91,9 @@ def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start()
     ],
 )
 def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
-    condition = ListedJob(job_id="7[2]", name="x", state=stat).condition()
-    assert condition.state == state
-    assert condition.reason is None if words is None else words in condition.reason
+    job = make_job({"jobid": "7[2]", "stat": stat, "job_name": "x[2]"})
+    assert job.state == state
+    assert job.reason is None if words is None else words in job.reason
 
 
 @pytest.mark.parametrize(
@@ -146,9 +110,15 @@ def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
     ],
 )
 def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
-    job = ListedJob(job_id="7", name="x", state="EXIT", exit_code=code, exit_reason=reason)
-    assert job.condition().state == state
-    assert words in job.condition().reason
+    code = "" if code is None else str(code)
+    job = make_job({"jobid": "7", "stat": "EXIT", "exit_code": code, "exit_reason": reason})
+    assert job.state == state
+    assert words in job.reason
+
+
+def test_a_host_in_the_place_of_a_reason_is_that_of_a_job_that_has_just_started():
+    row = {"jobid": "7", "stat": "PEND", "exec_host": "hostA", "pend_reason": "hostA"}
+    assert make_job(row).reason is None
 
 
 @pytest.mark.parametrize(
@@ -160,22 +130,21 @@ def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
         ("The job array has reached its running element limit;", "--max-parallel"),
         ("The job was suspended by the user while pending;", "bresume"),
         ("The job was suspended by LSF admin or root while pending;", "administrator"),
-        ("The user has reached his/her job slot limit;", "you use all job slots"),
+        ("The user has reached his/her job slot limit;", "you use all slots"),
         ("One of the user's groups has reached its job slot limit;", "your group"),
         ("The queue has not enough job slots for the parallel job;", "slots of the queue"),
         ("There are no suitable hosts for the job;", "ask for less"),
         ("Not enough job slot(s): 4 hosts;", "hosts to become free"),
         ("Job slot limit reached: 4 hosts;", "hosts to become free"),
-        ("Resource (mem) limit defined cluster-wide has been reached;", "give back memory"),
+        ("Resource (mem) limit defined cluster-wide has been reached;", "a limit is reached"),
         ("Job requirements for reserving resource (mem) not satisfied: 4 hosts;", "free memory"),
         ("Job's requirements for reserving resource (ngpus_physical) not satisfied;", "GPUs"),
         ("Not enough processors to meet the job's spanning requirement;", "free slots each"),
-        ("Pending job threshold reached;", "pending jobs"),
         ("The queue is inactivated by the administrator;", "administrator"),
         ("The queue is inactivated by its time windows;", "certain times"),
-        ("Job will not finish before queue's run window is closed;", "--time"),
         ("Requeued job is waiting for rescheduling;", "requeued"),
-        ("Closed by LSF administrator: 2 hosts;", "maintenance"),
+        ("Closed by LSF administrator: 2 hosts;", "down or closed"),
+        ("Just started a job recently: 1 host;", "its hosts are busy"),
     ],
 )
 def test_reasons_are_told_in_plain_words_with_those_of_lsf(text, words):
@@ -202,12 +171,10 @@ def test_of_several_reasons_the_one_that_tells_most_is_told():
 
 def test_queues_are_read_with_their_limits():
     normal, gpu, night = parse_queues(RECORDED["BQUEUES_LONG"])
-    assert (normal.name, normal.is_default, gpu.is_default) == ("normal", True, False)
+    assert (normal.name, normal.max_slots) == ("normal", 3)
     assert normal.run_limit_min is None  # it is of the host model IBM350
-    assert (normal.min_slots, normal.max_slots) == (None, 3)
-    assert (gpu.run_limit_min, gpu.min_slots, gpu.max_slots) == (1440, 1, 64)
-    assert (gpu.is_open, gpu.is_active) == (True, True)
-    assert (night.is_open, night.is_active, night.run_limit_min) == (False, False, None)
+    assert (gpu.run_limit_min, gpu.max_slots, gpu.status) == (1440, 64, "Open:Active")
+    assert (night.status, night.run_limit_min) == ("Closed:Inact_Win", None)
 
 
 SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
@@ -224,6 +191,8 @@ SCRIPT = '#BSUB -R "rusage[mem=500MB]"\n'
         ("nowhere: No such queue. Job not submitted.", "--partition"),
         ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "--time"),
         ("Too many processors requested. Job not submitted.", "cpus_per_gpu"),
+        ("esub: jobs must say how long they run with -W. Request aborted by esub.", "with --time"),
+        ("A run limit is required by this site. Request aborted by esub.", "with --time"),
         ("It is Monday. Job not submitted.", "hpcdist explain JOB"),
     ],
 )
@@ -231,23 +200,21 @@ def test_the_hint_of_a_refusal_names_the_key(said, key):
     assert key in refused_hint(said, SCRIPT)
 
 
-def test_the_tables_of_queues_and_hosts_are_read():
-    assert parse_queue_states(RECORDED["BQUEUES"]) == {
-        "gpuv100": "Open:Active",
-        "normal": "Open:Active",
-        "night": "Closed:Inact_Win",
-    }
-    hosts = parse_hosts_table(RECORDED["BHOSTS"])
-    assert [(host.name, host.slots, host.is_up) for host in hosts] == [
-        ("hostA", 16, True),
-        ("hostB", 32, True),
-        ("hostC", 64, False),
-    ]
+def test_memory_that_a_site_demands_is_the_key_of_the_job():
+    said = "Please request memory: -R rusage[mem=...]. Request aborted by esub."
+    assert "--set resources.mem_gb=GB" in refused_hint(said, "#BSUB -n 4\n")
+
+
+def test_the_hosts_that_are_up_are_read_with_their_slots():
+    master = "master1            ok              -      0      0      0      0      0      0\n"
+    unlimited = "hostD              ok              -      -      0      0      0      0      0\n"
+    text = RECORDED["BHOSTS"] + master + unlimited
+    assert parse_hosts(text) == {"hostA": 16, "hostB": 32, "hostD": 0}
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("12 second(s)", 12), ("7", 7), ("01:00:02", 3602), ("-", None), ("", None)],
+    [("12 second(s)", 12), ("7", 7), ("-", None), ("", None)],
 )
 def test_lengths_of_time_come_in_several_forms(text, seconds):
     assert parse_seconds(text) == seconds

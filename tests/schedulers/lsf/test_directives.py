@@ -11,17 +11,17 @@ from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.request import (
-    directives,
-    explanation,
-    job_script,
-    lsf_time,
-    notes_on,
-    request_of,
-)
+from hpcdist.runs.spec import LaunchPlan
+from hpcdist.schedulers.base import Dependency, Plan, Target
+from hpcdist.schedulers.lsf.lsf import scheduler
+from hpcdist.schedulers.lsf.request import directives as asked_of
+from hpcdist.schedulers.lsf.request import lsf_time
 
 ASKED = Path(__file__).parent / "asked"
+
+
+def directives(spec, cluster, where):
+    return [one.line for one in asked_of(spec, cluster, where)]
 
 
 def job(*, launch=None, **resources):
@@ -80,7 +80,7 @@ CASES = {
             array_size=20,
             max_parallel=4,
             dependencies=[
-                Dependency(kind="afterok", job_ids=["11", "12_3"]),
+                Dependency(kind="afterok", job_ids=["11", "12[3]"]),
                 Dependency(kind="afterany", job_ids=["14", "JOBID-of-a_1"]),
                 Dependency(kind="afternotok", job_ids=["15"]),
             ],
@@ -104,9 +104,9 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_asked_for_and_why_is_as_written_down(case):
-    spec, cluster, where = CASES[case]
-    asked, why = directives(spec, cluster, where), explanation(spec, cluster)
-    assert "\n".join([*asked, "", *why, ""]) == (ASKED / f"{case}.txt").read_text()
+    asked = asked_of(*CASES[case])
+    lines = [f"{one.line}\n    {one.why} [{' '.join(one.keys)}]\n" for one in asked]
+    assert "".join(lines) == (ASKED / f"{case}.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -132,46 +132,13 @@ def test_memory_is_asked_for_as_the_site_counts_it(mem_per, unit, text):
     assert f'-R "span[ptile=8] rusage[mem={text}]"' in directives(spec, cluster, target())
 
 
-@pytest.mark.parametrize(
-    ("resources", "cluster", "expected"),
-    [
-        ({"gpus": 12, "mem_gb": 20}, {"lsf": {"mem_unit": "GB"}}, "= 2 GB per slot"),
-        ({"gpus": 12, "mem_gb": 20}, {"lsf": {"mem_unit": "GB"}}, "; 24 GB in all"),
-        ({"gpus": 3, "mem_gb": 10}, {}, "rusage[mem=3334MB]; 10.002 GB in all"),
-        (
-            {"nodes": 2, "gpus": 2},
-            {"directives": ['-R "rusage[mem=16GB/host]"']},
-            "memory 16GB per host (the profile's directives): rusage[mem=16GB/host]; 32 GB in all",
-        ),
-        (
-            {"nodes": 2, "gpus": 2},
-            {"directives": ['-R "rusage[mem=500MB/task]"'], "lsf": {"mem_per": "host"}},
-            "memory 500MB per slot (the profile's directives): rusage[mem=500MB/task]; 2000 MB in",
-        ),
-        (
-            {"nodes": 2, "gpus": 2, "cpus_per_gpu": 2},
-            {"lsf": {"gpu": "num={gpus}/task:mode=shared"}},
-            (
-                "GPUs: 8 slots x 2 GPUs = 16 GPUs (lsf.gpu, counted per task, which is a slot; the "
-                "job wants 2 nodes x 2 GPUs = 4 GPUs)"
-            ),
-        ),
-        (
-            {"nodes": 2, "gpus": 2},
-            {"lsf": {"gpu": "num=4:mode=shared"}},
-            "GPUs: 2 nodes x 4 GPUs = 8 GPUs (lsf.gpu, counted per host)",
-        ),
-    ],
-)
-def test_sums_are_of_what_is_asked_for_and_not_of_what_was_wanted(resources, cluster, expected):
-    assert expected in "\n".join(explanation(job(**resources), profile(**cluster)))
-
-
-def test_cores_that_each_slot_takes_besides_are_told():
-    cluster = profile(directives=['-R "affinity[core(4):distribute=pack]"'])
-    (note,) = notes_on(request_of(job(gpus=8), cluster))
-    assert "8 slots take 32 cores in all" in note
-    assert notes_on(request_of(job(gpus=8), profile(directives=['-R "affinity[core(1)]"']))) == []
+def test_the_sum_of_memory_is_of_what_is_asked_for():
+    (asked,) = (
+        one
+        for one in asked_of(job(gpus=12, mem_gb=20), profile(lsf={"mem_unit": "GB"}), target())
+        if one.option == "-R "
+    )
+    assert "20 GB per node is 2 GB per slot, 24 GB in all" in asked.why
 
 
 @pytest.mark.parametrize(
@@ -241,7 +208,7 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
     ("cluster", "message", "hint"),
     [
         (profile(gpu_request="gres"), "gpu_request is gres", "lsf.gpu"),
-        (profile(qos="high"), "qos is high, and LSF has none", "-sla NAME"),
+        (profile(qos="high"), "words of Slurm's", "-sla NAME"),
         (
             profile(gpu_type="a100", lsf={"gpu_rusage": "ngpus_excl_p={gpus}"}),
             "gpu_type is a100, for which lsf.gpu_rusage (ngpus_excl_p={gpus}) has no place",
@@ -249,13 +216,18 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
         ),
         (profile(gpu_type="a100", lsf={"gpu": None}), "lsf.gpu (null) has no place", ""),
         (profile(gpu_type="a", lsf={"gpu": "num={gpus}:gmodel=b"}), "has no place", "gmodel="),
-        (profile(constraint="select[a]"), "cannot stand in select[...]", "between the brackets"),
-        (profile(directives=["-R span[ptile=1]"]), "a span that hpcdist sets itself", "--nodes"),
-        (
-            ClusterProfile(directives=["-q gpu"]),  # scheduler: auto is checked as Slurm's
-            'directives has "-q gpu", which hpcdist sets itself',
-            "the key partition",
+        *(
+            (profile(directives=[line]), f"directives has {line}, which hpcdist sets", "--wait")
+            for line in ("-q gpu", "-W 60", "-W60", "-gpu num=2", "-n4", "-K", "-Is", "-nnodes 2")
         ),
+        (profile(directives=["-R span[ptile=1]"]), "does not go together", "--nodes"),
+        (profile(directives=["-R a b"]), "does not go together", "one plain string"),
+        (profile(directives=["-R x[1]"]), "does not go together", "one plain string"),
+        (profile(directives=['-R "2*{select[a]}"']), "does not go together", "one plain string"),
+        (profile(directives=['-R "rusage[a=1||b=1]"']), "does not go together", "one plain"),
+        (profile(directives=['-R "cu[a] cu[b]"']), "does not go together", "each section once"),
+        (profile(directives=['-R "select[a] b"']), "does not go together", "one plain string"),
+        (profile(constraint="select[a]"), "cannot stand in select[...]", "between the brackets"),
         (profile(account='a"b'), 'a"b cannot stand in a #BSUB line', "double quotes"),
     ],
 )
@@ -275,9 +247,32 @@ def test_slurms_words_are_refused_also_where_no_gpu_is_wanted():
 @pytest.mark.parametrize("sign", ["%", "\\", "\n", '"'])
 def test_a_folder_that_lsf_would_not_take_as_it_is_is_refused(sign):
     where = msgspec.structs.replace(target(), folder=Path(f"/work/a{sign}b/RUN"))
+    plan = Plan(
+        launch=LaunchPlan(nodes=[], device="cpu", backend="gloo", num_threads=1), cluster=profile()
+    )
     with pytest.raises(RunDirectoryError, match="pattern"):
-        job_script(job(), profile(), where, environment={})
-    job_script(job(), profile(), target(), environment={})
+        scheduler.render(job(), where, plan)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["-R select[a]"], "select[a] rusage[mem=1000MB]"),
+        (["-Rfast"], "select[fast] rusage[mem=1000MB]"),
+        (['-R "a || b"', "-R 'select[c]'"], "select[(a || b) && (c)] rusage[mem=1000MB]"),
+        (["-R rusage[tmp=5]"], "rusage[tmp=5:mem=1000MB]"),
+        (["-R rusage[mem=5GB:tmp=5]"], "rusage[tmp=5:mem=1000MB]"),
+        (["-R rusage[a=1:duration=2,mem=1]"], "rusage[a=1:duration=2, mem=1000MB]"),
+        (['-R "rusage[a=1, b=2]"'], "rusage[a=1:b=2:mem=1000MB]"),
+        (
+            ["-R cu[type=rack]", '-R "cu[maxcus=1] same[model]"'],
+            "rusage[mem=1000MB] same[model] cu[type=rack:maxcus=1]",
+        ),
+    ],
+)
+def test_the_sections_of_the_directives_and_hpcdists_own_become_one_string(given, text):
+    asked = directives(job(mem_gb=1), profile(directives=given), target())
+    assert f'-R "{text}"' in asked
 
 
 def test_a_path_with_a_blank_is_one_value():

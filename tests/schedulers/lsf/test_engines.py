@@ -6,75 +6,61 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.errors import SchedulerError
-from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
-from hpcdist.schedulers.lsf.bjobs import ask_jobs
-from hpcdist.schedulers.lsf.commands import bkill, call_lsf
+from hpcdist.machine.command import CommandFailedError
+from hpcdist.schedulers.lsf.jobs import ask_jobs, bkill
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent / "recorded" / "bjobs_fields.txt"
+HEADER = RECORDED.read_text().splitlines()[0]
 
-WITH_LESS = """
-[[ "$*" == *-json* ]] && { echo "bjobs: illegal option -- json" >&2; exit 255; }
-cat RECORDED/bjobs_fields.txt
+WITH_LESS = r"""
+for field in exit_code pend_reason; do
+    [[ "$*" == *$field* ]] || continue
+    echo "<${field^^}> in the format string is not a valid field name" >&2; exit 255
+done
+printf '%s|' JOBID STAT EXEC_HOST START_TIME FINISH_TIME RUN_TIME EXIT_REASON
+printf '%s\n' 'ESTIMATED_START_TIME|MAX_MEM|PEND_TIME|JOB_NAME'
+printf '%s\n' '7|EXIT|hostA|Feb  2 00:45|-|60 second(s)|-|-|-|-|a' '8|PEND|-|-|-|-|-|-|-|-|b'
 """
 
 
-def engine(commands, script):
-    commands.add("bjobs", script.replace("RECORDED", str(RECORDED)))
-
-
-def test_a_current_engine_is_asked_once(commands):
-    engine(commands, "cat RECORDED/bjobs_json.json")
+def test_an_engine_is_asked_once(commands):
+    commands.say("bjobs", RECORDED.read_text())
     assert len(ask_jobs(["22005", "22006[3]", "22006[4]"])) == 5
     (call,) = commands.calls
-    assert call.endswith("-json 22005 22006")
+    assert call.endswith("delimiter='|' 22005 22006")
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["bjobs: illegal option -- json", "<EXIT_CODE> in the format string is not a valid field name"],
-)
-def test_an_engine_that_knows_less_is_asked_once_more_and_then_in_its_way(commands, said):
-    engine(commands, WITH_LESS.replace("bjobs: illegal option -- json", said))
+def test_the_fields_that_an_engine_names_as_unknown_are_left_out_from_then_on(commands):
+    commands.add("bjobs", WITH_LESS)
     jobs = ask_jobs()
-    assert [job.state for job in jobs] == ["EXIT", "PEND", "RUN"]
-    assert jobs[1].condition().reason == "LSF does not say why"
-    assert ["-json" in call for call in commands.calls] == [True, False]
+    assert [(job.word, job.exit_code) for job in jobs] == [("EXIT", None), ("PEND", None)]
+    assert jobs[0].elapsed_s == 60
+    assert jobs[1].reason == "LSF does not say why"
+    assert len(commands.calls) == 3
     ask_jobs(["764213236", "764220167"])
-    assert commands.calls[2].endswith("' 764213236 764220167")
-
-
-def test_a_bjobs_that_fails_for_a_moment_is_not_asked_for_less_from_then_on(commands):
-    commands.say("bjobs", err="System call failed: Network is unreachable\n", code=255)
-    with pytest.raises(CommandFailedError, match="Network is unreachable"):
-        ask_jobs(["7"])
-    assert len(commands.calls) == 1
-
-
-NO_RECORDS = '{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}'
+    assert commands.calls[3].endswith("' 764213236 764220167")
 
 
 @pytest.mark.parametrize(
     ("out", "err", "code"),
     [
-        (NO_RECORDS, "System call failed: Network is unreachable\n", 255),
-        (NO_RECORDS, "System call failed: Network is unreachable\n", 0),
-        (NO_RECORDS, "", 255),
+        ("", "System call failed: Network is unreachable\n", 255),
+        ("", "System call failed: Network is unreachable\n", 0),
+        (HEADER, "System call failed: Network is unreachable\n", 255),
+        ("", "<STAT> in the format string is not a valid field name\n", 255),
+        ("", "LSF is down. Please wait ...\n", 255),
+        ("", "batch system daemon not responding ... still trying\n", 255),
+        ("what?\n" * 100, "", 1),
+        ("", "", 255),
     ],
 )
-def test_an_empty_answer_that_comes_with_a_failure_does_not_mean_that_there_are_no_jobs(
-    commands, out, err, code
-):
+def test_a_failure_does_not_mean_that_there_are_no_jobs(commands, out, err, code):
     commands.say("bjobs", out, err=err, code=code)
-    with pytest.raises(CommandFailedError):
+    with pytest.raises(CommandFailedError, match=r"bjobs -a -o") as raised:
         ask_jobs(["7"])
-
-
-def test_an_empty_answer_of_a_bjobs_that_works_means_that_there_are_none(commands):
-    commands.say("bjobs", NO_RECORDS)
-    assert ask_jobs() == []
-    unknown = '{"JOBS":1,"RECORDS":[{"JOBID":"7","ERROR":"Job <7> is not found"}]}'
-    commands.say("bjobs", unknown, code=255)
-    assert ask_jobs(["7"]) == []
+    assert err.strip() in raised.value.message
+    assert raised.value.message.count("what?") < 10
+    assert len(commands.calls) == 1
 
 
 @pytest.mark.parametrize("code", [0, 254, 255])
@@ -93,75 +79,16 @@ def test_jobs_that_lsf_does_not_know_are_no_error_whatever_the_exit_code(command
     assert len(commands.calls) == 1
 
 
-def test_nothing_said_is_no_job_only_where_all_went_well(commands):
-    commands.say("bjobs")
-    assert ask_jobs() == []
-    commands.say("bjobs", code=255)
-    with pytest.raises(CommandFailedError, match="said: nothing"):
-        ask_jobs()
-
-
-def test_known_jobs_are_told_beside_unknown_ones(commands):
-    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text(), code=255)
+def test_known_jobs_are_told_beside_unknown_ones_and_after_a_complaint(commands):
+    commands.say("bjobs", RECORDED.read_text(), err="Job <123> is not found\n", code=255)
     assert len(ask_jobs(["22005", "123"])) == 5
+    commands.say("bjobs", RECORDED.read_text(), err="LSF is down. Please wait ...\n")
+    assert len(ask_jobs()) == 5
 
 
 def test_ids_that_are_none_are_not_asked_for(commands):
-    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text())
     assert ask_jobs(["None", "", "0"]) == []
     assert commands.calls == []
-
-
-def test_very_many_ids_are_asked_for_as_all_jobs_of_the_user(commands):
-    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text())
-    ask_jobs([str(number) for number in range(10**6, 10**6 + 20_000)])
-    (call,) = commands.calls
-    assert call.endswith("-json")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "LSF is down. Please wait ...\n",
-        "batch system daemon not responding ... still trying\n",
-        "Cannot connect to LSF. Please wait ...\n",
-        "lsid: ls_getclustername failed: LIM is down; try later\n",
-    ],
-)
-def test_an_lsf_that_is_down_is_an_error_and_not_an_empty_list(commands, said):
-    commands.say("bjobs", err=said, code=255)
-    with pytest.raises(SchedulerError, match="LSF does not answer") as raised:
-        ask_jobs(["123"])
-    assert said.strip() in raised.value.message
-    assert len(commands.calls) == 1
-
-
-def test_an_lsf_that_was_down_for_a_moment_has_answered(commands):
-    commands.say(
-        "bjobs",
-        (RECORDED / "bjobs_json.json").read_text(),
-        err="LSF is down. Please wait ...\n",
-    )
-    assert len(ask_jobs()) == 5
-
-
-def test_a_command_that_blocks_is_given_up(commands):
-    commands.add("bjobs", 'echo "LSF is down. Please wait ..." >&2; exec sleep 60')
-    with pytest.raises(CommandTimeoutError, match=r"bjobs did not answer within 0\.2 s"):
-        call_lsf(["bjobs"], timeout_s=0.2)
-
-
-def test_nonsense_is_an_error_with_what_was_said(commands):
-    commands.say("bjobs", "what?\n" * 100, code=1)
-    with pytest.raises(CommandFailedError, match=r"bjobs -a -o .*what\?") as raised:
-        ask_jobs()
-    assert raised.value.message.count("what?") < 10
-
-
-def test_formats_that_people_have_set_are_not_asked_for(commands, monkeypatch):
-    monkeypatch.setenv("LSB_BJOBS_FORMAT", "jobid:7 user:8")
-    engine(commands, '[ -z "$LSB_BJOBS_FORMAT" ] && cat RECORDED/bjobs_json.json')
-    assert len(ask_jobs()) == 5
 
 
 def test_jobs_are_killed_in_one_call(commands):
@@ -186,12 +113,8 @@ def test_jobs_that_are_gone_need_no_kill(commands, said):
 
 
 def test_a_kill_that_is_refused_is_an_error_with_the_reason_alone(commands):
-    commands.say(
-        "bkill",
-        "Job <8> is being terminated\n",
-        err="Job <7>: User permission denied\n",
-        code=255,
-    )
+    said = "Job <8> is being terminated\n"
+    commands.say("bkill", said, err="Job <7>: User permission denied\n", code=255)
     with pytest.raises(CommandFailedError) as raised:
         bkill(["7", "8"])
     assert "permission denied" in raised.value.message

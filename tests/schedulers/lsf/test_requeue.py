@@ -10,8 +10,8 @@ from another_user import NOBODY, needs_root
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.lsf import requeue
-from hpcdist.schedulers.lsf.requeue import LsfRequeuer
+from hpcdist.schedulers.lsf import lsf
+from hpcdist.schedulers.lsf.lsf import Lsf
 from hpcdist.schedulers.requeue import RequeueRefusedError
 
 NAME = "train-1"
@@ -37,18 +37,21 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(requeue, "_END_IS_KNOWN_S", 0.0)
-    monkeypatch.setattr(requeue, "_POLL_S", 0.01)
-    monkeypatch.setattr(requeue, "_LSF_POLL_S", 0.01)
+    monkeypatch.setattr(lsf, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lsf, "_END_IS_KNOWN_S", 0.0)
+    monkeypatch.setattr(lsf, "_POLL_S", 0.01)
 
 
-def job(job_id, stat, name=NAME, **values):
-    return {"JOBID": job_id, "JOB_NAME": name, "STAT": stat, "EXEC_HOST": "hostA"} | values
+COLUMNS = (
+    "JOBID|STAT|EXEC_HOST|START_TIME|FINISH_TIME|RUN_TIME|EXIT_CODE|EXIT_REASON|"
+    "ESTIMATED_START_TIME|MAX_MEM|PEND_TIME|JOB_NAME|PEND_REASON\n"
+)
 
 
 def list_jobs(commands, *jobs):
-    commands.say("bjobs", json.dumps({"COMMAND": "bjobs", "RECORDS": jobs}))
+    """Have bjobs say ids, states and names."""
+    rows = [f"{job_id}|{stat}|hostA{'|-' * 8}|{name}|-\n" for job_id, stat, name in jobs]
+    commands.say("bjobs", COLUMNS + "".join(rows))
 
 
 def bsub_calls(commands):
@@ -58,11 +61,23 @@ def bsub_calls(commands):
 def test_where_brequeue_is_refused_the_run_is_submitted_as_another_job(run, commands):
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
-    LsfRequeuer().requeue(run)
-    assert bsub_calls(commands) == [f"bsub -J {NAME}"]
-    assert (run.path / "sent").read_text() == "#!/bin/bash\n#BSUB -W 01:00\ntrue\n"
+    Lsf().requeue(run)
+    sent = f"#!/bin/bash\n#BSUB -J {NAME}\n#BSUB -W 01:00\ntrue\n"
+    assert (run.path / "sent").read_text() == sent
     submission = run.read_submission()
     assert (submission.job_id, submission.former_job_ids) == ("9", ["7"])
+
+
+def test_an_element_goes_on_as_an_element_of_its_place(run, commands, monkeypatch):
+    monkeypatch.setenv("LSB_JOBINDEX", "3")
+    monkeypatch.setenv("HPCDIST_JOB_PLACE", "3")
+    script = SCRIPT.replace(f"-J {NAME}", f'-J "{NAME}[1-20]%4"')
+    (run.path / "script.sh").write_text(script)
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
+    Lsf().requeue(run)
+    assert f'#BSUB -J "{NAME}[3]"\n' in (run.path / "sent").read_text()
+    assert run.read_job_id() == "9[3]"
 
 
 def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
@@ -74,7 +89,7 @@ def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
     commands.add(
         "bsub", f"while read -r line; do :; done; set > {run.path}/env; echo '{SUBMITTED}'"
     )
-    LsfRequeuer().requeue(run)
+    Lsf().requeue(run)
     seen = (run.path / "env").read_text().splitlines()
     assert [line for line in seen if line.endswith("=of-7")] == [
         "LSB_DEFAULTQUEUE=of-7",
@@ -86,7 +101,7 @@ def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
 def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, commands):
     commands.add("brequeue", "exec sleep 60")
     commands.say("bsub", SUBMITTED)
-    requeuer = LsfRequeuer()
+    requeuer = Lsf()
     with pytest.raises(SchedulerError, match="did not answer"):
         requeuer.requeue(run)
     commands.say("brequeue", err="Job <7>: Operation is in progress\n", code=255)
@@ -98,10 +113,9 @@ def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, c
 def test_a_new_job_of_which_bsub_does_not_tell_is_found_by_its_name(run, commands):
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.say("bsub", "welcome to the cluster\n")
-    list_jobs(
-        commands, job("7", "RUN"), job("3", "EXIT"), job("8", "RUN", "other"), job("9", "PEND")
-    )
-    LsfRequeuer().requeue(run)
+    jobs = ("7", "RUN", NAME), ("3", "EXIT", NAME), ("8", "RUN", "other"), ("9", "PEND", NAME)
+    list_jobs(commands, *jobs)
+    Lsf().requeue(run)
     assert run.read_job_id() == "9"
     assert len(bsub_calls(commands)) == 1
 
@@ -110,7 +124,7 @@ def test_a_new_job_of_which_nobody_tells_is_not_submitted_twice(run, commands):
     commands.say("brequeue", err=REFUSAL, code=255)
     commands.say("bsub", "welcome to the cluster\n")
     commands.say("bjobs", err="LSF is down. Please wait ...\n", code=255)
-    requeuer = LsfRequeuer()
+    requeuer = Lsf()
     with pytest.raises(SchedulerError, match="not known whether"):
         requeuer.requeue(run)
     requeuer.requeue(run)
@@ -135,6 +149,7 @@ def lost(node, kind="agent_lost", **values):
     [
         pytest.param(0, "killed", "open", id="killed"),
         pytest.param(0, "ended", "requeue", id="agent-of-first-host-lost"),
+        pytest.param(0, None, "leave", id="first-host-lost"),
         pytest.param(1, None, "requeue", id="other-host-lost"),
     ],
 )
@@ -142,72 +157,22 @@ def lost(node, kind="agent_lost", **values):
 def test_the_first_host_tells_the_others_how_its_agent_ended(node, said, sequel, first_end):
     if said:
         first_end.write_text(said)
-    assert LsfRequeuer().decide(lost(node)).sequel == sequel
+    assert Lsf().decide(lost(node)).sequel == sequel
 
 
-@pytest.mark.parametrize(
-    ("ends_as", "num_submitted"),
-    [
-        pytest.param(job("7", "PEND"), 0, id="lsf-starts-it-again"),
-        pytest.param(job("7", "RUN", EXEC_HOST="hostC:hostD"), 0, id="lsf-has-started-it-again"),
-        pytest.param(job("7", "EXIT", EXIT_REASON="TERM_OWNER: killed"), 0, id="killed-meanwhile"),
-        pytest.param(job("7", "EXIT", EXIT_REASON="TERM_ZOMBI: exited"), 1, id="over"),
-    ],
-)
-@pytest.mark.usefixtures("impatient", "first_end")
-def test_a_job_whose_first_host_is_lost_is_left_to_lsf_until_that_says_it_is_over(
-    run, commands, ends_as, num_submitted
-):
-    answers = [{"RECORDS": [job("7", stat)]} for stat in ("RUN", "UNKWN")]
-    answers.append({"RECORDS": [ends_as]})
-    for number, answer in enumerate(answers):
-        (run.path / f"answer-{number}").write_text(json.dumps(answer))
-    asked = f"{run.path}/asked-$n"
-    count = f"n=0; while [ -e {asked} ]; do n=$((n + 1)); done; : > {asked}"
-    choose = f'cat "{run.path}/answer-$([ $n -gt 2 ] && echo 2 || echo $n)"'
-    commands.add("bjobs", f"{count}; [ $n = 1 ] && exit 255; {choose}")
-    commands.say("brequeue")
-    commands.add("bsub", f"cat > /dev/null; echo '{SUBMITTED}'")
-    requeuer = LsfRequeuer()
-    assert requeuer.decide(lost(0)).sequel == "requeue"
-    requeuer.requeue(run)
-    assert len(bsub_calls(commands)) == num_submitted
-    assert not [call for call in commands.calls if call.startswith("brequeue")]
-
-
-BHOSTS = "HOST_NAME STATUS JL/U MAX NJOBS\n" + "".join(f"host{one} ok - 4 0\n" for one in "ABC")
-
-
-def lose_at_launch(run):
+def test_a_host_that_is_lost_at_the_launch_is_not_asked_for_again_before_lsf_knows(run, commands):
     run.claim_attempt()
     run.write_attempt_verdict(lost(1, "launch", host="hostB", try_elsewhere=True))
-
-
-@pytest.mark.usefixtures("first_end")
-def test_a_host_that_is_lost_at_the_launch_is_left_out_of_the_next_request(run, commands):
-    lose_at_launch(run)
-    commands.say("bhosts", BHOSTS)
-    commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
-    assert "it starts again without hostB, lost at" in LsfRequeuer().requeue(run)
-    assert '#BSUB -R "select[hname!=hostB]"\n' in (run.path / "sent").read_text()
-    assert run.read_job_id() == "9"
-
-
-@pytest.mark.parametrize("why", ["no-others", "bsub-refuses"])
-@pytest.mark.usefixtures("first_end")
-def test_where_there_is_no_elsewhere_the_same_hosts_are_tried_later(
-    run, commands, monkeypatch, why
-):
-    waits = []
-    monkeypatch.setattr(requeue, "_wait", lambda _, limit_s: waits.append(limit_s))
-    lose_at_launch(run)
-    hosts = BHOSTS if why == "bsub-refuses" else BHOSTS.replace("hostC ok", "hostC unavail")
-    commands.say("bhosts", hosts)
-    commands.say("bsub", err="Bad resource requirement syntax. Job not submitted.\n", code=255)
+    hosts = "HOST_NAME STATUS JL/U MAX NJOBS\nhostA ok - 4 0\nhostB {} - 4 0\n"
+    (run.path / "before").write_text(hosts.format("ok"))
+    (run.path / "after").write_text(hosts.format("unavail"))
+    seen = f"{run.path}/seen"
+    commands.add(
+        "bhosts", f"cat {run.path}/$([ -e {seen} ] && echo after || echo before); : > {seen}"
+    )
     commands.say("brequeue")
-    assert LsfRequeuer().requeue(run) is None
-    assert waits == [15.0]
-    assert commands.calls[-1] == "brequeue 7"
+    Lsf().requeue(run)
+    assert commands.calls == ["bhosts -w", "bhosts -w", "brequeue 7"]
 
 
 @needs_root
@@ -217,5 +182,5 @@ def test_a_script_that_may_be_somebody_elses_by_now_is_not_submitted(run, comman
     commands.add("bsub", f"echo '{SUBMITTED}'")
     os.chown(run.path / what, NOBODY, NOBODY)
     with pytest.raises(RequeueRefusedError, match="belongs to nobody, and the job is root's"):
-        LsfRequeuer().requeue(run)
+        Lsf().requeue(run)
     assert bsub_calls(commands) == []

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcdist.base.errors import ProfileError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.scheduler import scheduler
+from hpcdist.schedulers.lsf.lsf import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -95,15 +95,15 @@ def test_the_script_is_clean(case, tmp_path, missing):
     assert done.stdout == ""
 
 
-def test_what_lsf_cannot_be_asked_for_is_found_before_anything_is_made():
-    with pytest.raises(ProfileError, match="gpu_request is gres"):
-        scheduler.plan(job(), ClusterProfile(gpu_request="gres"))
-
-
 def test_a_command_within_a_job_is_a_program_without_arguments_for_battach(tmp_path):
     run = Run(tmp_path / "run")
     run.make()
-    run.write_submission(Submission(scheduler="lsf", job_id="77_3"))
+    run.write_submission(Submission(scheduler="lsf", job_id="77[3]"))
+    with pytest.raises(SchedulerError, match="LSF has no command that enters") as raised:
+        scheduler.enter(run, "hostB", ["ps", "-x"], is_terminal=True)
+    assert "ssh hostB -t" in raised.value.hint
+    (tmp_path / "battach").write_text("#!/bin/sh\n")
+    (tmp_path / "battach").chmod(0o755)
     command = ["/bin/sh", "-c", 'echo "$0" $((40 + 2))', "a b's"]
     program, *options, script, job_id = scheduler.enter(run, "hostB", command, is_terminal=True)
     assert (program, options, job_id) == ("battach", ["-m", "hostB", "-L"], "77[3]")

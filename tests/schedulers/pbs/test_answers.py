@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.schedulers.base import Allocation
-from hpcdist.schedulers.pbs.pbs import parse_allocation, parse_jobs, plain_reason, scheduler
-from hpcdist.schedulers.pbs.requeue import with_successor
+from hpcdist.schedulers.pbs.pbs import parse_jobs, plain_reason, scheduler, with_successor
 from hpcdist.schedulers.pbs.site import limit_min, parse_blocks, parse_nodes
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -87,7 +85,7 @@ def test_comments_are_told_in_plain_words_with_pbss_own(comment, words):
         ("afterok:12.pbs@pbs", "12", "afterok:40"),
         ("afterok:11.pbs@pbs:12.pbs@pbs,afterany:9.pbs@pbs", "12", "afterok:11:40,afterany:9"),
         ("afterany:12[].pbs@pbs", "12[]", "afterany:12[]:40"),
-        ("afterany:12[].pbs@pbs:39.pbs@pbs", "12[]", "afterany:12[]:39:40"),
+        ("afterany:12[].pbs@pbs:39.pbs@pbs", "12[]", "afterany:12[]:40:39"),
     ],
 )
 def test_what_waits_for_a_job_waits_for_the_one_in_its_place(depend, own, told):
@@ -106,19 +104,37 @@ def test_nodes_and_queues_are_read():
     assert limit_min(parse_blocks(limited, "Queue: ")["gpu"]) == 1440
 
 
-def test_cpus_gpus_and_the_time_that_is_left_of_a_shells_job_are_read_per_host():
+@pytest.mark.parametrize(
+    ("attributes", "names", "found"),
+    [
+        (
+            [
+                "exec_host = n1/0*4+n2/0*2+n2/1",
+                "exec_vnode = (n1:ncpus=4:ngpus=2)+(n2:ncpus=2:ngpus=1)+(n2:ncpus=1:ngpus=1)",
+                "stime = Sun Nov 22 22:36:56 2026",
+                "Resource_List.walltime = 01:00:00",
+            ],
+            "n1.site n1.site n2.site",
+            ([4, 3], 2, 50),
+        ),
+        (["exec_host = 10.0.0.1/0*2+10.0.0.2/0"], "10.0.0.1 10.0.0.2", ([2, 1], 0, None)),
+    ],
+    ids=["names", "addresses"],
+)
+def test_cpus_gpus_and_the_time_that_is_left_of_a_shells_job_are_read(
+    tmp_path, monkeypatch, attributes, names, found
+):
+    text = "".join(f"    {one}\n" for one in ["job_state = R", *attributes])
+    (tmp_path / "qstat").write_text(f"#!/bin/sh\necho 'Job Id: 12.login\n{text}'\n")
+    (tmp_path / "qstat").chmod(0o755)
+    (tmp_path / "nodes").write_text("\n".join(names.split()))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    shell = {"PBS_JOBID": "12.login", "PBS_NODEFILE": str(tmp_path / "nodes")}
     begin_s = time.mktime(time.strptime("Sun Nov 22 22:36:56 2026"))
-    said = (
-        "Job Id: 12.login\n    exec_host = n1/0*4+n2/0*2+n2/1\n"
-        "    exec_vnode = (n1:ncpus=4:ngpus=2)+(n2:ncpus=2:ngpus=1)+(n2:ncpus=1:ngpus=1)\n"
-        "    stime = Sun Nov 22 22:36:56 2026\n    Resource_List.walltime = 01:00:00\n"
-        "Job Id: 13.login\n    exec_host = 10.0.0.1/0*2+10.0.0.2/0\n"
-    )
-    of_names, of_addresses = parse_blocks(said, "Job Id: ").values()
-    found = parse_allocation("12.login", of_names, ["n1.site", "n2.site"], now_s=begin_s + 600)
-    assert found == Allocation(job_id="12", num_nodes=2, cpus=[4, 3], gpus_per_node=2, left_min=50)
-    found = parse_allocation("13", of_addresses, ["10.0.0.1", "10.0.0.2"], now_s=0.0)
-    assert found == Allocation(job_id="13", num_nodes=2, cpus=[2, 1])
+    monkeypatch.setattr(time, "time", lambda: begin_s + 600)
+    allocation = scheduler.allocation(shell)
+    assert (allocation.job_id, allocation.num_nodes) == ("12", 2)
+    assert (allocation.cpus, allocation.gpus_per_node, allocation.left_min) == found
 
 
 @pytest.mark.parametrize(

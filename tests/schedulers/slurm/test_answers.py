@@ -12,7 +12,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.batch import JobIndex
-from hpcdist.schedulers.slurm.site import check_capacity, parse_cluster, parse_nodes
+from hpcdist.schedulers.slurm.site import check_capacity, parse_nodes, parse_setting
 from hpcdist.schedulers.slurm.slurm import parse_books, parse_queue, plain_reason, scheduler
 
 QUEUE = """\
@@ -76,8 +76,8 @@ def test_a_suspended_job_says_what_it_waits_for():
 
 def test_the_name_of_the_cluster_is_read_as_scontrol_prints_it():
     text = "CliFilterPlugins = (null)\nClusterName             = lab-2\nNextJobId = 7\n"
-    assert parse_cluster(text) == "lab-2"
-    assert parse_cluster("slurm_load_ctl_conf error\n") is None
+    assert parse_setting(text, "ClusterName") == "lab-2"
+    assert parse_setting("slurm_load_ctl_conf error\n", "ClusterName") is None
 
 
 def test_an_unknown_state_counts_as_running_and_not_as_ended():

@@ -21,8 +21,6 @@ cd /home/ann/project
 export HPCDIST_SUBMIT_DIR=/home/ann/project
 # Libraries read these when they are loaded. Variables that are already set keep their values.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-export SUBMITIT_EXECUTOR=local SUBMITIT_LOCAL_JOB_ID="$job" SUBMITIT_LOCAL_LOCALID=0
-export SUBMITIT_LOCAL_NTASKS=1 SUBMITIT_LOCAL_JOB_NUM_NODES=1
 # The command after -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
 # directly on the first one, by the launcher on the others, with this directory and environment written into what it
 # starts. LSF gives its signals to the first one; its exit code is the job's.

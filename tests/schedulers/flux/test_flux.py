@@ -1,0 +1,68 @@
+"""A sixth scheduler is one file of pairs, a template and a line in the table."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from waiting import wait_for
+
+from hpcdist.base.files import shipped_folder
+from hpcdist.cluster.schedulers import SCHEDULERS
+from hpcdist.job import load_job
+from hpcdist.schedulers import load_scheduler, request
+from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.submit import submit
+
+HERE = Path(__file__).parent
+WORK = """\
+import os, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def flux(tmp_path, monkeypatch):
+    """Flux in the table, its template among the shipped ones, and its command on PATH."""
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setitem(SCHEDULERS, "flux", "flux_scheduler")
+    templates = shutil.copytree(shipped_folder("templates"), tmp_path / "templates")
+    shutil.copy(HERE / "flux.sh.j2", templates)
+    start = templates / "start_agent.sh.j2"  # the table of another process has no Flux
+    line = "from hpcdist.entry import main"
+    added = 'from hpcdist.cluster.schedulers import SCHEDULERS as s; s["flux"] = "flux_scheduler"\n'
+    start.write_text(start.read_text().replace(line, added + line))
+    monkeypatch.setattr(request, "shipped_folder", lambda _: templates)
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setenv("FAKE_FLUX", str(tmp_path / "jobs"))
+    monkeypatch.setenv("PATH", str(HERE), prepend=os.pathsep)
+    return load_scheduler("flux")
+
+
+@pytest.fixture
+def run(flux, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work.py").write_text(WORK)
+    loaded = load_job("work.py", overrides=["resources.nodes=2", "launch.device=cpu"])
+    planned = plan_run(loaded, scheduler="flux")
+    return submit(PlannedSubmission.of_run(planned), runs=tmp_path / "runs").runs[0]
+
+
+def test_a_run_is_submitted_and_ends_as_flux_and_its_agents_say(flux, run, tmp_path):
+    assert run.read_job_id() == "f1AB"
+    assert flux.conditions([run])[run.id].state == "running"
+    (tmp_path / "go").touch()
+    verdict = wait_for(run.read_verdict)
+    assert verdict.state == "done", verdict.message
+    books = flux.accounting([run])[run.id]
+    wait_for(lambda: flux.accounting([run])[run.id].exit_code == 0)
+    assert (books.job_id, flux.answers()) == ("f1AB", True)
+
+
+def test_a_run_is_cancelled(flux, run):
+    wait_for(run.has_started)
+    flux.cancel([run])
+    assert run.read_verdict().state == "cancelled"
