@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def test_doctor_examines_the_server(user):
     found = json.loads(user("doctor", "--scheduler", "pbs", "--no-job", "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in found}
     assert (states["commands"], states["server"]) == ("pass", "pass")
+
+
+@pytest.mark.skipif(bool(REAL), reason="only the stand-in loses a command")
+def test_doctor_does_not_advise_a_key_of_lsf_where_pbs_tmrsh_is_missing(user):
+    Path(shutil.which("pbs_tmrsh")).unlink()
+    words = ("--scheduler", "pbs", "--nodes", "2", "--set", "launch.join_timeout_s=20")
+    done = user("doctor", *words, "--set", "launch.device=cpu", "--json")
+    (found,) = (one for one in json.loads(done.stdout) if one["name"] == "launcher")
+    assert "pbs_tmrsh {host} {command} cannot be run" in found["detail"]
+    assert "PATH" in found["advice"]
+    assert "lsf" not in found["advice"]
 
 
 @pytest.mark.skipif(bool(REAL), reason="only the stand-in falls silent")

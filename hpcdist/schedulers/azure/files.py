@@ -90,8 +90,9 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
         place = path / os.path.relpath(entry.name, name)
         if entry.issym() and os.path.commonpath([real, os.path.realpath(place)]) != real:
             return None
-        is_known = entry.isreg() or entry.islnk() or entry.issym() or entry.isdir()
-        if not is_known or place.name == "__pycache__":
+        if entry.islnk():  # what it is a second name of may have been left out
+            entry.type, entry.size = tarfile.REGTYPE, place.stat().st_size
+        if not (entry.isreg() or entry.issym() or entry.isdir()) or place.name == "__pycache__":
             return None
         if ignored is not None and not entry.isdir() and ignored.is_file_excluded(place):
             return None
