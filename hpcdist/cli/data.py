@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 data_set_options = with_options(
     click.argument("name"),
     click.option("--root", metavar="DIR", help="Its folder or archive, as in data.root of a job."),
-    click.option("--split", metavar="HOW", help="auto or stratified, as in data.split of a job."),
 )
 
 
@@ -128,14 +127,14 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
 @data.command(short_help="List the files of a data set that are not images.")
 @data_set_options
 @json_option
-def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:
+def check(*, name: str, root: str | None, as_json: bool) -> int:
     """Read every file of a data set, and list those that are not images.
 
     The exit code is 1 if there are any, and 2 if the data set is missing or too small.
     """
     from hpcdist.data.catalog import check_data, find_images
 
-    wanted = chosen_data(name, {"--root": root, "--split": split})
+    wanted = chosen_data(name, {"--root": root})
     note_unmade(wanted)
     parts = find_images(wanted)
     if parts is None:  # held in memory, and read as a whole
@@ -147,7 +146,6 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
             print(f"{name}: {sizes.train:,} images for training, {sizes.test:,} for testing")
         return 0
     from hpcdist.data.images.decoding import check_files
-    from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
 
     has_bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     total = len(parts.train) + len(parts.test)
@@ -174,8 +172,6 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
         print_json(described)
     else:
         _print(described)
-        if not set(parts.train.labels) & set(parts.test.labels):
-            note(NO_CLASS_IN_BOTH)
     return EXIT_FAILED if report.problems else 0
 
 
@@ -235,7 +231,6 @@ def show(
     *,
     name: str,
     root: str | None,
-    split: str | None,
     transform: str | None,
     size: str | None,
     out: Path | None,
@@ -260,9 +255,7 @@ def show(
         raise UserError(
             f"--out {path}: must be a .png in a folder that is there", hint="such as batch.png"
         )
-    wanted = chosen_data(
-        name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
-    )
+    wanted = chosen_data(name, {"--root": root, "--transform": transform, "--size": size})
     if out is None and path.exists():
         raise UserError(f"{path} is already there", hint="name the file to write with --out")
     note_unmade(wanted)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ from hpcdist.cli.options import (
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.machine.command import announce_waits
-from hpcdist.runs.run import Run, group_note, name_to_type
+from hpcdist.runs.run import Run, name_to_type
 from hpcdist.submission.once import submitted_before
 
 if TYPE_CHECKING:
@@ -57,14 +56,12 @@ _LISTED_POINTS = 40
     is_flag=True,
     help="Run in the allocation of this shell (salloc, qsub -I), and follow it.",
 )
-@click.option("--debug", is_flag=True, help="Run a single rank in this process, for pdb.")
 @json_option
 def submit(
     *,
     options: JobOptions,
     wait: bool,
     here: bool,
-    debug: bool,
     as_json: bool,
 ) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
@@ -99,13 +96,10 @@ def submit(
     if (earlier := submitted_before(options.runs)) is not None:
         return _report_earlier(earlier, wait=wait, as_json=as_json)
     if here:
-        return _submit_here(options, debug=debug, as_json=as_json)
-    _check_options(options, wait=wait, debug=debug)
-    return (
-        _debug(options, as_json=as_json)
-        if debug
-        else _submit_job(options, wait=wait, as_json=as_json)
-    )
+        return _submit_here(options, as_json=as_json)
+    if options.max_parallel is not None and not options.is_sweep:
+        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
+    return _submit_job(options, wait=wait, as_json=as_json)
 
 
 def _submit_job(options: JobOptions, *, wait: bool, as_json: bool) -> int:
@@ -172,15 +166,8 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    _note_plan(planned, options)
-    return planned
-
-
-def _note_plan(planned: PlannedSubmission | PlannedRun, options: JobOptions) -> None:
-    """Print what the user should know of a plan, and of where its runs go."""
     note(*planned.notes)
-    if said := group_note(options.runs):
-        note(said)
+    return planned
 
 
 def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Dependency]:
@@ -193,12 +180,10 @@ def settle_afters(options: JobOptions, planned: PlannedSubmission) -> list[Depen
     return settle(find_afters(options.runs, options.after), scheduler, note=note)
 
 
-def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
+def _submit_here(options: JobOptions, *, as_json: bool) -> int:
     from hpcdist.schedulers import find_allocation
     from hpcdist.submission.plan import PlannedSubmission, plan_run
 
-    if debug:
-        raise click.UsageError("--here and --debug contradict each other")
     if options.is_sweep or options.max_parallel or options.after or options.summary_after:
         raise click.UsageError(
             "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after and "
@@ -217,66 +202,10 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
             allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        _note_plan(planned, options)
+        note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
-
-
-def _debug(options: JobOptions, *, as_json: bool) -> int:
-    from hpcdist.agent.debug import begin
-    from hpcdist.submission.plan import one_rank, plan_run
-    from hpcdist.submission.submit import debug
-
-    loaded = load_from_options(options)
-    scheduler, cluster = cluster_from_options(options, debug=True)
-    num_ranks = loaded.job.num_ranks
-    if num_ranks > 1:
-        note(f"--debug runs one rank in place of {num_ranks}")
-    planned = plan_run(
-        one_rank(loaded),
-        scheduler=scheduler,
-        cluster=cluster,
-        snapshot=snapshot_from_options(options),
-    )
-    _note_plan(planned, options)
-    planned.prepare()
-    with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = debug(planned, begin, runs=options.runs)
-    print(f"debug run {one_line(verdict.sentence)}", file=sys.stderr)
-    code = verdict.exit_code_of_run
-    if as_json:
-        print_json(describe_end(run, scheduler, verdict, code))
-    return code
-
-
-@contextmanager
-def _stdout_as_stderr() -> Iterator[None]:
-    """Send to stderr what the rank, and what it starts, prints on stdout: stdout is for JSON."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
-    if options.is_sweep:
-        if debug:
-            raise click.UsageError("--debug runs one rank of one run, and no sweep")
-        return
-    if options.max_parallel is not None:
-        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
-    if debug and (options.after or options.summary_after or options.notify):
-        raise click.UsageError(
-            "--debug runs here and now, without --after, --summary-after and --notify"
-        )
-    if debug and wait:
-        raise click.UsageError("--debug always waits for the run, and needs no --wait")
 
 
 def _submit(

@@ -257,6 +257,8 @@ class Scheduler(ABC):
     a step; None: there are no steps."""
     how_to_allocate: ClassVar[str] = ""
     """Command by which users get an allocation."""
+    launcher_advice: ClassVar[str] = "the setup lines of the cluster profile can put it on PATH"
+    """Advice where the command that starts others on the hosts of a job cannot be run."""
     takes_containers: ClassVar[bool] = False
     """Its ranks can be started in a container image."""
     can_requeue: ClassVar[bool] = False

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError, UserError
+from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
-from hpcdist.job.spec import JobSpec, job_to_dict
+from hpcdist.job.spec import job_to_dict
 from hpcdist.runs.run import (
     Run,
     cannot_write,
@@ -31,8 +31,7 @@ from hpcdist.runs.run import (
 )
 from hpcdist.runs.snapshot import run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
-from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Dependency, Plan
+from hpcdist.schedulers.base import Dependency
 from hpcdist.submission.container import used_container
 from hpcdist.submission.layout import LaidOutJob, SummaryJob, check_waits, lay_out
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
@@ -209,42 +208,6 @@ class Submission:
             f"{unknown} the others were not: {error.message}",
             hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
-
-
-def debug(
-    planned: PlannedRun,
-    begin: Callable[[Run, JobSpec, Plan], Callable[[], Verdict]],
-    *,
-    runs: Path,
-) -> tuple[Run, Verdict]:
-    """Run a job of `one_rank`, planned for this machine and prepared, in this very process, which
-    `begin` makes a rank.
-
-    There is no fork, so breakpoints and pdb work.
-    """
-    if planned.loaded.job.container.image is not None:
-        raise UserError(
-            "debug mode runs in this process, and in no container",
-            hint="add --set container.image=none, or leave out --debug",
-        )
-    make_runs_folder(runs)
-    submission = Submission(PlannedSubmission.of_run(planned), runs)
-    (run,), (planned,) = submission.runs, submission.planned.runs
-    job = planned.workspace.job(planned.loaded.job)
-    try:
-        submission.make_runs(())
-        run_rank = begin(run, job, planned.plan)
-    except BaseException as error:
-        submission.take_back()
-        if isinstance(error, OSError):
-            raise cannot_write(runs, error) from None
-        raise
-    os.environ.update(planned.workspace.variables)
-    os.chdir(planned.workspace.cwd)
-    try:
-        return run, run_rank()
-    except OSError as error:
-        raise cannot_write(runs, error) from None
 
 
 def surroundings_now() -> RunSpec:

@@ -99,19 +99,6 @@ def test_numbers_of_directives_are_told_with_where_they_come_from(hpcdist):
     assert told["#SBATCH --mem=61036M"].startswith("64 GB per node")
 
 
-def test_on_this_machine_every_rank_is_told_its_cpus(hpcdist):
-    done = hpcdist(
-        *("explain", "ddp", "--local", "--nodes", "2", "--gpus", "2", "--json"),
-        *("--set", "launch.device=cpu"),
-    )
-    ranks, *nodes = json.loads(done.stdout)[0]["numbers"]
-    assert ranks.startswith("ranks: 2 nodes x 2 ranks = 4 ranks, on cpu with gloo, ")
-    assert [line.split(": ")[0] for line in nodes] == ["node 0", "node 1"]
-    for line in nodes:
-        assert "rank 0: CPUs " in line
-        assert "rank 1: CPUs " in line
-
-
 def test_without_a_scheduler_a_job_is_explained_as_on_this_machine(hpcdist):
     hpcdist.environment["PATH"] = str(hpcdist.folder)
     done = hpcdist("explain", "ddp", "--nodes", "2")

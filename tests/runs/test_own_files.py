@@ -17,7 +17,7 @@ from hpcdist.job import load_job
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import submitting
 from hpcdist.schedulers.base import JobPlace, Target
-from hpcdist.schedulers.local.scheduler import scheduler as local
+from hpcdist.schedulers.local import scheduler as local
 from hpcdist.schedulers.lsf import hosts
 from hpcdist.schedulers.slurm.slurm import scheduler as slurm
 from hpcdist.schedulers.tasks import SummaryTask
