@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from hpcdist.schedulers.lsf.lsf import scheduler
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "lsf" / "recorded"

@@ -288,7 +288,8 @@ def plain_end(exit_reason: str, exit_code: int | None) -> tuple[State, str]:
 def refused_hint(said: str, script: str) -> str:
     """Return what to change where bsub refuses a script in these words."""
     asked = "nothing was submitted; see it with hpcdist explain JOB, the cluster with bqueues"
-    if re.search(r"rusage|\bmem(?:ory)?\b", said) and "mem=" not in script:  # an esub demands it
+    demands_memory = re.search(r"rusage|\bmem(?:ory)?\b", said, re.IGNORECASE)
+    if demands_memory and "mem=" not in script:  # as a site's esub does
         return f"ask for memory with --set resources.mem_gb=GB, or mem_gb of the profile; {asked}"
     for pattern, words in _REFUSED:
         if found := re.search(pattern, said, re.IGNORECASE):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hpcdist.schedulers.lsf.lsf import scheduler
 
 from hpcdist.base.errors import ProfileError, RunDirectoryError
 from hpcdist.base.files import shipped_folder
@@ -14,6 +13,7 @@ from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.schedulers.base import Dependency, Plan, Target
+from hpcdist.schedulers.lsf.lsf import scheduler
 from hpcdist.schedulers.lsf.request import directives as asked_of
 from hpcdist.schedulers.lsf.request import lsf_time
 

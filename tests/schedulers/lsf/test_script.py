@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hpcdist.schedulers.lsf.lsf import scheduler
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
@@ -14,6 +13,7 @@ from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.lsf.lsf import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
 
