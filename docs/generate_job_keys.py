@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Sequence
 
 from hpcdist.job import spec
-from hpcdist.job.keys import Key, keys_of
+from hpcdist.job.keys import DottedKey, keys_of
 
 _SECTIONS = {
     "JobSpec": "Every job",
@@ -57,12 +57,12 @@ def page() -> str:
     return _HEAD + "".join(_section(heading, name) for name, heading in _SECTIONS.items())
 
 
-def table(keys: Sequence[Key]) -> str:
+def table(keys: Sequence[DottedKey]) -> str:
     """Return the keys of a struct as a Markdown table."""
     rows = "".join(
-        f"| `{key.name}` | section | | see below |\n"
-        if key.is_section
-        else f"| `{key.name}` | {key.value} | {key.default} | {key.meaning} |\n"
+        f"| `{key.path}` | section | | see below |\n"
+        if key.value == "section"
+        else f"| `{key.path}` | {key.value} | {key.default} | {key.meaning} |\n"
         for key in keys
     )
     return f"| key | value | default | meaning |\n|---|---|---|---|\n{rows}"

@@ -96,7 +96,24 @@ def _profile_files() -> list[_ProfileFile]:
     """Return the hpcdist.yaml files that count, the project's before the user's."""
     if only := os.environ.get(PROFILES_VARIABLE):
         return [_read(Path(only).absolute())]
-    paths = [path for path in (_project_file(), user_file()) if path is not None]
+    paths = []
+    here = _cwd()
+    for folder in (here, *here.parents):
+        path = folder / FILE_NAME
+        if os.path.lexists(path):
+            # In /tmp anyone can put one above our folder, and its `setup` would be run.
+            owner = path.lstat().st_uid
+            if folder.stat().st_mode & stat.S_IWOTH and owner not in {0, os.getuid()}:
+                raise ProfileError(
+                    f"{path} belongs to another user (number {owner}), in a folder that everyone "
+                    "can write",
+                    hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you "
+                    "trust it",
+                )
+            paths.append(path)
+        if paths or os.path.lexists(folder / ".git"):
+            break
+    paths.append(user_file())
     return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
 
 
@@ -106,18 +123,6 @@ def user_file() -> Path:
     if not os.path.isabs(folder):  # such a value is to be ignored, the XDG specification says
         folder = os.path.expanduser("~/.config")
     return Path(folder, "hpcdist", FILE_NAME)
-
-
-def _project_file() -> Path | None:
-    here = _cwd()
-    for folder in (here, *here.parents):
-        path = folder / FILE_NAME
-        if os.path.lexists(path):
-            _refuse_planted(path)
-            return path
-        if os.path.lexists(folder / ".git"):
-            break
-    return None
 
 
 def shown_path(path: Path) -> str:
@@ -135,17 +140,6 @@ def _cwd() -> Path:
         raise ProfileError(
             "the current directory does not exist any more", hint="go to one that exists"
         ) from None
-
-
-def _refuse_planted(path: Path) -> None:
-    """In /tmp anyone can put an hpcdist.yaml above our folder, and its `setup` would be run."""
-    shared = path.parent.stat().st_mode & stat.S_IWOTH
-    owner = path.lstat().st_uid
-    if shared and owner not in {0, os.getuid()}:
-        raise ProfileError(
-            f"{path} belongs to another user (number {owner}), in a folder that everyone can write",
-            hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you trust it",
-        )
 
 
 def _read(path: Path) -> _ProfileFile:
@@ -188,13 +182,10 @@ def shipped_names() -> list[str]:
 
 def shipped_file(name: str) -> str:
     """Return the text of a file; ProfileError with the nearest names where there is none."""
-    names = shipped_names()
-    if name not in names:
-        near = nearest(name, names)
-        listed = f"those that ship are {', '.join(nearest_first(name, names))}"
+    if name not in (names := shipped_names()):
         raise ProfileError(
             f"no profile called {name!r} comes with hpcdist",
-            hint=f"did you mean {near}? {listed}" if near else listed,
+            hint=f"those that ship are {', '.join(nearest_first(name, names))}",
         )
     return (shipped_folder("templates") / f"clusters/{name}.yaml").read_text(encoding="utf-8")
 
@@ -299,9 +290,8 @@ def _notes_on_writers(file: _ProfileFile, values: Mapping[str, Any]) -> list[str
 
     Raises ProfileError where that is everybody.
     """
-    sections = {name: of for name, of in values.items() if name in {*SCHEDULERS, "container"}}
-    of_sections = {f"{name}.{key}": of[key] for name, of in sections.items() for key in of}
-    given = {**values, **of_sections}
+    sections = {name: of for name, of in values.items() if isinstance(of, dict)}
+    given = {**values, **{f"{name}.{key}": of[key] for name, of in sections.items() for key in of}}
     keys = [key for key in _RUN_KEYS if given.get(key)]
     if not keys or not (found := doors(file.path)):
         return []
@@ -353,13 +343,10 @@ def _interpreter(path: str, shown: str) -> str:
     for folder in (path, os.path.join(path, ".venv")):
         if os.access(interpreter := os.path.join(folder, "bin", "python"), os.X_OK):
             return interpreter
-    is_uv = os.path.exists(os.path.join(path, "uv.lock"))
-    raise ProfileError(
-        f"{shown} is the folder {path}, which has no environment",
-        hint=f"make it: cd {shlex.quote(path)} && uv sync --frozen"
-        if is_uv
-        else "name an interpreter, an environment's folder, or a project with a .venv",
-    )
+    hint = "name an interpreter, an environment's folder, or a project with a .venv"
+    if os.path.exists(os.path.join(path, "uv.lock")):
+        hint = f"make it: cd {shlex.quote(path)} && uv sync --frozen"
+    raise ProfileError(f"{shown} is the folder {path}, which has no environment", hint=hint)
 
 
 def _check(values: Mapping[str, Any], origin: Origin) -> None:
@@ -396,16 +383,14 @@ def _unknown(
     ships = name in shipped_names()
     if not files:
         how = f"copy {name} --write" if ships else "detect --write"
-        return ProfileError(
-            f"{message}, because there is no hpcdist.yaml",
-            hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
-            f"`hpcdist cluster {how}` makes one",
-        )
-    hint = f"did you mean {near}? " if (near := nearest(name, names)) else ""
+        message += ", because there is no hpcdist.yaml"
+        hint = f"looked in this folder, those above it, and {shown_path(user_file())}; "
+        return ProfileError(message, hint=f"{hint}`hpcdist cluster {how}` makes one")
+    near = nearest(name, names)
+    hint = f"did you mean {near}? " if near else ""
     hint += f"clusters are {', '.join(nearest_first(name, names)) or 'none'}"
     hint += f", in {' and '.join(file.shown for file in files)}"
-    if ships:
-        hint += f"; `hpcdist cluster copy {name}` prints the one that comes with hpcdist"
+    hint += f"; `hpcdist cluster copy {name}` prints the one that ships" if ships else ""
     return ProfileError(message, hint=hint)
 
 

@@ -6,9 +6,10 @@ key means.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Container, Count, Positive, Section
@@ -16,51 +17,72 @@ from hpcdist.job.spec import Container, Count, Positive, Section
 if TYPE_CHECKING:
     from hpcdist.job.keys import DottedKey
 
+LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
+_LSF_KNOWN = (*LSF_OPTIONS, "-ti", "-N", "-u")
+if TYPE_CHECKING:
     SchedulerChoice = str
+    LsfOption = str
 else:  # msgspec checks the names, and no second list of them is kept
     SchedulerChoice = Literal[tuple(scheduler_choices())]
+    LsfOption = Literal[_LSF_KNOWN]
 
-TYPES = {"SchedulerChoice": ", ".join(scheduler_choices())}
-"""Types of keys in words, as `hpcdist.job.keys` has them."""
-LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
+
+def _like(pattern: str, description: str) -> Meta:
+    return Meta(pattern=rf"^(?:{pattern})$(?!\n)", description=description)
+
+
+_GPUS = _like(r'(?:[^{}"\\\r\n]|\{gpus\})+', "one line without quotes, with {gpus} for the number")
+_LAUNCHER = _like(
+    r"(?=.*\{host\})(?=.*\{command\})(?:[^{}\r\n]|\{host\}|\{command\})+",
+    "one line with {host} and {command}, such as: ssh {host} {command}",
+)
+_SUBSCRIPTION = _like("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "an id")
+_AZURE_NAME = _like(r"[A-Za-z0-9_.()-]{1,90}", "the name of one")
+_ENVIRONMENT = _like(
+    r"(?:azureml:)?[A-Za-z0-9][A-Za-z0-9_.-]*(?::[A-Za-z0-9_.-]+|@[A-Za-z0-9_.-]+)"
+    r"|azureml://registries/[A-Za-z0-9_.-]+/environments/[A-Za-z0-9_.-]+"
+    r"/(?:versions|labels)/[A-Za-z0-9_.-]+",
+    "NAME:VERSION, NAME@latest or azureml://registries/NAME/environments/NAME/versions/VERSION",
+)
+_IMAGE = _like(r"[a-z0-9][A-Za-z0-9_.:/@-]*", "as docker pull takes it: pytorch/pytorch:TAG")
 
 
 class LsfOptions(Section, frozen=True, kw_only=True):
     """Differences between LSF sites; read by LSF alone."""
 
-    options: list[str] = msgspec.field(default_factory=LSF_OPTIONS.copy)
+    options: list[LsfOption] = msgspec.field(default_factory=LSF_OPTIONS.copy)
     """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
     a job that waits for what can never come true, and -N and -u for mail."""
-    gpu: str | None = "num={gpus}:mode=exclusive_process"
+    gpu: Annotated[str, _GPUS] | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
-    gpu_rusage: str | None = None
+    gpu_rusage: Annotated[str, _GPUS] | None = None
     """Request for GPUs in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
     mem_per: Literal["slot", "host", "job"] = "slot"
     """The unit that the site's rusage[mem=...] is counted per."""
     mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
     """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
     behind a bare number."""
-    launcher: str = "blaunch -z {host} {command}"
+    launcher: Annotated[str, _LAUNCHER] = "blaunch -z {host} {command}"
     """Command that starts another on a host of the job."""
 
 
 class AzureOptions(Section, frozen=True, kw_only=True):
     """The place of jobs in Azure Machine Learning; read by Azure alone."""
 
-    subscription: str | None = None
+    subscription: Annotated[str, _SUBSCRIPTION] | None = None
     """Id of the subscription that is charged."""
-    resource_group: str | None = None
+    resource_group: Annotated[str, _AZURE_NAME] | None = None
     """Resource group of the workspace."""
-    workspace: str | None = None
+    workspace: Annotated[str, _AZURE_NAME] | None = None
     """Workspace that the jobs belong to."""
-    compute: str | None = None
+    compute: Annotated[str, _AZURE_NAME] | None = None
     """Compute cluster, or instance, of the workspace; its nodes are given whole."""
-    environment: str | None = None
+    environment: Annotated[str, _ENVIRONMENT] | None = None
     """Environment that has Python and torch: NAME:VERSION or NAME@latest of the workspace, or one
     of a registry, azureml://registries/azureml/environments/NAME/versions/VERSION."""
-    image: str | None = None
+    image: Annotated[str, _IMAGE] | None = None
     """Docker image that has Python and torch, in place of an environment."""
-    datastore: str = "workspaceblobstore"
+    datastore: Annotated[str, _AZURE_NAME] = "workspaceblobstore"
     """Datastore of the workspace that keeps the run directories, in the folder hpcdist."""
     shm_gb: Count = 8
     """Shared memory (/dev/shm) per node in GiB, which the workers of data loaders need."""
@@ -135,4 +157,4 @@ def profile_keys() -> list[DottedKey]:
     """Return every key of a profile in words, with those of its sections by their dotted names."""
     from hpcdist.job.keys import keys_below
 
-    return keys_below(ClusterProfile, types=TYPES)
+    return keys_below(ClusterProfile)

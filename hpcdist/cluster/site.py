@@ -61,7 +61,6 @@ def ask(*command: str) -> str:
 _FOR_TRIALS = re.compile(
     r"debug|dev|test|short|interactive|express|preempt|scavenge", re.IGNORECASE
 )
-
 _HEAD = """# How jobs are asked for on this cluster; written from what {scheduler} told.
 # `hpcdist cluster show` prints what counts, and where it comes from.
 
@@ -70,16 +69,13 @@ default: {default}
 
 clusters:
 """
-
 _FURTHER = """    # What every job runs first, before Python starts:
     # setup:
     #   - module load cuda
     #   - source ~/venvs/torch/bin/activate
     # environment:
     #   NCCL_DEBUG: WARN"""
-
-
-_CONTAINER = """    # {runtimes}; docs/containers.md says what an image must have:
+_CONTAINER = """    # Here is {runtimes}; docs/containers.md says what an image must have:
     # container:
     #   image: ~/images/pytorch.sif
     #   runtime: {first}
@@ -94,22 +90,6 @@ def first_file(site: Site, *, name: str | None = None, runtimes: Sequence[str] =
 
     Raises SchedulerError where the site has no partition that is up.
     """
-    default, *others = _worth_a_profile(site)
-    title = yaml_scalar(name or default.name)
-    profiles = [
-        list(_profile(site, default, title, is_first=True)),
-        *(list(_profile(site, partition, yaml_scalar(partition.name))) for partition in others),
-    ]
-    if runtimes:
-        are = "are container runtimes" if len(runtimes) > 1 else "is a container runtime"
-        comment = f"{' and '.join(runtimes)} {are} here"
-        profiles[0].append(_CONTAINER.format(runtimes=comment, first=runtimes[0]))
-    head = _HEAD.format(scheduler=site.scheduler, default=title)
-    return head + "\n\n".join("\n".join(lines) for lines in profiles) + "\n"
-
-
-def _worth_a_profile(site: Site) -> list[Partition]:
-    """Return those with GPUs and the site's default, the one to be the file's default first."""
     if not site.partitions:
         raise SchedulerError(
             f"{site.scheduler} reports no partition that is up",
@@ -125,13 +105,23 @@ def _worth_a_profile(site: Site) -> list[Partition]:
         ),
     )
     every = site.azure is not None  # CPUs are chosen there for their price
-    worth = [one for one in ranked if one.gpus or one.is_default or every]
-    return (worth or ranked)[:1] if site.partitions_share_nodes else worth or ranked[:1]
+    worth = [one for one in ranked if one.gpus or one.is_default or every] or ranked[:1]
+    if site.partitions_share_nodes:
+        worth = worth[:1]
+    names = [name or worth[0].name, *(one.name for one in worth[1:])]
+    blocks = []
+    for title, partition in zip(map(yaml_scalar, names), worth, strict=True):
+        lines = [*_profile(site, partition, title)]
+        if partition is worth[0] and site.azure is None:
+            lines.append(_FURTHER)
+        if partition is worth[0] and runtimes:
+            lines.append(_CONTAINER.format(runtimes=" and ".join(runtimes), first=runtimes[0]))
+        blocks.append("\n".join(lines))
+    head = _HEAD.format(scheduler=site.scheduler, default=yaml_scalar(names[0]))
+    return head + "\n\n".join(blocks) + "\n"
 
 
-def _profile(
-    site: Site, partition: Partition, title: str, *, is_first: bool = False
-) -> Iterator[str]:
+def _profile(site: Site, partition: Partition, title: str) -> Iterator[str]:
     # What differs between the nodes is the least of it.
     parts = [number_of(partition.cpus, "CPU")] if partition.cpus else []
     parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
@@ -141,53 +131,33 @@ def _profile(
     yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
     if site.azure is not None:
-        yield from _azure(site.azure, partition)
+        yield "    azure:"
+        own = {"compute": partition.name, "environment": site.azure.environment}
+        for key in ("subscription", "resource_group", "workspace", *own):
+            yield f"      {key}: {yaml_scalar(str(own.get(key) or getattr(site.azure, key)))}"
+        yield "      # price_per_hour: 1.50  # of one node, for the summary"
         return
     yield f"    partition: {yaml_scalar(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
-    if is_first and site.partitions_share_nodes and queues:
+    if site.partitions_share_nodes and queues:
         yield f"    # other queues: {', '.join(queues)}"
-    if site.accounts:
-        account = f"account: {yaml_scalar(site.accounts[0])}"
-        is_only = len(site.accounts) == 1
-        yield (
-            f"    {account}" if is_only else f"    # {account}  # yours: {', '.join(site.accounts)}"
-        )
-    yield from _gpus(site, partition)
-    if partition.time_limit_min is not None:
-        yield (
-            f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
-            f"shorter jobs often start earlier"
-        )
-    usual = msgspec.to_builtins(LsfOptions())
-    other = {
-        key: value for key, value in msgspec.to_builtins(site.lsf).items() if value != usual[key]
-    }
-    if other:
-        yield "    lsf:  # as LSF tells; see the site's documentation"
-        yield from (f"      {key}: {json.dumps(value)}" for key, value in other.items())
-    if is_first:
-        yield _FURTHER
-
-
-def _azure(azure: AzureOptions, partition: Partition) -> Iterator[str]:
-    yield "    azure:"
-    keys = ("subscription", "resource_group", "workspace")
-    values = [(key, str(getattr(azure, key))) for key in keys]
-    for key, value in (*values, ("compute", partition.name), ("environment", azure.environment)):
-        yield f"      {key}: {yaml_scalar(str(value))}"
-    yield "      # price_per_hour: 1.50  # of one node, for the summary"
-
-
-def _gpus(site: Site, partition: Partition) -> Iterator[str]:
-    if not partition.gpus:
-        yield "    gpu_request: none"
-        return
-    yield f"    gpu_request: {site.gpu_request}"
-    if len(partition.gpu_types) == 1:
-        yield f"    gpu_type: {yaml_scalar(partition.gpu_types[0])}"
-    elif partition.gpu_types:
-        types = ", ".join(partition.gpu_types)
-        yield f"    # gpu_type: {yaml_scalar(partition.gpu_types[0])}  # it has {types}; unset: any"
-    if share := partition.cpus // partition.gpus:
+    if len(site.accounts) == 1:
+        yield f"    account: {yaml_scalar(site.accounts[0])}"
+    elif site.accounts:
+        account = yaml_scalar(site.accounts[0])
+        yield f"    # account: {account}  # yours: {', '.join(site.accounts)}"
+    yield f"    gpu_request: {site.gpu_request if partition.gpus else 'none'}"
+    if types := partition.gpu_types:
+        line = f"gpu_type: {yaml_scalar(types[0])}"
+        is_only = len(types) == 1
+        yield f"    {line}" if is_only else f"    # {line}  # it has {', '.join(types)}; unset: any"
+    if partition.gpus and (share := partition.cpus // partition.gpus):
         yield f"    cpus_per_gpu: {share}"
+    if partition.time_limit_min is not None:
+        limit = f"    time_limit_min: {partition.time_limit_min:g}"
+        yield f"{limit}  # the most that is allowed; shorter jobs often start earlier"
+    usual = msgspec.to_builtins(LsfOptions())
+    other = [item for item in msgspec.to_builtins(site.lsf).items() if item not in usual.items()]
+    if other:
+        yield f"    {site.scheduler}:  # as its commands tell; see the site's documentation"
+        yield from (f"      {key}: {json.dumps(value)}" for key, value in other)

@@ -16,12 +16,12 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.base.ownership import doors
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.judge import judge
-from hpcdist.doctor.trial import NotEndedError, Request, collect, run_trial
+from hpcdist.doctor.trial import Request, collect, run_trial
 from hpcdist.runs.run import delete_folder, how_to_close, refused_doors
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.layout import planned_scripts
-from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
+from hpcdist.submission.plan import PlannedSubmission, plan_run
 
 _LOCAL_KINDS = frozenset(
     ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
@@ -57,30 +57,22 @@ def examine(request: Request) -> Iterator[Finding]:
 
 
 def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
+    check = "resources"
     try:
         planned = plan_run(request.loaded, scheduler=request.scheduler, cluster=request.cluster)
-    except HpcdistError as error:
-        yield failed("resources", error.message, error.hint)
-        return
-    (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
-    accepted = planned.scheduler.try_script(script)
-    yield accepted
-    if has_failed or accepted.state == "FAIL":
-        yield skipped("job", "not submitted: it could not run")
-    elif not request.with_job:
-        yield skipped("job", "not submitted: --no-job")
-    else:
-        yield from _job(request, planned)
-
-
-def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
-    try:
+        check = "job"
+        (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
+        accepted = planned.scheduler.try_script(script)
+        yield accepted
+        if has_failed or accepted.state == "FAIL":
+            yield skipped("job", "not submitted: it could not run")
+            return
+        if not request.with_job:
+            yield skipped("job", "not submitted: --no-job")
+            return
         run, verdict = run_trial(planned, request)
-    except NotEndedError as error:
-        yield failed("job", f"{error}; it was cancelled", "wait longer with --timeout MINUTES")
-        return
     except HpcdistError as error:
-        yield failed("job", error.message, error.hint or "see what the scheduler says")
+        yield failed(check, error.message, error.hint or "see what the scheduler says")
         return
     evidence = collect(run, verdict, planned.scheduler.explain_end(run))
     found = judge(
@@ -122,42 +114,42 @@ def _profile(cluster: LoadedProfile) -> Finding:
 def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
     """Find out whether runs can be made there, privately, and with room; `is_shared` where other
     machines must see it. A folder that is not there is made."""
+    name = "runs folder"
     if refused := refused_doors(runs):
         listed = "; ".join(map(str, refused))
-        return failed("runs folder", f"{runs} is not private: {listed}", how_to_close(refused[0]))
+        return failed(name, f"{runs} is not private: {listed}", how_to_close(refused[0]))
     try:
         runs.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        problem = _try_to_write(runs)
+        probe = Path(tempfile.mkdtemp(prefix=".doctor-", dir=runs))
+        try:
+            (probe / "file").write_bytes(b"x" * 4096)
+            mode = stat.S_IMODE(probe.stat().st_mode)
+        finally:
+            shutil.rmtree(probe)
         free = shutil.disk_usage(runs).free
     except OSError as error:
-        return failed(
-            "runs folder",
-            f"{runs}: {error.strerror}",
-            "name a folder that you can write, with --runs or HPCDIST_RUNS",
-        )
-    return _judge_folder(runs, problem, free, is_shared=is_shared)
+        advice = "name a folder that you can write, with --runs or HPCDIST_RUNS"
+        return failed(name, f"{runs}: {error.strerror}", advice)
+    return _judge_folder(runs, mode, free, is_shared=is_shared)
 
 
-def _judge_folder(runs: Path, problem: str, free: int, *, is_shared: bool) -> Finding:
-    kind, mount = file_system(runs)
+def _judge_folder(runs: Path, mode: int, free: int, *, is_shared: bool) -> Finding:
+    name, (kind, mount) = "runs folder", file_system(runs)
     where = f"{runs}, on {kind} at {mount}, {free / 1e9:,.1f} GB free"
-    if problem:
-        return failed("runs folder", f"{where}: {problem}", _SHARED)
+    if mode & 0o077:
+        said = f"{where}: others can read what is private there (mode {mode:o})"
+        return failed(name, said, _SHARED)
     if free < _LEAST_BYTES:
-        return failed("runs folder", f"{where}: too little", "free some space, or name another")
-    open_to = [str(door) for door in doors(runs)]
+        return failed(name, f"{where}: too little", "free some space, or name another")
     is_temporary = os.path.realpath(runs).startswith(_TEMPORARY)
     if is_shared and (is_temporary or kind in _LOCAL_KINDS):
-        return warned("runs folder", f"{where}: other machines may not see it", _SHARED)
+        return warned(name, f"{where}: other machines may not see it", _SHARED)
     if free < _FEW_BYTES:
-        return warned("runs folder", where, "checkpoints need more; `hpcdist runs` lists old runs")
-    if open_to:
-        return warned(
-            "runs folder",
-            f"{where}; a run could be exchanged there: {'; '.join(open_to)}",
-            "jobs run nothing that is not yours; a folder that only you can write is better",
-        )
-    return passed("runs folder", f"{where}, writable and private")
+        return warned(name, where, "checkpoints need more; `hpcdist runs` lists old runs")
+    if open_to := "; ".join(map(str, doors(runs))):
+        advice = "jobs run nothing that is not yours; a folder that only you can write is better"
+        return warned(name, f"{where}; a run could be exchanged there: {open_to}", advice)
+    return passed(name, f"{where}, writable and private")
 
 
 def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
@@ -174,14 +166,3 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
         if holds and len(mount) >= len(best[1]):
             best = (words[2], mount)
     return best
-
-
-def _try_to_write(runs: Path) -> str:
-    """Return what is wrong with a folder made there; empty: nothing."""
-    probe = Path(tempfile.mkdtemp(prefix=".doctor-", dir=runs))
-    try:
-        (probe / "file").write_bytes(b"x" * 4096)
-        mode = stat.S_IMODE(probe.stat().st_mode)
-    finally:
-        shutil.rmtree(probe)
-    return f"others can read what is private there (mode {mode:o})" if mode & 0o077 else ""

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from hpcdist.base.text import show_bytes
+from hpcdist.base.text import number_of, show_bytes
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE
@@ -18,10 +18,18 @@ from hpcdist.monitor.states import SETUP_MARK
 from hpcdist.schedulers.base import Finding, Scheduler, failed, passed, skipped
 from hpcdist.schedulers.notes import Note
 
-_NO_LAUNCHER = "cannot be run:"
 _HOST_SCRIPT = re.compile(r"_host\.sh\b")
 """The script that a node's shell is given, from the run directory."""
-_OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
+_OF_BASH = re.compile(r"^/\S+: (line \d+: .+)")
+_OF_LAUNCHER = re.compile(r"\w+: error:")
+_ADVICE = {
+    "interpreter": "see the logs; the key python of the cluster profile names the interpreter",
+    "GPUs": "see the node's driver with nvidia-smi or rocm-smi, and gpu_request and gpu_type",
+    "port": "a firewall between the nodes may close the ports; try --set launch.port_range=[A,B], "
+    "or another network with the key interface of the profile",
+    "interface": "name an interface that all nodes have with the key interface of the profile",
+    "collective": "see the logs of the ranks; the key interface of the profile chooses the network",
+}
 
 
 def judge(
@@ -33,12 +41,8 @@ def judge(
 ) -> list[Finding]:
     """Return one finding per check, in the order in which a job meets what they check;
     `launcher_advice` is the scheduler's."""
+    lost = _unlaunched(evidence)
     checks: dict[str, Callable[[], Finding | None]] = {
-        **(
-            {"launcher": lambda: _launcher(evidence, launcher_advice)}
-            if _unlaunched(evidence)
-            else {}
-        ),
         "shared folder": lambda: _folder(evidence),
         "setup lines": lambda: _setup(evidence, cluster),
         "container": lambda: _container(evidence),
@@ -49,27 +53,18 @@ def judge(
         "collective": lambda: _collective(evidence),
     }
     found: list[Finding] = []
+    if lost:
+        first = lost[0]
+        said = f"nothing can be started on node {first.node} (host {first.host}): {first.said}"
+        found.append(failed("launcher", said, launcher_advice))
     for name, check in checks.items():
         finding = check()
         if finding is None:
             is_explained = any(one.state == "FAIL" for one in found)
-            finding = skipped(name, "not reached") if is_explained else _unproven(name, evidence)
+            unproven = failed(name, _reason(evidence), _ADVICE.get(name, ""))
+            finding = skipped(name, "not reached") if is_explained else unproven
         found.append(finding)
     return found
-
-
-_ADVICE = {
-    "interpreter": "see the logs; the key python of the cluster profile names the interpreter",
-    "GPUs": "see the node's driver with nvidia-smi or rocm-smi, and gpu_request and gpu_type",
-    "port": "a firewall between the nodes may close the ports; try --set launch.port_range=[A,B], "
-    "or another network with the key interface of the profile",
-    "interface": "name an interface that all nodes have with the key interface of the profile",
-    "collective": "see the logs of the ranks; the key interface of the profile chooses the network",
-}
-
-
-def _unproven(name: str, evidence: Evidence) -> Finding:
-    return failed(name, _reason(evidence), _ADVICE[name])
 
 
 def _reason(evidence: Evidence) -> str:
@@ -83,18 +78,8 @@ def _unlaunched(evidence: Evidence) -> list[Note]:
     return [
         note
         for note in evidence.notes
-        if note.node not in seen and (note.is_host_lost or _NO_LAUNCHER in note.said)
+        if note.node not in seen and (note.is_host_lost or "cannot be run:" in note.said)
     ]
-
-
-def _launcher(evidence: Evidence, advice: str) -> Finding:
-    """Tell why the command that starts agents on other hosts failed."""
-    first = _unlaunched(evidence)[0]
-    return failed(
-        "launcher",
-        f"nothing can be started on node {first.node} (host {first.host}): {first.said}",
-        advice,
-    )
 
 
 def _blind(evidence: Evidence) -> dict[int, Note]:
@@ -115,22 +100,19 @@ def _folder(evidence: Evidence) -> Finding | None:
     """Judge the folder: a node has seen it where it has written something there."""
     name = "shared folder"
     missing, blind = _silent_nodes(evidence), _blind(evidence)
-    stale = [place for place in evidence.places if place["token"] != evidence.run_id]
-    if stale:
-        return failed(
-            name,
-            f"{stale[0]['host']} reads another run's files there, {stale[0]['token']}",
-            "the folder is not the same on all nodes: name another with --runs",
-        )
-    if missing and not blind and _unlaunched(evidence):
-        return None
+    for place in evidence.places:
+        if place["token"] != evidence.run_id:
+            said = f"{place['host']} reads another run's files there, {place['token']}"
+            advice = "the folder is not the same on all nodes: name another with --runs"
+            return failed(name, said, advice)
     if not missing:
-        return passed(name, f"{_nodes(evidence.num_nodes)} read it, and what they wrote is here")
-    listed = ", ".join(map(str, missing))
+        return passed(name, f"{evidence.all_nodes} read it, and what they wrote is here")
+    if _unlaunched(evidence) and not blind:
+        return None
+    why = blind[missing[0]].said if missing[0] in blind else _reason(evidence)
     return failed(
         name,
-        f"nothing that node {listed} wrote is here: "
-        + (blind[missing[0]].said if missing[0] in blind else _reason(evidence)),
+        f"nothing that node {', '.join(map(str, missing))} wrote is here: {why}",
         "name a folder that the nodes see, too, with --runs or HPCDIST_RUNS, and submit from one: "
         "they go to the current directory",
     )
@@ -163,19 +145,15 @@ def _container(evidence: Evidence) -> Finding | None:
         return failed(name, _reason(evidence), "see docs/containers.md for what an image must have")
     cudas = (place["cuda"] for place in evidence.places if "cuda" in place)
     torch, driver = next(((one["torch"], one["driver"]) for one in cudas), (None, None))
-    if torch and driver and _major(torch) > _major(driver):
+    if torch and driver and int(torch.partition(".")[0]) > int(driver.partition(".")[0]):
         return failed(
             name,
             f"torch in {used.image} is for CUDA {torch}, and the nodes' driver supports {driver}",
             "take an image with an older CUDA, or ask for a newer driver",
         )
     runs_on = f", torch for CUDA {torch}, driver for {driver}" if torch and driver else ""
-    done = f"starts on {_nodes(evidence.num_nodes)}, writes the run directory"
+    done = f"starts on {evidence.all_nodes}, writes the run directory"
     return passed(name, f"{used.described} by {used.runtime}: {done}{runs_on}")
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:
@@ -184,7 +162,7 @@ def _interpreter(evidence: Evidence) -> Finding | None:
     silent = set(_silent_nodes(evidence))
     for node, lines in evidence.logs.items():
         if node not in agents | evidence.ended | silent:
-            said = [line.strip() for line in lines if not line.startswith("srun: error:")]
+            said = [line.strip() for line in lines if not _OF_LAUNCHER.match(line)]
             last = next(filter(None, reversed(said)), _reason(evidence))
             return failed(
                 name,
@@ -200,27 +178,21 @@ def _interpreter(evidence: Evidence) -> Finding | None:
         kind = None if first is None else first.report.exception
         if "import" in why or kind in {"ModuleNotFoundError", "ImportError"}:
             return failed(name, why, "install what is missing, where the job runs")
-        return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")
+        return passed(name, f"it starts, and hpcdist is there, on {evidence.all_nodes}")
     return _versions(evidence)
 
 
 def _versions(evidence: Evidence) -> Finding:
     name, here = "interpreter", evidence.versions
     for place in evidence.places:
-        there = place["versions"]
-        if there["hpcdist"] != here["hpcdist"]:
-            return failed(
-                name,
-                f"{place['host']} has hpcdist {there['hpcdist']}, this machine {here['hpcdist']}",
-                "install the same version in both; the key python names the interpreter",
-            )
+        if (theirs := place["versions"]["hpcdist"]) != here["hpcdist"]:
+            said = f"{place['host']} has hpcdist {theirs}, this machine {here['hpcdist']}"
+            advice = "install the same version in both; the key python names the interpreter"
+            return failed(name, said, advice)
     torches = sorted({str(place["versions"]["torch"]) for place in evidence.places})
     if len(torches) > 1:
-        return failed(
-            name,
-            f"the nodes have different versions of torch: {', '.join(torches)}",
-            "have one environment that all nodes see",
-        )
+        said = f"the nodes have different versions of torch: {', '.join(torches)}"
+        return failed(name, said, "have one environment that all nodes see")
     python = evidence.places[0]["versions"]["python"]
     return passed(name, f"Python {python}, hpcdist {here['hpcdist']} as here, torch {torches[0]}")
 
@@ -232,21 +204,18 @@ def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
     devices = {seen.node: seen for seen in evidence.nodes if seen.device is not None}
     if len(devices) < evidence.num_nodes:
         return None
+    per_node = evidence.ranks_per_node
     without = [seen.host for seen in devices.values() if seen.device != "cuda"]
     if without:
-        variable = next(
-            (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places), None
-        )
+        variables = (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places)
         return failed(
             name,
-            f"{evidence.ranks_per_node} per node were asked for, and NVML shows none on "
-            f"{', '.join(without)} (CUDA_VISIBLE_DEVICES is {variable})",
+            f"{per_node} per node were asked for, and NVML shows none on {', '.join(without)} "
+            f"(CUDA_VISIBLE_DEVICES is {next(variables, None)})",
             "see the node's driver with nvidia-smi; the keys gpu_request and gpu_type say how GPUs "
             "are asked for; --set launch.device=cpu checks without them",
         )
-    return passed(
-        name, f"{evidence.ranks_per_node} per node asked for, and NVML shows them, each once"
-    )
+    return passed(name, f"{per_node} per node asked for, and NVML shows them, each once")
 
 
 def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
@@ -257,7 +226,7 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
         ipaddress.ip_address(one).is_loopback for one in offers
     )
     if NO_INTERFACE in evidence.verdict.message or (offers and is_out_of_reach):
-        return _unproven(name, evidence)
+        return failed(name, _reason(evidence), _ADVICE[name])
     chosen = list(dict.fromkeys(seen.interface for seen in reached))
     if chosen and evidence.places:
         why = (
@@ -274,10 +243,9 @@ def _port(evidence: Evidence) -> Finding | None:
         return None
     environment = evidence.places[0]["environment"]
     where = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-    others = evidence.num_nodes - 1
-    return passed(
-        name, f"{where} on node 0" + (f", reached from {_nodes(others)}" if others else "")
-    )
+    if (others := evidence.num_nodes - 1) > 0:
+        where += f" on node 0, reached from {number_of(others, 'node')}"
+    return passed(name, where)
 
 
 def _collective(evidence: Evidence) -> Finding | None:
@@ -289,11 +257,7 @@ def _collective(evidence: Evidence) -> Finding | None:
     rate = f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
     return passed(
         "collective",
-        f"{ranks} ranks on {_nodes(evidence.num_nodes)}: process group "
+        f"{ranks} ranks on {evidence.all_nodes}: process group "
         f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
         f"{times['all_reduce_time_s'] * 1e3:.1f} ms{rate}",
     )
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"

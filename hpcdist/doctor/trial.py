@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.base.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
+from hpcdist.base.text import number_of
 from hpcdist.cluster.load import LoadedProfile
 from hpcdist.job import LoadedJob
 from hpcdist.monitor.progress import NodeSeen, seen_nodes, waiting_sentence
@@ -73,35 +75,50 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     container: UsedContainer | None = None
     """The image that the job ran in."""
 
-
-class NotEndedError(Exception):
-    """The job had not ended when the doctor's patience had; it is cancelled."""
+    @property
+    def all_nodes(self) -> str:
+        """The nodes in words: `2 nodes`."""
+        return number_of(self.num_nodes, "node")
 
 
 def run_trial(planned: PlannedRun, request: Request) -> tuple[Run, Verdict]:
-    """Submit the job and wait for its end.
+    """Submit the job and wait for its end, and until its scheduler has it no more: the directory of
+    a job that still runs cannot be removed, nor its logs be complete.
 
-    Raises SchedulerError where it is refused, NotEndedError after the time that it may take.
-    Whatever interrupts the wait ends the job.
+    Raises SchedulerError where it is refused, or takes too long. What interrupts the wait ends it.
     """
-    submission = PlannedSubmission.of_run(planned)
-    (run,) = submit(submission, runs=request.runs).runs
-    scheduler = planned.scheduler
+    (run,) = submit(PlannedSubmission.of_run(planned), runs=request.runs).runs
+    end, said = EndWatch([run]), None
+
+    def tell() -> None:
+        nonlocal said
+        request.check()
+        waiting = waiting_sentence(end.conditions[run.id])
+        if waiting not in {None, said}:
+            said = waiting
+            request.say(f"the job is pending: {waiting}")
+
+    def is_gone() -> bool | None:
+        with suppress(HpcdistError):
+            state = planned.scheduler.conditions([run])[run.id].state
+            return None if state in OPEN_STATES else True
+        return True
+
     try:
-        verdict = _wait(run, request)
-
-        # The directory of a job that still runs cannot be removed, nor its logs be complete.
-        def is_gone() -> bool | None:
-            try:
-                return scheduler.conditions([run])[run.id].state not in OPEN_STATES or None
-            except HpcdistError:
-                return True
-
-        poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
+        verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=request.timeout_s)
+        if run.id in verdicts:
+            poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
     except BaseException:
-        scheduler.cancel([run])
+        planned.scheduler.cancel([run])
         raise
-    return run, verdict
+    if run.id not in verdicts:
+        planned.scheduler.cancel([run])
+        state = end.conditions[run.id].state + (f": {said}" if said else "")
+        raise SchedulerError(
+            f"the job was {state}, after {request.timeout_s / 60:g} minutes; it was cancelled",
+            hint="wait longer with --timeout MINUTES",
+        )
+    return run, verdicts[run.id]
 
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
@@ -135,24 +152,3 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         scheduler_says=scheduler_says,
         container=spec.container,
     )
-
-
-def _wait(run: Run, request: Request) -> Verdict:
-    end = EndWatch([run])
-    said = None
-
-    def tell() -> None:
-        nonlocal said
-        request.check()
-        waiting = waiting_sentence(end.conditions[run.id])
-        if waiting not in {None, said}:
-            said = waiting
-            request.say(f"the job is pending: {waiting}")
-
-    verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=request.timeout_s)
-    if run.id not in verdicts:
-        condition = end.conditions[run.id]
-        waiting = waiting_sentence(condition)
-        state = f"{condition.state}: {waiting}" if waiting else condition.state
-        raise NotEndedError(f"the job was {state}, after {request.timeout_s / 60:g} minutes")
-    return verdicts[run.id]

@@ -9,13 +9,11 @@ how they meet is hpcdist's business, so variables about that are left out.
 from __future__ import annotations
 
 import json
-import os
-import re
+import math
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hpcdist.base.errors import JobError
@@ -43,8 +41,6 @@ _OF_LAUNCHERS = (
     *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"),
     *("PYTHONPATH", "ACCELERATE_CPU_AFFINITY"),
 )
-_IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?:accelerate|transformers|trl)\b", re.MULTILINE)
-"""Packages whose programs are started by `accelerate launch`."""
 _LIMIT_S = 300
 
 
@@ -59,21 +55,15 @@ def accelerate_variables(text: str) -> dict[str, str]:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
             )
+            said = done.stderr.strip().rpartition("\n")[2]
         except subprocess.TimeoutExpired:
-            raise JobError(
-                f"accelerate made nothing of its config file within {_LIMIT_S:g} s",
-                hint="does it import there? try: python -m accelerate.commands.launch --help",
-            ) from None
-    if done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise JobError(f"accelerate makes nothing of its config file: {said}")
+            done, said = None, f"no answer within {_LIMIT_S} s"
+    if done is None or done.returncode:
+        hint = "does it import there? try: python -m accelerate.commands.launch --help"
+        raise JobError(f"accelerate makes nothing of its config file: {said}", hint=hint)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    for name, value in found.items():
-        if "\0" in value:
-            raise JobError(
-                f"accelerate's config file gives {name} a NUL character, and no variable can have "
-                "one"
-            )
+    if name := next((name for name, value in found.items() if "\0" in value), None):
+        raise JobError(f"accelerate's config file gives {name} a NUL character")
     return {name: value for name, value in found.items() if name not in _OF_LAUNCHERS}
 
 
@@ -91,24 +81,5 @@ def sizes_of_config(values: Mapping[str, Any], shown: str) -> dict[str, Any]:
     sizes: dict[str, Any] = {} if nodes is None else {"resources.nodes": nodes}
     if isinstance(ranks, int) and ranks > 0:
         num_nodes = nodes if isinstance(nodes, int) and nodes > 0 else 1
-        if ranks % num_nodes:
-            raise JobError(
-                f"{shown}: num_processes is {ranks}, must be a multiple of num_machines, {nodes}",
-                hint="every node has as many ranks as the others",
-            )
-        sizes["resources.gpus"] = ranks // num_nodes
+        sizes["resources.gpus"] = math.ceil(ranks / num_nodes)
     return sizes | ({"launch.device": "cpu"} if values.get("use_cpu") else {})
-
-
-def note_on_default_file(program: Path) -> str | None:
-    """Return how to have the file read that `accelerate launch` would read by itself for a program
-    that uses accelerate; None where there is none, or the program does not."""
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
-    file = os.path.expanduser(os.path.join(home, "accelerate", "default_config.yaml"))
-    try:
-        if not os.path.isfile(file) or not _IMPORTS.search(program.read_text(errors="replace")):
-            return None
-    except OSError:
-        return None
-    return f"accelerate launch would read {file}: give --accelerate-config {file} for that"

@@ -52,107 +52,92 @@ def convert_values(
         return msgspec.convert(values, struct)
     except msgspec.ValidationError as error:
         place = origin if callable(origin) else lambda _: str(origin)
-        raise _Mistake(str(error), values, struct, place).explain(whole) from None
+        raise _explained(str(error), values, struct, place, whole) from None
 
 
-class _Mistake:
-    """An error of msgspec, such as "Expected `int` >= 1 - at `$.resources.nodes`"."""
-
-    def __init__(
-        self, text: str, values: Mapping[str, Any], struct: type[msgspec.Struct], origin: Origin
-    ) -> None:
-        self._problem, _, place = text.partition(" - at `$")
-        self._struct = struct
-        self._origin = origin
-        self._annotation: Any = struct
-        self._value: Any = values
-        self._path: Path = ()
-        self._field: msgspec.structs.FieldInfo | None = None
-        for key in re.findall(r"\.(\w+)", place):  # an item of a list is shown with its list
-            if not is_struct(self._annotation):
-                break
-            fields = msgspec.structs.fields(self._annotation)
-            self._field = next(field for field in fields if field.name == key)
-            self._annotation = _annotations(self._annotation)[key]
-            self._value = self._value[key]
-            self._path = (*self._path, key)
-
-    def explain(self, whole: str) -> JobError:
-        """Return the error in the words of the user."""
-        if field := _ABOUT_FIELD.match(self._problem):
-            if field[1] == "contains unknown":
-                return self._unknown(field[2], whole)
-            path, wanted = (*self._path, field[2]), _annotations(self._annotation)[field[2]]
-            return JobError(
-                f"{self._origin(path)}: {dotted(path)} is missing",
-                hint=f"add the key {field[2]}: {_wanted(inspect.type_info(wanted))}",
-            )
-        if is_struct(self._annotation):
-            known = ", ".join(self._annotation.__struct_fields__)
-            hint = f"{dotted(self._path)} takes: {known}"
-            return self._is_not(self._path, self._value, "a section with keys", hint)
-        wanted = inspect.type_info(self._annotation)
-        if isinstance(wanted, inspect.DictType) and isinstance(self._value, Mapping):
-            # One item of the mapping is wrong, not the whole.
-            _, annotation = typing.get_args(self._annotation)
-            key = next(key for key, value in self._value.items() if not accepts(annotation, value))
-            path, value = (*self._path, key), self._value[key]
-            quotes = _quotes_hint(wanted.value_type, value)
-            hint = quotes or f"correct {dotted(path)}, or remove it"
-            return self._is_not(path, value, _wanted(wanted.value_type), hint)
-        must = _wanted(wanted)
-        bound = _OUT_OF_BOUNDS.match(self._problem)
-        is_number = isinstance(self._value, int | float) and not isinstance(self._value, bool)
-        if bound is not None and is_number and math.isfinite(self._value):
+def _explained(
+    text: str, value: Any, struct: type[msgspec.Struct], origin: Origin, whole: str
+) -> JobError:
+    """Return an error of msgspec, such as "Expected `int` >= 1 - at `$.resources.nodes`", in the
+    words of the user."""
+    problem, _, place = text.partition(" - at `$")
+    annotation: Any = struct
+    path: Path = ()
+    field = None
+    for key in re.findall(r"\.(\w+)", place):  # an item of a list is shown with its list
+        if is_struct(annotation):
+            fields = msgspec.structs.fields(annotation)
+            field = next(field for field in fields if field.name == key)
+            annotation, value, path = _annotations(annotation)[key], value[key], (*path, key)
+    known = getattr(annotation, "__struct_fields__", ())
+    about = _ABOUT_FIELD.match(problem)
+    hint = ""
+    if known and about and about[1] == "contains unknown":
+        return _unknown((*path, about[2]), known, struct, origin, whole)
+    if known and about:
+        path, wanted = (*path, about[2]), inspect.type_info(_annotations(annotation)[about[2]])
+        hint = f"add the key {about[2]}: {wanted_words(wanted)}"
+        return JobError(f"{origin(path)}: {dotted(path)} is missing", hint=hint)
+    wanted = inspect.type_info(annotation)
+    must = wanted_words(wanted)
+    if known:
+        must, hint = "a section with keys", f"{dotted(path)} takes: {', '.join(known)}"
+        word, _, rest = str(value).partition(" ")
+        if rest and word in known:
+            hint = f"there is no colon after {word}: write {word}: {rest}"
+    elif isinstance(wanted, inspect.DictType) and isinstance(value, Mapping):
+        # One item of the mapping is wrong, not the whole.
+        _, of_items = typing.get_args(annotation)
+        key = next(key for key, item in value.items() if not accepts(of_items, item))
+        path, value, must = (*path, key), value[key], wanted_words(wanted.value_type)
+        quotes = _quotes_hint(wanted.value_type, value)
+        hint = quotes or f"correct {dotted(path)}, or remove it"
+    elif field is not None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (bound := _OUT_OF_BOUNDS.match(problem)) and is_number and math.isfinite(value):
             must = _BOUNDS[bound[1]].format(f"{float(bound[2]):.15g}")
-        return self._is_not(self._path, self._value, must, self._hint(wanted))
+        hint = _hint(value, wanted, field, dotted(path), origin(path))
+    message = f"{origin(path)}: {dotted(path)} is {show(value)}, must be {must}"
+    return JobError(message, hint=hint)
 
-    def _is_not(self, path: Path, value: Any, must: str, hint: str) -> JobError:
-        return JobError(
-            f"{self._origin(path)}: {dotted(path)} is {show(value)}, must be {must}", hint=hint
-        )
 
-    def _unknown(self, key: str, whole: str) -> JobError:
-        path = (*self._path, key)
-        known = list(self._annotation.__struct_fields__)
-        near = nearest(key, known)
-        leaves = list(_leaves(self._struct, ()))
-        meant = {key, _OTHER_WORDS.get(key, key)}
-        elsewhere = [leaf for leaf in leaves if leaf[-1] in meant]
-        if near is None and not elsewhere:
-            like = nearest(key, [leaf[-1] for leaf in leaves])
-            elsewhere = [leaf for leaf in leaves if leaf[-1] == like]
-        suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*self._path, near))
-        where = dotted(self._path) or whole
-        listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
-        return JobError(
-            f"{self._origin(path)}: {dotted(path)} is not a known key",
-            hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
-        )
+def _unknown(
+    path: Path, known: Sequence[str], struct: type[msgspec.Struct], origin: Origin, whole: str
+) -> JobError:
+    """Return the error for a key that is none: it may be misspelled, or of another section."""
+    *section, key = path
+    leaves = list(_leaves(struct, ()))
+    near = nearest(key, known)
+    suggestion = near and dotted((*section, near))
+    like = nearest(key, [leaf[-1] for leaf in leaves]) if near is None else None
+    for name in (like, _OTHER_WORDS.get(key), key):  # the last one that is there counts
+        suggestion = next((dotted(leaf) for leaf in leaves if leaf[-1] == name), suggestion)
+    listed = f"{dotted(tuple(section)) or whole} takes: "
+    listed += ", ".join(nearest_first(key, known) if near else known)
+    return JobError(
+        f"{origin(path)}: {dotted(path)} is not a known key",
+        hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
+    )
 
-    def _hint(self, wanted: inspect.Type) -> str:
-        assert self._field is not None
+
+def _hint(
+    value: Any, wanted: inspect.Type, field: msgspec.structs.FieldInfo, key: str, origin: str
+) -> str:
+    if isinstance(value, str):
         names = [name for name in literals(wanted) if isinstance(name, str)]
-        meant = _OTHER_WORDS.get(self._value) if isinstance(self._value, str) else None
-        near = nearest(self._value, names) if isinstance(self._value, str) else None
-        near = meant if meant in names else near
-        if near is not None:
+        meant = _OTHER_WORDS.get(value)
+        if near := meant if meant in names else nearest(value, names):
             return f"did you mean {near}?"
-        if quotes := _quotes_hint(wanted, self._value):
-            return quotes
-        if self._field.required:
-            return f"give {dotted(self._path)} a value: {_wanted(wanted)}"
-        parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
-        is_number = any(isinstance(part, inspect.IntType | inspect.FloatType) for part in parts)
-        if is_number and isinstance(self._value, str):
-            return f"{show(self._value)} is no number"
-        origin = self._origin(self._path)
-        if origin.startswith("--"):  # without it, the job file's value counts, if there is one
-            return f"correct {origin}, or leave it out"
-        default = self._field.default
-        if default is msgspec.NODEFAULT:
-            default = self._field.default_factory()
-        return f"leave {dotted(self._path)} out for its default, {show(default)}"
+    if quotes := _quotes_hint(wanted, value):
+        return quotes
+    if field.required:
+        return f"give {key} a value: {wanted_words(wanted)}"
+    if origin.startswith("--"):  # without it, the job file's value counts, if there is one
+        return f"correct {origin}, or leave it out"
+    default = field.default
+    if default is msgspec.NODEFAULT:
+        default = field.default_factory()
+    return f"leave {key} out for its default, {show(default)}"
 
 
 def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
@@ -223,22 +208,24 @@ def literals(wanted: inspect.Type) -> list[Any]:
     return []
 
 
-def _wanted(wanted: inspect.Type) -> str:
+def wanted_words(wanted: inspect.Type) -> str:
     """Return the name of a type in messages."""
+    if isinstance(wanted, inspect.Metadata):
+        return str((wanted.extra_json_schema or {}).get("description", ""))
     if isinstance(wanted, inspect.UnionType):
-        return " or ".join(_wanted(part) for part in wanted.types)
+        return " or ".join(wanted_words(part) for part in wanted.types)
     if isinstance(wanted, inspect.LiteralType):
         return " or ".join(show(value).strip('"') for value in wanted.values)
-    if isinstance(wanted, inspect.IntType | inspect.FloatType):
-        return _wanted_number(wanted)
     if isinstance(wanted, inspect.TupleType):
-        return f"a list of {len(wanted.item_types)} values, each {_wanted(wanted.item_types[0])}"
+        return (
+            f"a list of {len(wanted.item_types)} values, each {wanted_words(wanted.item_types[0])}"
+        )
     if isinstance(wanted, inspect.ListType | inspect.VarTupleType):
-        return f"a list, each value {_wanted(wanted.item_type)}"
-    return _NOUNS[type(wanted)]
+        return f"a list, each value {wanted_words(wanted.item_type)}"
+    return _NOUNS.get(type(wanted)) or _number_words(wanted)
 
 
-def _wanted_number(wanted: inspect.IntType | inspect.FloatType) -> str:
+def _number_words(wanted: Any) -> str:
     noun = "a whole number" if isinstance(wanted, inspect.IntType) else "a finite number"
     at_most = None if wanted.le == LARGEST else wanted.le
     if wanted.ge is not None and at_most is not None:
@@ -256,6 +243,7 @@ _NOUNS: dict[type[inspect.Type], str] = {
     inspect.NoneType: "null",
     inspect.DictType: "a section with keys",
     inspect.AnyType: "any value",
+    inspect.StructType: "a section with its keys",
 }
 
 

@@ -8,14 +8,13 @@
       one: {job: ddp, set: {strategy: single, resources.gpus: 1}}
       ddp: {job: ddp}
 
-or, one and the same job with all combinations of some values:
+or, in the place of `compare`, one job with all combinations of some values:
 
     job: ddp
     sweep: {gpus: [1, 2, 4]}
 
 `resources` and `set` hold for all variants; flags and --set come before them; what a variant sets
-itself is what makes it that variant, and comes first. The first variant is what the others are
-compared with.
+itself is what makes it that variant, and comes first. The others are compared with the first.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.check import check_each_once, convert_values, show
-from hpcdist.job.files import JobFile, compares, find_job, named_jobs, read_job_file
+from hpcdist.job.check import convert_values, show
+from hpcdist.job.files import compares, find_job, named_jobs, read_job_file
 from hpcdist.job.load import Flag, load_job
 from hpcdist.job.spec import Count, Resources, Section
 
@@ -41,45 +40,8 @@ SHORT_NAMES = {
     "max_restarts": "launch.max_restarts",
 }
 """Short names of keys in a sweep, as in the options of `hpcdist submit` -> the keys."""
-
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
-
-Axes = dict[str, list[Any]]
-"""Key, or its short name -> the values that it takes; the first varies slowest."""
-
-
-_SIZE = "resources."
-"""Keys that flags such as --gpus give for all variants but those with a size of their own."""
-
-
-class _ComparingFile(Section, frozen=True, kw_only=True):
-    """The keys of both kinds of files."""
-
-    description: str = ""
-    """One line for `hpcdist jobs`."""
-    repeat: Count = 3
-    """Number of runs of each variant; --repeat comes before it."""
-    resources: Resources = Resources()
-    """Resources of all variants, unless they say otherwise."""
-    set: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Values of keys, with dots, of all variants."""
-
-
-class ComparisonFile(_ComparingFile, frozen=True, kw_only=True):
-    """A job file that compares several jobs."""
-
-    compare: dict[str, Any]
-    """The variants by name; the others are compared with the first."""
-
-
-class SweepFile(_ComparingFile, frozen=True, kw_only=True):
-    """A job file that compares one job with itself, at all combinations of several values."""
-
-    job: str
-    """Name of a job, or path of a job file or script, relative to this file."""
-    sweep: dict[str, Any]
-    """Key -> the values that it takes; the others are compared with the first point."""
 
 
 class Variant(Section, frozen=True, kw_only=True):
@@ -91,28 +53,52 @@ class Variant(Section, frozen=True, kw_only=True):
     """Values of keys, with dots, that make it this variant."""
 
 
+class _Shared(Section, frozen=True, kw_only=True):
+    description: str = ""
+    repeat: Count = 3
+    """Number of runs of each variant; --repeat comes before it."""
+    resources: Resources = Resources()
+    set: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Compare(_Shared, frozen=True, kw_only=True):
+    compare: dict[str, Variant]
+
+
+class _Sweep(_Shared, frozen=True, kw_only=True):
+    job: str
+    sweep: dict[str, list[Any]]
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison that is checked, but for its jobs."""
 
     name: str
     description: str
-    path: str
+    source: str
+    """The file's name in messages."""
     repeat: int
     shared: dict[str, Flag]
     """Key -> the value that all variants take by default."""
     variants: dict[str, Variant]
-    source: str
-    """The file's name in messages."""
-    axes: Axes = {}
+    axes: dict[str, Sequence[Any]] = {}
     """If the file sweeps a job: the values whose combinations are the variants."""
 
     def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
         """Return this with other values on its axes, or on more axes; raises JobError."""
-        names = {_key(name): name for name in self.axes}
-        given = {names.get(_key(name), name): list(values) for name, values in others.items()}
-        axes = {**self.axes, **given}
-        job = next(iter(self.variants.values())).job
-        return msgspec.structs.replace(self, axes=axes, variants=_points(job, axes, self.source))
+        axes = {**self.axes, **{SHORT_NAMES.get(name, name): each for name, each in others.items()}}
+        job, names = next(iter(self.variants.values())).job, {v: k for k, v in SHORT_NAMES.items()}
+        points = [dict(zip(axes, values, strict=True)) for values in _combined(axes, self.source)]
+        variants = {
+            " ".join(f"{names.get(key, key)}={_text(point[key])}" for key in axes): Variant(
+                job=job, set=point
+            )
+            for point in points
+        }
+        if len(variants) < len(points):
+            hint = "list each value once; repeat says how often each point is run"
+            raise JobError(f"{self.source}: sweep has a value twice", hint=hint)
+        return msgspec.structs.replace(self, axes=axes, variants=variants)
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
         """The values of one variant, where the user gave `given` for all; raises JobError."""
@@ -121,15 +107,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             place = f"sweep at {variant}: " if self.axes else f"compare.{variant}.set."
             own[key] = Flag(name=f"{self.source}: {place}{key}={show(value)}", value=value)
             typed = given.get(key)
-            is_other = typed is not None and typed.value != value
-            if typed is not None and is_other and (self.axes or not key.startswith(_SIZE)):
-                remedy = "give its values by --sweep" if self.axes else "write your own comparison"
+            # A variant of its own size has it beside --gpus, which is for the others.
+            is_size = key.startswith("resources.") and not self.axes
+            if typed is not None and typed.value != value and not is_size:
                 raise JobError(
                     f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
                     f"variant {variant!r}, and makes it that variant",
-                    hint=f"leave {typed.name} out, or {remedy}",
+                    hint=f"leave {typed.name} out, or give its values by --sweep",
                 )
         return {**self.shared, **given, **own}
+
+
+def _combined(axes: Mapping[str, Sequence[Any]], source: str) -> list[tuple[Any, ...]]:
+    number = math.prod(map(len, axes.values()))
+    if not 2 <= number <= MAX_POINTS:
+        hint = "the first point is what the others are compared with"
+        message = f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}"
+        raise JobError(message, hint=hint)
+    return list(itertools.product(*axes.values()))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
@@ -138,99 +137,31 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     values = read_job_file(file) if file.kind == "yaml" else {}
     if not compares(values):
         return None
-    checked: ComparisonFile | SweepFile
-    axes: Axes = {}
-    if "compare" in values:
-        checked = convert_values(values, ComparisonFile, file.shown, whole="a comparison")
-        variants = _variants(file, checked.compare)
-    else:
-        checked = convert_values(values, SweepFile, file.shown, whole="a comparison")
-        axes = _check_axes(checked.sweep, file.shown)
-        variants = _points(_path_of(file, checked.job), axes, file.shown)
-    sizes = {f"{_SIZE}{key}": value for key, value in (values.get("resources") or {}).items()}
-    shared = {
-        key: Flag(name=f"{file.shown}: {key}={show(value)}", value=value)
-        for key, value in (sizes | checked.set).items()
-    }
-    return Comparison(
-        name=file.path.stem,
-        description=checked.description,
-        path=str(file.path),
-        repeat=checked.repeat,
-        shared=shared,
-        variants=variants,
-        source=file.shown,
-        axes=axes,
-    )
-
-
-def _check_axes(given: Mapping[str, Any], source: str) -> Axes:
-    """The section `sweep` of the file that messages call `source`; JobError for a mistake in it."""
-    if not given:
-        raise JobError(f"{source}: sweep has no keys", hint="for example sweep: {gpus: [1, 2]}")
-    for key, values in given.items():
-        where = f"{source}: sweep.{key}"
-        if not isinstance(values, list) or not values:
-            raise JobError(
-                f"{where} is {show(values)}, must be a list of values",
-                hint=f"for example {key}: [1, 2]",
-            )
-        # 1 and "1" would be one name in the tables.
-        often = "repeat says how often each point is run"
-        check_each_once(where, values, hint=often, show=_shown)
-    if len({_key(key) for key in given}) < len(given):
-        raise JobError(f"{source}: sweep has the same key twice", hint="give all of its values")
-    return dict(given)
-
-
-def _key(name: str) -> str:
-    return SHORT_NAMES.get(name, name)
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else show(value)
-
-
-def _points(job: str, axes: Axes, source: str) -> dict[str, Variant]:
-    """Return all combinations, in the order of their runs, by names: `strategy=ddp gpus=2`."""
-    number = math.prod(map(len, axes.values()))
-    if not 2 <= number <= MAX_POINTS:
+    kind: type[_Compare | _Sweep] = _Compare if "compare" in values else _Sweep
+    read = convert_values(values, kind, file.shown, whole="a comparison")
+    sizes = {f"resources.{key}": value for key, value in (values.get("resources") or {}).items()}
+    variants = read.compare if isinstance(read, _Compare) else {"": Variant(job=read.job)}
+    for key, variant in variants.items():
+        if "/" in variant.job or variant.job.endswith((".py", ".yaml", ".yml")):
+            path = os.path.join(file.path.parent, os.path.expanduser(variant.job))
+            variants[key] = msgspec.structs.replace(variant, job=path)
+    if isinstance(read, _Compare) and len(variants) < 2:
         raise JobError(
-            f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
-            hint="the first point is what the others are compared with",
-        )
-    variants = {}
-    for values in itertools.product(*axes.values()):
-        point = dict(zip(axes, values, strict=True))
-        name = " ".join(f"{key}={_shown(value)}" for key, value in point.items())
-        variants[name] = Variant(job=job, set={_key(key): value for key, value in point.items()})
-    return variants
-
-
-def _variants(file: JobFile, given: Mapping[str, Any]) -> dict[str, Variant]:
-    if len(given) < 2:
-        raise JobError(
-            f"{file.shown}: compare has {len(given)} of the 2 or more variants that it needs",
+            f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
             hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
         )
-    variants = {}
-    for name, value in given.items():
-        where = f"{file.shown}: compare.{name}"
-        if not isinstance(value, dict):
-            raise JobError(
-                f"{where} is {show(value)}, must be a section with keys",
-                hint=f"for example {name}: {{job: ddp}}",
-            )
-        variant = convert_values(value, Variant, where, whole="a variant")
-        variants[name] = msgspec.structs.replace(variant, job=_path_of(file, variant.job))
-    return variants
-
-
-def _path_of(file: JobFile, job: str) -> str:
-    """A path is relative to the file; a name stays one."""
-    if "/" in job or job.endswith((".py", ".yaml", ".yml")):
-        return os.path.join(file.path.parent, os.path.expanduser(job))
-    return job
+    comparison = Comparison(
+        name=file.path.stem,
+        description=read.description,
+        source=file.shown,
+        repeat=read.repeat,
+        shared={
+            key: Flag(name=f"{file.shown}: {key}={show(value)}", value=value)
+            for key, value in (sizes | read.set).items()
+        },
+        variants=variants,
+    )
+    return comparison.swept(read.sweep) if isinstance(read, _Sweep) else comparison
 
 
 class JobListing(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import struct
 import sys
 import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import msgspec
 
@@ -33,6 +31,9 @@ if TYPE_CHECKING:
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
+SUFFIX = ".py"
+MOST_SOURCE_BYTES = 16_000_000
+"""Size of a script, or a module, that is read."""
 
 NameKind = Literal["job", "module", "program"]
 """A name is that of a job or a path, of a module (after -m), or of a program (--no-python)."""
@@ -40,8 +41,13 @@ NameKind = Literal["job", "module", "program"]
 _KINDS: dict[str, Literal["yaml", "script"]] = {
     YAML_SUFFIX: "yaml",
     ".yml": "yaml",
-    ".py": "script",
+    SUFFIX: "script",
 }
+_MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
+_MAIN = "__main__"
+_NO_SCRIPTS = (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
+"""Suffixes of files that can by chance be read as Python, and are none."""
+_CORRECT = "correct the script; nothing was started"
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,9 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["yaml", "script", "module", "program"]
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
+
+
+# Jobs.
 
 
 def find_named(name: str, kind: NameKind) -> JobFile:
@@ -77,10 +86,9 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            notes = []
-            if os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py")):
-                script = f"the script of that name is ./{name}"
-                notes = [f"{name} is taken for the job {name}, {path}; {script}"]
+            is_script = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+            taken = f"{name} is taken for the job {name}, {path}; the script of that name is ./"
+            notes = [taken + name] if is_script else []
             return JobFile(path=path, shown=shown, kind="yaml", notes=notes)
     if os.path.lexists(name):
         return JobFile(path=Path(name), shown=name, kind="script")
@@ -89,23 +97,46 @@ def find_job(name: str) -> JobFile:
 
 def named_jobs() -> dict[str, JobFile]:
     """Every job that has a name, sorted; local ones hide shipped ones of the same name."""
-    names = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
-    return {name: find_job(name) for name in sorted(set(names))}
+    return {name: find_job(name) for name in _job_names()}
+
+
+def _job_names() -> list[str]:
+    folders = [folder for folder in (LOCAL_JOBS, shipped_folder("jobs")) if folder.is_dir()]
+    names = {entry for folder in folders for entry in os.listdir(folder) if entry[0] != "."}
+    return sorted(name.removesuffix(YAML_SUFFIX) for name in names if name.endswith(YAML_SUFFIX))
+
+
+def _unknown_job(name: str, kind: str | None) -> JobError:
+    if kind == "script" or (kind is None and "/" in name):
+        folder = os.path.dirname(name)
+        beside = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+        near = nearest(name, [os.path.join(folder, other) for other in beside])
+        hint = f"did you mean {near}?" if near else "check the path of the script"
+        return JobError(f"{name}: there is no such file", hint=hint)
+    known = _job_names()
+    stem = os.path.splitext(os.path.basename(name))[0] if kind else name
+    near = nearest(stem, known)
+    listed = f"jobs are {', '.join(nearest_first(stem, known))}; or give a path"
+    if kind is not None:
+        message = f"{name}: there is no such file"
+    else:
+        message = f"there is no job called {name!r}"
+        if "." in name and all(part.isidentifier() for part in name.split(".")):
+            listed += ", or a module with -m"
+        if shutil.which(name):
+            listed += ", or the program of that name with --no-python"
+        near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
+    return JobError(message, hint=f"did you mean {near}? {listed}" if near else listed)
 
 
 def read_job_file(file: JobFile) -> dict[str, Any]:
     from hpcdist.job.yaml_text import MOST_BYTES, parse_keys
 
-    values = parse_keys(
-        read_bytes(str(file.path), file.shown, most_bytes=MOST_BYTES),
-        file.shown,
-        hint="a job file begins with keys such as workload: train",
-    )
+    content = read_bytes(str(file.path), file.shown, most_bytes=MOST_BYTES)
+    values = parse_keys(content, file.shown, hint="a job file begins with keys: workload: train")
     if values is None:
-        raise JobError(
-            f"{file.shown} is empty",
-            hint="a job file has at least the key workload: train or script",
-        )
+        hint = "a job file has at least the key workload: train or script"
+        raise JobError(f"{file.shown} is empty", hint=hint)
     return values
 
 
@@ -117,98 +148,32 @@ def compares(values: Mapping[str, Any]) -> bool:
 def read_bytes(path: str, shown: str, *, most_bytes: int) -> bytes:
     """The content of a file that the user named; JobError where it cannot be read."""
     if os.path.isdir(path):
-        raise JobError(
-            f"{shown} is a directory, must be a file",
-            hint="give a job file (.yaml) or a Python script (.py)",
-        )
+        hint = "give a job file (.yaml) or a Python script (.py)"
+        raise JobError(f"{shown} is a directory, must be a file", hint=hint)
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise JobError(f"{shown} is not a regular file", hint="give the path of a file")
         return files.read_bytes(path, most_bytes=most_bytes)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise JobError(
-            f"{shown} cannot be read: {reason}", hint="check the path and its permissions"
-        ) from None
+        hint = "check the path and its permissions"
+        raise JobError(f"{shown} cannot be read: {reason}", hint=hint) from None
 
 
-def _yaml_names(folder: Path) -> list[str]:
-    try:
-        entries = os.listdir(folder)
-    except OSError:
-        return []
-    return [
-        name.removesuffix(YAML_SUFFIX)
-        for name in entries
-        if name.endswith(YAML_SUFFIX) and not name.startswith(".")
-    ]
-
-
-def _neighbours(path: str) -> list[str]:
-    """Return the files in the folder of a path, as the path names them."""
-    folder = os.path.dirname(path)
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder or ".")]
-    except OSError:
-        return []
-
-
-def _unknown_job(name: str, kind: str | None) -> JobError:
-    if kind == "script":
-        near = nearest(name, _neighbours(name))
-        hint = f"did you mean {near}?" if near else "check the path of the script"
-        return JobError(f"{name}: there is no such file", hint=hint)
-    known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
-    stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
-    near = nearest(stem, known)
-    listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
-    if kind is None and "." in name and all(part.isidentifier() for part in name.split(".")):
-        listed += ", or a module with -m"
-    if kind is None and shutil.which(name):
-        listed += ", or the program of that name with --no-python"
-    if kind is None:
-        near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
-    if kind is None and "/" in name:
-        kind, listed = "script", "check the path of the script"
-    return JobError(
-        f"{name}: there is no such file" if kind else f"there is no job called {name!r}",
-        hint=f"did you mean {near}? {listed}" if near else listed,
-    )
-
-
-SUFFIX = ".py"
-
-_MAIN = "__main__"
-_COMPILED = ".pyc"
-_BEGINNING_BYTES = 4096
-MOST_SOURCE_BYTES = 16_000_000
-"""Size of a script, or a module, that is read."""
-_OF_DAMAGE = (
-    *(BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, zlib.error),
-    *(ValueError, KeyError, ArithmeticError, struct.error),
-)
-"""Exceptions of zipfile: bytes of an archive may be a length, or a place beyond all files."""
-_CORRECT = "correct the script; nothing was started"
-_MOST_UNPACKED_BYTES = 10 * MOST_SOURCE_BYTES
-_OF_OTHERS = frozenset(
-    (".sh", ".bash", ".json", ".ipynb", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv")
-)
-"""Suffixes of files that can by chance be read as Python, and are none."""
+# Scripts.
 
 
 def find_main(path: str) -> ModuleSpec | None:
     """Return `__main__` of a folder or zip file, or ModuleNotFoundError; None for other files."""
-    finder = finder_of(path)
+    finder = _finder_of(path)
     if finder is None:
         return None
     spec = finder.find_spec(_MAIN)
-    if spec is None or not (spec.origin or "").endswith((SUFFIX, _COMPILED)):
+    if spec is None or not (spec.origin or "").endswith((SUFFIX, ".pyc")):
         message = f"there is no module {_MAIN} in {path}"
         raise ModuleNotFoundError(message, name=_MAIN, path=path)
     return spec
 
 
-def finder_of(path: str) -> PathEntryFinderProtocol | None:
+def _finder_of(path: str) -> PathEntryFinderProtocol | None:
     """Return a finder of the modules that a folder or zip file has now; None for any other path."""
     for hook in sys.path_hooks:
         try:
@@ -223,10 +188,8 @@ def finder_of(path: str) -> PathEntryFinderProtocol | None:
 
 def check_script(path: str, shown: str) -> None:
     """Raise JobError unless `python PATH` would run without syntax errors."""
-    # Before zipimport compiles what is in it; a pipe would block its reader.
-    if os.path.isfile(path) and is_zipfile(path):
-        _check_archive(path, shown)
     try:
+        _check_archive(path)
         main = find_main(path)
     except SyntaxError as error:
         raise _wrong_source(error, f"{shown}/{_MAIN}.py", _CORRECT) from None
@@ -237,85 +200,47 @@ def check_script(path: str, shown: str) -> None:
             hint=f"give a job's name, a job file (.yaml), a Python script (.py), or a folder or "
             f"zip file with a {_MAIN}.py",
         ) from None
-    except (*_OF_DAMAGE, ImportError) as error:
-        raise _damaged_archive(shown, error) from None
+    except Exception as error:  # noqa: BLE001 - bytes of an archive may mean anything
+        message = f"{shown} is a damaged zip file, or a too large one: {error}"
+        raise JobError(message, hint="make it anew, or give a script in a folder") from None
     if main is not None:
-        check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
+        _check_module(main, os.path.join(shown, os.path.basename(main.origin or "")))
         return
     suffix = os.path.splitext(path)[1].lower()
-    if suffix in _OF_OTHERS:
+    program = shown if "/" in shown else f"./{shown}"
+    other = f"run a program that is not Python with --no-python: {program}"
+    if suffix in _NO_SCRIPTS:
+        if suffix == ".ipynb":
+            other = f"make a script of it: jupyter nbconvert --to script {shown}"
         raise JobError(
             f"{shown} does not have the name of a Python script",
-            hint=f"job files end in .yaml, scripts in .py or in nothing; {_other_hint(shown)}",
+            hint=f"job files end in .yaml, scripts in .py or have no suffix; {other}",
         )
-    hint = _CORRECT
-    if suffix != SUFFIX:
-        if os.path.isfile(path) and b"\0" in (_begins_with(path, _BEGINNING_BYTES) or b""):
-            raise JobError(f"{shown} is not a Python script, but binary", hint=_other_hint(shown))
-        hint = f"correct the script; or, if it is not one, {_other_hint(shown)}"
+    if suffix != SUFFIX and b"\0" in (_begin_of(path) or b""):
+        raise JobError(f"{shown} is not a Python script, but binary", hint=other)
+    hint = _CORRECT if suffix == SUFFIX else f"correct the script; or, if it is not one, {other}"
     _check_source(read_bytes(path, shown, most_bytes=MOST_SOURCE_BYTES), path, shown, hint)
 
 
-def _check_archive(path: str, shown: str) -> None:
-    """Raise JobError for a zip file that is damaged, or holds too much Python."""
-    try:
+def _check_archive(path: str) -> None:
+    """Read the Python files of a zip file, before zipimport compiles what is in it; raises what
+    they raise that are damaged, or ValueError where they are too large."""
+    if os.path.isfile(path) and is_zipfile(path):  # a pipe would block its reader
         with ZipFile(path) as archive:
             sources = [info for info in archive.infolist() if info.filename.endswith(SUFFIX)]
             if sum(info.file_size for info in sources) > _MOST_UNPACKED_BYTES:
                 limit = show_bytes(_MOST_UNPACKED_BYTES)
-                raise JobError(
-                    f"{archive.filename} unpacks to more than {limit} of Python files",
-                    hint="give a script in a folder",
-                )
+                raise ValueError(f"it unpacks to more than {limit} of Python files")
             for source in sources:
                 archive.read(source)
-    except _OF_DAMAGE as error:
-        raise _damaged_archive(shown, error) from None
 
 
-def _damaged_archive(shown: str, error: Exception) -> JobError:
-    return JobError(f"{shown} is a damaged zip file: {error}", hint="make it anew")
-
-
-def check_module(spec: ModuleSpec, shown: str) -> None:
-    """Raise JobError where the source of a module has syntax errors."""
-    loader: Any = spec.loader
-    assert spec.origin is not None
-    if not spec.origin.endswith(SUFFIX):
-        return  # it was compiled once
-    try:
-        source = loader.get_data(spec.origin)
-    except OSError as error:
-        raise JobError(
-            f"{shown} cannot be read: {error.strerror or error}",
-            hint="check the path and its permissions",
-        ) from None
-    _check_source(source, spec.origin, shown, _CORRECT)
-
-
-def find_in_folders(name: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """A module in the first of the folders that has it, as PathFinder finds it. PathFinder itself
-    asks for the parents of packages without an `__init__.py`: they would have to be imported."""
-    portions: list[str] = []
-    for folder in folders:
-        finder = finder_of(folder)
-        spec = None if finder is None else finder.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            return spec
-        portions += (spec and spec.submodule_search_locations) or []
-    if not portions:
-        return None
-    package = ModuleSpec(name, None, is_package=True)
-    package.submodule_search_locations = portions
-    return package
-
-
-def _begins_with(path: str, num_bytes: int) -> bytes | None:
-    """Return the first bytes of a file, which may be too large to read; None: it is unreadable."""
+def _begin_of(path: str) -> bytes | None:
+    """Return the beginning of a file, which may be too large to read; None: it is unreadable."""
     try:
         with files.open_regular(path, most_bytes=math.inf) as file:
-            return file.read(num_bytes)
-    except OSError:
+            return file.read(4096)
+    except (OSError, ValueError):  # ValueError: the path has a NUL character
         return None
 
 
@@ -336,18 +261,27 @@ def _wrong_source(error: SyntaxError, shown: str, hint: str) -> JobError:
     return JobError(f"{shown}: {place}{error.msg}{line}", hint=hint)
 
 
-def _other_hint(shown: str) -> str:
-    program = shown if "/" in shown else f"./{shown}"
-    return f"run a program that is not Python with --no-python: {program}"
+def _check_module(spec: ModuleSpec, shown: str) -> None:
+    """Raise JobError where the source of a module has syntax errors."""
+    loader: Any = spec.loader
+    assert spec.origin is not None
+    if spec.origin.endswith(SUFFIX):  # else it was compiled once
+        try:
+            source = loader.get_data(spec.origin)
+        except OSError as error:
+            raise JobError(f"{shown} cannot be read: {error.strerror or error}") from None
+        _check_source(source, spec.origin, shown, _CORRECT)
+
+
+# Modules.
 
 
 def find_module(name: str, shown: str) -> str:
     """Path of the source that `python -m NAME` would run here, in a zip file, too; of a package,
-    its __main__.py.
+    its __main__.py. Packages on the way are not imported: those that put together the folders of
+    their modules when they are imported are seen as they lie on disk.
 
-    Packages that put together the folders of their modules when they are imported are seen as they
-    lie on disk. Raises JobError, which calls the module `shown`, or names the file that has syntax
-    errors.
+    Raises JobError, which calls the module `shown`, or names the file that has syntax errors.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         hint = "give it as in an import statement: package.module"
@@ -355,95 +289,60 @@ def find_module(name: str, shown: str) -> str:
             stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
             hint = f"run a file without -m; as a module it would be {stem}"
         raise JobError(f"{shown}: {name!r} is not the name of a module", hint=hint)
-    spec = _find(name, shown)
-    if spec.submodule_search_locations is not None:
-        main = _ask_finders(f"{name}.{_MAIN}", spec.submodule_search_locations)
-        if main is None:
+    PathFinder.invalidate_caches()  # zip files are looked into once per process
+    found, spec, folders = "", None, None
+    for part in name.split("."):
+        if spec is not None and folders is None:
+            message = f"{shown}: {found} is a module, not a package that could hold {name}"
+            raise JobError(message, hint=f"did you mean {found}?")
+        around, found = found, f"{found}.{part}".lstrip(".")
+        spec = _ask_finders(found, folders)
+        if spec is None:
+            where = " or ".join(map(os.path.relpath, folders or ())) or (
+                "the working directory or where Python looks for packages"
+            )
+            hint = f"the working directory is {os.getcwd()}"
+            if near := nearest(part, _modules_in(folders or ["."])):
+                hint = f"did you mean {around}.{near}?" if around else f"did you mean {near}?"
+            raise JobError(f"{shown}: there is no module {found} in {where}", hint=hint)
+        folders = spec.submodule_search_locations
+    assert spec is not None
+    if folders is not None:
+        spec = _ask_finders(f"{name}.{_MAIN}", folders)
+        if spec is None:
             raise JobError(
                 f"{shown}: {name} is a package without a module __main__, and cannot be run",
-                hint=_modules_hint(spec),
+                hint=f"{name} has {', '.join(_modules_in(folders)) or 'no modules'}",
             )
-        spec = main
     if spec.origin is None or not spec.origin.endswith(SUFFIX):
-        raise JobError(
-            f"{shown}: the module {name} has no Python source that could be run",
-            hint="give a module that is a .py file",
-        )
-    check_module(spec, os.path.relpath(spec.origin))
+        message = f"{shown}: the module {name} has no Python source that could be run"
+        raise JobError(message, hint="give a module that is a .py file")
+    _check_module(spec, os.path.relpath(spec.origin))
     return os.path.abspath(spec.origin)
 
 
-def _find(name: str, shown: str) -> ModuleSpec:
-    """The module, found part by part; a package on the way is not imported."""
-    first, *others = name.split(".")
-    spec = _ask_finders(first, None)
-    found = first
-    for part in others:
-        if spec is None or spec.submodule_search_locations is None:
-            break
-        parent, found = spec, f"{found}.{part}"
-        spec = _ask_finders(found, parent.submodule_search_locations)
-        if spec is None:
-            folders = " or ".join(map(os.path.relpath, parent.submodule_search_locations or ()))
-            raise JobError(
-                f"{shown}: there is no module {found} in {folders}",
-                hint=_modules_hint(parent, part),
-            )
-    if spec is None:
-        near = nearest(first, list(_names(".")))
-        looked = f"modules are looked for in the working directory, {os.getcwd()}, first"
-        raise JobError(
-            f"{shown}: there is no module {first} here or where Python looks for packages",
-            hint=f"did you mean {near}? {looked}" if near else looked,
-        )
-    if found != name:
-        raise JobError(
-            f"{shown}: {found} is a module, not a package that could hold {name}",
-            hint=f"did you mean {found}?",
-        )
-    return spec
-
-
-def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+def _ask_finders(name: str, folders: Sequence[str] | None) -> ModuleSpec | None:
     """Ask the finders of the import system; packages in editable mode may have one of their own.
-    Without a path, `python -m` looks into the working directory first."""
+    Without folders, `python -m` looks into the working directory first."""
     for finder in sys.meta_path:
         if finder is PathFinder:
-            spec = find_in_folders(name, [os.getcwd(), *sys.path] if path is None else path)
+            # By its last part alone: else it asks for the parents, which would have to be imported.
+            looked = [os.getcwd(), *sys.path] if folders is None else list(folders)
+            spec = PathFinder.find_spec(name.rpartition(".")[2], looked)
         else:
-            spec = finder.find_spec(name, path)
+            spec = finder.find_spec(name, folders)
         if spec is not None:
             return spec
     return None
 
 
-def _modules_hint(package: ModuleSpec, wanted: str = "") -> str:
-    names = sorted({name for f in package.submodule_search_locations or () for name in _names(f)})
-    near = nearest(wanted, names) if wanted else None
-    listed = f"{package.name} has {', '.join(names)}" if names else f"{package.name} is empty"
-    return f"did you mean {package.name}.{near}? {listed}" if near else listed
+def _modules_in(folders: Iterable[str]) -> list[str]:
+    import pkgutil
+
+    return sorted({module.name for module in pkgutil.iter_modules(map(str, folders))})
 
 
-def _names(folder: str | Path) -> Iterator[str]:
-    """Yield names of modules in a folder, and of folders there that hold modules or packages."""
-    for entry in _entries(folder):
-        if entry.suffix == SUFFIX and entry.stem.isidentifier() and entry.stem != "__init__":
-            yield entry.stem
-        elif entry.name.isidentifier() and any(
-            below.suffix == SUFFIX or (below / "__init__.py").is_file() for below in _entries(entry)
-        ):
-            yield entry.name
-
-
-def _entries(folder: str | Path) -> list[Path]:
-    try:
-        return list(Path(folder).iterdir())
-    except OSError:
-        return []
-
-
-_LONGEST_FIRST_LINE = 256  # of what the kernel reads
-_INTERPRETED = b"#!"
+# Programs.
 
 
 def find_program(name: str, shown: str, folder: str = "") -> str:
@@ -458,43 +357,30 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
         path = os.path.abspath(found)
     else:
         path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
-        _check_executable(path, shown)
-    _check_first_line(path, shown)
+    wrong, hint = _why_not_executable(path, shown)
+    if wrong:
+        raise JobError(shown + wrong, hint=hint)
     return path
 
 
-def _check_executable(path: str, shown: str) -> None:
-    wrong = hint = ""
+def _why_not_executable(path: str, shown: str) -> tuple[str, str]:
+    """Return what the kernel would not execute, and what to do; empty texts where it would."""
     if os.path.isdir(path):
-        wrong = " is a folder, must be a program"
-        hint = "a folder with a __main__.py runs without --no-python"
-    elif not os.path.exists(path):
-        wrong, hint = ": there is no such file", "check the path of the program"
-    elif not os.path.isfile(path):
-        wrong, hint = " is not a regular file", "give the path of a program"
-    elif not os.access(path, os.X_OK):
-        wrong = " is not executable"
-        hint = f"chmod +x {shown}; a Python script needs no --no-python"
-    if wrong:
-        raise JobError(shown + wrong, hint=hint)
-
-
-def _check_first_line(path: str, shown: str) -> None:
-    """Raise JobError for a text that the kernel would not know how to execute."""
-    start = _begins_with(path, _LONGEST_FIRST_LINE)
-    if start is None:
-        return  # what may be executed need not be readable
-    if not start.startswith(_INTERPRETED):
-        if b"\0" in start:
-            return
-        raise JobError(
-            f"{shown} is a text that does not say what runs it",
-            hint="begin it with a line such as #!/bin/bash",
-        )
-    first_line = start.partition(b"\n")[0].removeprefix(_INTERPRETED)
-    interpreter = os.fsdecode(first_line).strip(" \t").split(" ")[0]
-    if not os.path.exists(interpreter):
-        raise JobError(
-            f"{shown}: its first line asks for {interpreter!r}, which is not there",
-            hint="correct the path of the interpreter, and the end of the line",
-        )
+        return " is a folder, must be a program", "a folder with a __main__.py needs no --no-python"
+    if not os.path.isfile(path):
+        is_there = os.path.exists(path)
+        wrong = " is not a regular file" if is_there else ": there is no such file"
+        return wrong, "check the path of the program"
+    if not os.access(path, os.X_OK):
+        return " is not executable", f"chmod +x {shown}; a Python script needs no --no-python"
+    begin = _begin_of(path) or b"\0"  # what may be executed need not be readable
+    wrong = hint = ""
+    if begin.startswith(b"#!"):
+        interpreter = os.fsdecode(begin[2:].partition(b"\n")[0]).strip(" \t").split(" ")[0]
+        if not os.path.exists(interpreter):
+            wrong = f": its first line asks for {interpreter!r}, which is not there"
+            hint = "correct the path of the interpreter, and the end of the line"
+    elif b"\0" not in begin:
+        wrong = " is a text that does not say what runs it"
+        hint = "begin it with a line such as #!/bin/bash"
+    return wrong, hint

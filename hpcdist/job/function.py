@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import io
 import os
 import pickle
 import site
@@ -98,19 +97,6 @@ MOST_BYTES = 64 * 1000 * 1000
 """More than code and settings need: data belong into files that all nodes can read."""
 
 
-class _TooLargeError(Exception):
-    """More was pickled than may be."""
-
-
-class _LimitedBuffer(io.BytesIO):
-    """Takes no more than the limit, so that no more than that is ever copied."""
-
-    def write(self, data: Any) -> int:
-        if self.tell() + memoryview(data).nbytes > MOST_BYTES:
-            raise _TooLargeError
-        return super().write(data)
-
-
 def pickle_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bytes:
@@ -119,39 +105,52 @@ def pickle_call(
     Functions of modules go by name, and are imported in the ranks; those of `__main__`, of a
     notebook and of other functions go whole.
 
-    Raises JobError, which names the argument that cannot be sent, and shows no value.
+    Raises JobError where the call would fail at once, which a job in a queue finds out late, and
+    where something cannot be sent: it names the argument, and shows no value.
     """
-    check_arguments(function, args, kwargs)
-    try:
-        return _pickled((function, tuple(args), dict(kwargs)))
-    except Exception as error:  # objects pickle themselves as they like
-        parts = {f"the function {function_name(function)}": function}
-        parts |= {f"args[{index}]": value for index, value in enumerate(args)}
-        parts |= {f"kwargs[{key!r}]": value for key, value in kwargs.items()}
-        raise _refused(parts, error) from error
+    import cloudpickle
 
-
-def check_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Raise JobError where the call would fail at once, which a job in a queue finds out late."""
     name = function_name(function)
     if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise JobError(
             f"args is a {type(args).__qualname__}, and not a tuple of the arguments of {name}",
             hint="put a single argument as (argument,), with its comma",
         )
-    try:
+    with suppress(ValueError):  # of some that are written in C nothing is known
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are written in C nothing is known
-        return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            message = f"{name} cannot be called with these args and kwargs: {error}"
+            raise JobError(message, hint=f"it takes {signature}") from None
     try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
+        call: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+    except Exception as error:  # objects pickle themselves as they like
+        culprit = "the function with all its arguments"
+        parts = {f"the function {name}": function}
+        parts |= {f"args[{index}], a {_type(value)},": value for index, value in enumerate(args)}
+        parts |= {f"kwargs[{key!r}], a {_type(value)},": value for key, value in kwargs.items()}
+        for part, value in parts.items():
+            try:
+                cloudpickle.dumps(value)
+            except Exception:  # noqa: BLE001 - as above
+                culprit = part
+                break
         raise JobError(
-            f"{name} cannot be called with these args and kwargs: {error}",
-            hint=f"it takes {signature}",
-        ) from None
+            f"{culprit} cannot be pickled, so it cannot be sent to the ranks: "
+            f"{type(error).__name__}: {error}",
+            hint="send what it is made from, such as a path, and make it in the function",
+        ) from error
+    if len(call) > MOST_BYTES:
+        raise JobError(
+            f"the function with all its arguments takes more than {MOST_BYTES // 10**6} MB pickled",
+            hint="save large data to a file that all nodes can read, and send its path",
+        )
+    return call
+
+
+def _type(value: Any) -> str:
+    return type(value).__qualname__
 
 
 def load_call(path: Path) -> Call:
@@ -159,33 +158,3 @@ def load_call(path: Path) -> Call:
     with open_private(path) as file:
         call: Call = pickle.load(file)  # noqa: S301 - the user's own
     return call
-
-
-def _pickled(value: Any) -> bytes:
-    import cloudpickle
-
-    buffer = _LimitedBuffer()
-    cloudpickle.dump(value, buffer)
-    return buffer.getvalue()
-
-
-def _refused(parts: Mapping[str, Any], error: Exception) -> JobError:
-    """Return the error that names the first part that cannot be sent by itself, or all together."""
-    culprit = "the function with all its arguments"
-    for name, value in parts.items():
-        try:
-            _pickled(value)
-        except Exception:  # noqa: BLE001 - as above
-            kind = "" if callable(value) or value is None else f", a {type(value).__qualname__},"
-            culprit = name + kind
-            break
-    if isinstance(error, _TooLargeError):
-        return JobError(
-            f"{culprit} takes more than {MOST_BYTES // 10**6} MB pickled",
-            hint="save large data to a file that all nodes can read, and send its path",
-        )
-    return JobError(
-        f"{culprit} cannot be pickled, so it cannot be sent to the ranks: "
-        f"{type(error).__name__}: {error}",
-        hint="send what it is made from, such as a path, and make it in the function",
-    )

@@ -12,7 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,6 @@ from hpcdist.job.spec import (
     JobSpec,
     ModuleJob,
     ProgramJob,
-    Resources,
     ScriptJob,
     TrainingJob,
 )
@@ -56,14 +55,16 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the job file or script as the user knows it, or the name of a shipped job."""
     overrides: list[str] = []
     """Flags and --set, each as key=value."""
-    script_args: list[str] = []
-    """Arguments of the script, given after `--`."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
     file_keys: list[str] = []
     """Keys that stand in the job file."""
     notes: list[str] = []
     """Notes for the user on the meaning of the name."""
+
+    def with_job(self, **changes: Any) -> LoadedJob:
+        """Return the same with other sections of the job."""
+        return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, **changes))
 
     def origin_of(self, key: str) -> str | None:
         """Return where the value of a key comes from: a flag, or the job file; None: it is the
@@ -109,29 +110,18 @@ def load_job(
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
-    file_keys = list(_leaves(values))
+    file_keys = dotted_keys(values)
     job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
     notes = list(file.notes)
     if isinstance(job, ScriptJob) and job.accelerate is not None:
         config, sizes = _read_accelerate(job.accelerate, file, origins)
         job = _checked(values, given, origins, FILE_JOB_TYPES, {**sizes, **(defaults or {})})
         job = msgspec.structs.replace(job, accelerate_config=config)
-        notes += _overruled(job.resources, sizes)
     return msgspec.structs.replace(
         _loaded(_finish(job, file, origins, list(script_args)), given, origins),
-        script_args=list(script_args),
         file_keys=file_keys,
         notes=notes,
     )
-
-
-def _leaves(values: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Give the keys of nested sections by their dotted names."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}"
 
 
 def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> tuple[str, dict[str, Any]]:
@@ -145,17 +135,6 @@ def _read_accelerate(name: str, file: JobFile, origins: _Origins) -> tuple[str, 
     content = read_bytes(path, f"{origin}: accelerate {name}", most_bytes=MOST_BYTES)
     keys = parse_keys(content, name, hint="accelerate config writes such a file") or {}
     return content.decode("utf-8-sig"), sizes_of_config(keys, name)
-
-
-def _overruled(resources: Resources, of_config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note where the job has another size than accelerate's file."""
-    sizes = {"resources.nodes": resources.nodes, "resources.gpus": resources.gpus}
-    if any(of_config.get(key, size) != size for key, size in sizes.items()):
-        machines, processes = (of_config.get(key, "any number of") for key in sizes)
-        yield (
-            f"accelerate's file is for {machines} machines with {processes} processes each; the "
-            f"job runs on {resources.nodes} x {resources.gpus}"
-        )
 
 
 def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
@@ -204,6 +183,15 @@ def parse_override(text: str) -> tuple[str, Flag]:
     return key, parse_flag(f"--set {text}", value)
 
 
+def dotted_keys(values: Mapping[str, Any], before: str = "") -> list[str]:
+    """Return the keys of nested sections by their dotted names."""
+    names: list[str] = []
+    for key, value in values.items():
+        is_section = isinstance(value, dict) and value
+        names += dotted_keys(value, f"{before}{key}.") if is_section else [f"{before}{key}"]
+    return names
+
+
 class _Origins:
     """The places that values came from: the flag that set a key or a part of it, or the file."""
 
@@ -248,22 +236,14 @@ def _defaults(file: JobFile) -> dict[str, Any]:
     return values
 
 
-def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
     """Set one key of nested sections, making those that are not there."""
     *sections, last = key.split(".")
-    inner = values
-    for depth, section in enumerate(sections, start=1):
-        below = inner.get(section)
-        if below is None:
-            below = inner[section] = {}
-        elif not isinstance(below, dict):
-            shown = ".".join(sections[:depth])
-            raise JobError(
-                f"{origin}: {shown} is {show(below)}, not a section that could hold {key}",
-                hint=f"set {shown} itself, or choose another key",
-            )
-        inner = below
-    inner[last] = value
+    for section in sections:
+        if not isinstance(values.get(section), dict):
+            values[section] = {}
+        values = values[section]
+    values[last] = value
 
 
 def _checked(
@@ -275,20 +255,27 @@ def _checked(
 ) -> JobSpec:
     """The values as a job of one of the types; JobError for the first mistake in them."""
     for key, flag in given.items():
-        _put(values, key, flag.value, flag.name)
+        _put(values, key, flag.value)
     for key, value in defaults.items():
         section, _, name = key.partition(".")
         inner = values.get(section)
         if inner is None or isinstance(inner, dict):  # what is no section is refused below
             values[section] = {name: value} | (inner or {})
-    struct = _struct_for(values, origins, types)
+    workload = values.get("workload")
+    struct = types.get(workload) if isinstance(workload, str) else None
+    if struct is None:
+        known = ", ".join(types)
+        near = nearest(workload, types) if isinstance(workload, str) else None
+        problem = f"is {show(workload)}, must be one of {known}" if workload else "is missing"
+        hint = f"did you mean {near}?" if near else f"set the key workload to one of {known}"
+        raise JobError(f"{origins(('workload',))}: workload {problem}", hint=hint)
     for key, flag in given.items():
         # A flag that looks like a number is text where the key wants text: --set name=2024.
         annotation = annotation_at(struct, tuple(key.split(".")))
         if flag.text is None or annotation is None or accepts(annotation, flag.value):
             continue
         if accepts(annotation, flag.text):
-            _put(values, key, flag.text, flag.name)
+            _put(values, key, flag.text)
     for key in [key for key, value in values.items() if value is None]:
         annotation = annotation_at(struct, (key,))
         if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
@@ -296,33 +283,14 @@ def _checked(
     return convert_values(values, struct, origins)
 
 
-def _struct_for(
-    values: Mapping[str, Any], origins: _Origins, types: Mapping[str, type[JobSpec]]
-) -> type[JobSpec]:
-    workload = values.get("workload")
-    if isinstance(workload, str) and workload in types:
-        return types[workload]
-    known = ", ".join(types)
-    near = nearest(workload, types) if isinstance(workload, str) else None
-    problem = (
-        f"is {show(workload)}, must be one of {known}" if workload is not None else "is missing"
-    )
-    raise JobError(
-        f"{origins(('workload',))}: workload {problem}",
-        hint=f"did you mean {near}?" if near else f"set the key workload to one of {known}",
-    )
-
-
 def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
     """Settle what a struct cannot know: paths are absolute, script arguments have a script, and a
     goal names a figure."""
-    if job.record.goal is not None:
-        try:
-            parse_goal(job.record.goal)
-        except ValueError as error:
-            origin = origins(("record", "goal"))
-            message = f"{origin}: record.goal is {show(job.record.goal)}, {error}"
-            raise JobError(message) from None
+    try:
+        parse_goal(job.record.goal or "loss=0")
+    except ValueError as error:
+        said = f"record.goal is {show(job.record.goal)}, {error}"
+        raise JobError(f"{origins(('record', 'goal'))}: {said}") from None
     if isinstance(job, ScriptJob):
         script = _find_code(job, file, origins)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
@@ -337,9 +305,8 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
         checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
         job = msgspec.structs.replace(job, checkpoint=checkpoint)
     if isinstance(job, TrainingJob | InferenceJob | DataloadJob):
-        roots = job.data.root
-        root = tuple(map(_absolute, roots)) if isinstance(roots, tuple) else _absolute(roots)
-        job = msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, root=root))
+        data = msgspec.structs.replace(job.data, root=_absolute(job.data.root))
+        job = msgspec.structs.replace(job, data=data)
     return job
 
 

@@ -119,12 +119,9 @@ class Train(Section, frozen=True, kw_only=True):
     """Steps over which the learning rate rises linearly from 0."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed for the weights, the order of the samples, and dropout."""
-    precision: Literal[
-        "fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16-true", "32-true", "16-mixed"
-    ] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16-true"] = "fp32"
     """fp32 (torch's default: on GPUs, convolutions use TF32), tf32 (also for matrix products; GPUs
-    only), bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (also for the weights).
-    Lightning's names 32-true and 16-mixed mean fp32 and fp16-mixed."""
+    only), bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (also for the weights)."""
     clip_norm: Positive | None = None
     """Largest norm of the gradients, over all parameters and ranks; larger ones are scaled down."""
     activation_checkpointing: bool = False
@@ -135,10 +132,6 @@ class Train(Section, frozen=True, kw_only=True):
     compiler on CPUs, a C compiler on GPUs, and the headers of Python. torch's modes:
     reduce-overhead (CUDA graphs, on GPUs only; it helps if kernels are short) and max-autotune
     (tries several kernels, with CUDA graphs on GPUs, which takes minutes)."""
-    gradient_as_bucket_view: bool = True
-    """ddp: keep gradients in the communication buckets, which saves a copy of them."""
-    static_graph: bool = False
-    """ddp: every step uses the same parameters in the same way."""
     evaluate_every_epochs: CountOrZero = 1
     """Epochs from one evaluation to the next, with one after the last epoch; 0: never."""
     channels_last: Literal["auto"] | bool = "auto"
@@ -146,14 +139,6 @@ class Train(Section, frozen=True, kw_only=True):
     support it."""
     num_threads: Count | None = None
     """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
-
-    def __post_init__(self) -> None:
-        """Use one name for each precision, so that equal jobs compare as equal."""
-        if self.precision in _LIGHTNING_NAMES:
-            msgspec.structs.force_setattr(self, "precision", _LIGHTNING_NAMES[self.precision])
-
-
-_LIGHTNING_NAMES = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
@@ -352,7 +337,7 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     @property
     def is_given_by_path(self) -> bool:
         """True if the user gave the path of the file; False for a name that is searched for."""
-        return True
+        return "/" in getattr(self, "program", "/") and not isinstance(self, ModuleJob)
 
 
 class ModuleJob(ScriptJob, frozen=True, kw_only=True):
@@ -365,11 +350,6 @@ class ModuleJob(ScriptJob, frozen=True, kw_only=True):
     script: str = ""
     """File of the module. It is found when you submit, and cannot be set in a job file."""
 
-    @property
-    def is_given_by_path(self) -> bool:
-        """False: a module may be installed."""
-        return False
-
 
 class ProgramJob(ScriptJob, frozen=True, kw_only=True):
     """A user's own program in any language, as `torchrun --no-python` would execute it (workload:
@@ -381,11 +361,6 @@ class ProgramJob(ScriptJob, frozen=True, kw_only=True):
     that file."""
     script: str = ""
     """File of the program. It is found when you submit, and cannot be set in a job file."""
-
-    @property
-    def is_given_by_path(self) -> bool:
-        """False for a name that was found in PATH."""
-        return "/" in self.program
 
 
 class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):

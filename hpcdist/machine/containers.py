@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-RUNTIMES = ("apptainer", "pyxis", "charliecloud", "podman")
+HOST_RUNTIMES = ("apptainer", "charliecloud", "podman")
+RUNTIMES = (*HOST_RUNTIMES, "pyxis")
+"""The last one is started by Slurm's srun alone."""
 NO_IMAGE = "none"
 """In the place of an image: no container, whatever the profile says."""
 

@@ -26,6 +26,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import call_command
+from hpcdist.machine.containers import HOST_RUNTIMES
 from hpcdist.runs.publishing import Source
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Accounting, LaunchPlan
@@ -136,6 +137,13 @@ class Directive(Struct, frozen=True):
     def line(self) -> str:
         """The text behind #SBATCH, #BSUB or #PBS."""
         return f"{self.option}{self.value}"
+
+    def is_given_by(self, text: str) -> bool:
+        """Return whether a directive of a profile is the same option."""
+        named = self.line if self.option.endswith(" ") and "=" in self.value else self.option
+        name = named.partition("=")[0].replace(" ", "")
+        rest = text.replace(" ", "").removeprefix(name)
+        return rest != text.replace(" ", "") and (len(name) == 2 or not re.match(r"[\w-]", rest))
 
 
 class LineMeaning(Struct, frozen=True):
@@ -261,6 +269,8 @@ class Scheduler(ABC):
     """Advice where the command that starts others on the hosts of a job cannot be run."""
     takes_containers: ClassVar[bool] = False
     """Its ranks can be started in a container image."""
+    container_runtimes: ClassVar[Sequence[str]] = HOST_RUNTIMES
+    """Programs that start an image there."""
     can_requeue: ClassVar[bool] = False
     """The scheduler can start a job again that was stopped before its end."""
     line_meanings: ClassVar[Sequence[LineMeaning]] = ()

@@ -31,6 +31,7 @@ from hpcdist.base import files
 from hpcdist.base.errors import (
     EXIT_INTERRUPTED,
     JobError,
+    ProfileError,
     RunDirectoryError,
     SchedulerError,
     SubmissionUnclearError,
@@ -263,8 +264,15 @@ class Batch(Scheduler):
                 f"{target.folder}: the path holds {sign!r}, which {self.title} takes for a pattern",
                 hint="name another folder with --runs or HPCDIST_RUNS",
             )
-        directives = [one.line for one in self.directives(job, plan.cluster, target)]
-        directives += [one for one in plan.cluster.directives if not one.startswith(self.merges)]
+        own = self.directives(job, plan.cluster, target)
+        theirs = [one for one in plan.cluster.directives if not one.startswith(self.merges)]
+        for text in theirs:
+            if twice := next((one for one in own if one.is_given_by(text)), None):
+                raise ProfileError(
+                    f'the cluster profile: directives has "{text}", which hpcdist sets itself',
+                    hint=f"it is set for {' and '.join(twice.keys) or 'what hpcdist does'}",
+                )
+        directives = [*(one.line for one in own), *theirs]
         return render(
             self.template,
             job,

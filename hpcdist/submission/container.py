@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -20,11 +19,9 @@ from hpcdist.job.check import show
 from hpcdist.job.spec import Container, FunctionJob, JobSpec, ScriptJob
 from hpcdist.machine.containers import (
     NO_IMAGE,
-    RUNTIMES,
     InContainer,
     Mount,
     NoImageError,
-    find_runtimes,
     has_runtime,
     is_reference,
     look_at_image,
@@ -32,17 +29,26 @@ from hpcdist.machine.containers import (
 from hpcdist.runs.spec import UsedContainer
 from hpcdist.schedulers.base import Scheduler
 
+_NONE = "--set container.image=none runs without an image"
+
 
 def settle_container(
     loaded: LoadedJob, cluster: LoadedProfile, scheduler: Scheduler
 ) -> tuple[LoadedJob, list[str]]:
     """Return the job with the container that it runs in, and what the user should know of it.
 
-    The job's own keys count before the profile's. Raises JobError.
+    The job's own keys count before the profile's; mounts and options are added up. Raises JobError.
     """
-    wanted = _merged(loaded.job.container, cluster.profile.container)
+    own, wanted = loaded.job.container, cluster.profile.container
+    keys = {key: getattr(own, key) for key in ("image", "runtime", "python")}
+    wanted = msgspec.structs.replace(
+        wanted,
+        **{key: value for key, value in keys.items() if value != getattr(Container(), key)},
+        mounts=list(dict.fromkeys([*wanted.mounts, *own.mounts])),
+        options=[*wanted.options, *own.options],
+    )
     if wanted.image in {None, NO_IMAGE}:
-        return _with_container(loaded, Container()), []
+        return loaded.with_job(container=Container()), []
     if not scheduler.takes_containers:
         raise JobError(
             f"container.image is {show(wanted.image)}, and {scheduler.title} starts no containers",
@@ -63,8 +69,7 @@ def settle_container(
     except NoImageError as error:
         raise JobError(
             f"container.image is {show(image)}, which {error}",
-            hint="see docs/containers.md for what each runtime starts; --set container.image=none "
-            "runs without an image",
+            hint=f"see docs/containers.md for what each runtime starts; {_NONE}",
         ) from None
     for text in wanted.mounts:
         notes += _notes_on_mount(text, runtime, scheduler)
@@ -74,7 +79,52 @@ def settle_container(
             "and converts it, which takes minutes"
         )
     settled = msgspec.structs.replace(wanted, image=image, runtime=runtime)
-    return _with_container(loaded, settled), notes
+    return loaded.with_job(container=settled), notes
+
+
+def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
+    """Return the runtime, and a note where it is not there on this machine."""
+    usable = scheduler.container_runtimes
+    if wanted not in ("auto", *usable):
+        hint = f"name another: {', '.join(usable)}"
+        raise JobError(
+            f"container.runtime is {wanted}, which {scheduler.title} does not start", hint=hint
+        )
+    if wanted != "auto" and has_runtime(wanted):
+        return wanted, []
+    if wanted != "auto" and not scheduler.runs_here:
+        return wanted, [f"{wanted} is not on this machine: the nodes must have it"]
+    found = [name for name in usable if has_runtime(name)]
+    if wanted != "auto":
+        raise JobError(
+            f"container.runtime is {wanted}, which is not on this machine",
+            hint=f"there is {', '.join(found) or 'none'}",
+        )
+    if len(found) == 1:
+        return found[0], []
+    here = f"there are {' and '.join(found)}" if found else "none is on this machine"
+    raise JobError(
+        f"container.runtime is auto, and {here}",
+        hint="name the one that the nodes have: --set container.runtime=apptainer, or the key "
+        "container.runtime of the cluster profile",
+    )
+
+
+def _notes_on_mount(text: str, runtime: str, scheduler: Scheduler) -> list[str]:
+    key, hint = f"container.mounts has {show(text)}", ""
+    try:
+        mount = Mount.parse(text)
+    except ValueError as error:
+        hint = "for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local"
+        raise JobError(f"{key}: {error}", hint=hint) from None
+    if mount.is_read_only and runtime == "charliecloud":
+        raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
+    if "$" in mount.source or os.path.exists(mount.source):
+        return []
+    if scheduler.runs_here:
+        raise JobError(f"{key}, and there is no {mount.source}", hint="name a folder that is there")
+    there = "which is not on this machine: the nodes must have it"
+    return [f"container.mounts has {mount.source}, {there}"]
 
 
 def used_container(job: JobSpec) -> UsedContainer | None:
@@ -90,38 +140,52 @@ def used_container(job: JobSpec) -> UsedContainer | None:
 
 
 def in_container(job: JobSpec, *, runs: Path, cwd: str, submit_dir: str) -> InContainer | None:
-    """Return how the ranks of a job are started; None where they run in no image.
+    """Return how the ranks of a job are started; None where they run in no image. The folders of
+    the run, of the submission and of the job's keys are seen inside, as far as they are there.
 
     Raises JobError where a folder cannot be mounted, or the image is one that lacks a mount point.
     """
     wanted = job.container
     if wanted.image is None:
         return None
+    named = [getattr(getattr(job, "data", None), "root", None)]
+    named.append(getattr(getattr(job, "checkpoint", None), "resume", None))
+    if isinstance(job, ScriptJob) and job.script:
+        named.append(os.path.dirname(os.path.join(submit_dir, job.script)))
+    if isinstance(job, FunctionJob) and job.source:
+        named.append(os.path.dirname(job.source))
+    paths = [os.path.abspath(os.path.join(submit_dir, name)) for name in named if name]
+    paths = [str(runs), cwd, submit_dir, *filter(os.path.exists, paths)]
+    unique = [Path(path) for path in dict.fromkeys(map(os.path.abspath, paths))]
+    outermost = [str(path) for path in unique if not any(other in path.parents for other in unique)]
     carried = _carried()
-    own = [str(runs), cwd, submit_dir, *_folders_of(job, submit_dir)]
     try:
-        mounts = (
-            *map(Mount.at_same_path, _outermost(own)),
+        mounts = [
+            *map(Mount.at_same_path, outermost),
             # The folder around it is the same for every version: images need one mount point.
             Mount.at_same_path(
                 os.path.dirname(carried), is_read_only=wanted.runtime != "charliecloud"
             ),
             *map(Mount.parse, wanted.mounts),
-        )
+        ]
     except ValueError as error:
         raise JobError(
             f"container.image is {show(wanted.image)}, and {error}",
-            hint="rename the folder, or use another; --set container.image=none runs without an "
-            "image",
+            hint=f"rename the folder, or use another; {_NONE}",
         ) from None
     return InContainer(
         runtime=wanted.runtime,
         image=wanted.image,
-        mounts=list(mounts),
+        mounts=mounts,
         python=wanted.python,
         python_path=carried,
         options=wanted.options,
     )
+
+
+@functools.cache  # the runs of a sweep carry the same
+def _carried() -> str:
+    return str(carried_folder())
 
 
 def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
@@ -136,100 +200,3 @@ def explanation(job: JobSpec, container: InContainer | None) -> list[str]:
     if container.options:
         lines.append(f"options for {container.runtime}: {shlex.join(container.options)}")
     return lines
-
-
-# Settling.
-
-
-def _with_container(loaded: LoadedJob, container: Container) -> LoadedJob:
-    job = msgspec.structs.replace(loaded.job, container=container)
-    return msgspec.structs.replace(loaded, job=job)
-
-
-def _merged(of_job: Container, of_profile: Container) -> Container:
-    """Return the profile's section with the keys that the job sets; lists are added up."""
-    usual = Container()
-    own = {key: getattr(of_job, key) for key in ("image", "runtime", "python")}
-    return msgspec.structs.replace(
-        of_profile,
-        **{key: value for key, value in own.items() if value != getattr(usual, key)},
-        mounts=list(dict.fromkeys([*of_profile.mounts, *of_job.mounts])),
-        options=[*of_profile.options, *of_job.options],
-    )
-
-
-def _runtime(wanted: str, scheduler: Scheduler) -> tuple[str, list[str]]:
-    """Return the runtime, and a note where it is not there on this machine."""
-    takes_pyxis = scheduler.name == "slurm"
-    if wanted == "pyxis" and not takes_pyxis:
-        raise JobError(
-            "container.runtime is pyxis, which is a plugin of Slurm's srun",
-            hint="name another: " + ", ".join(name for name in RUNTIMES if name != "pyxis"),
-        )
-    if wanted != "auto":
-        if has_runtime(wanted):
-            return wanted, []
-        if scheduler.runs_here:
-            raise JobError(
-                f"container.runtime is {wanted}, which is not on this machine",
-                hint=f"there is {', '.join(find_runtimes(with_pyxis=False)) or 'none'}",
-            )
-        return wanted, [f"{wanted} is not on this machine: the nodes must have it"]
-    found = find_runtimes(with_pyxis=takes_pyxis)
-    if len(found) == 1:
-        return found[0], []
-    here = f"there are {' and '.join(found)}" if found else "none is on this machine"
-    raise JobError(
-        f"container.runtime is auto, and {here}",
-        hint="name the one that the nodes have: --set container.runtime=apptainer, or the key "
-        "container.runtime of the cluster profile",
-    )
-
-
-def _notes_on_mount(text: str, runtime: str, scheduler: Scheduler) -> list[str]:
-    key = f"container.mounts has {show(text)}"
-    try:
-        mount = Mount.parse(text)
-    except ValueError as error:
-        raise JobError(
-            f"{key}: {error}", hint="for example /scratch, /scratch/data:/data:ro or $TMPDIR:/local"
-        ) from None
-    if mount.is_read_only and runtime == "charliecloud":
-        raise JobError(f"{key}, and charliecloud mounts nothing read-only", hint="leave out :ro")
-    if "$" in mount.source or os.path.exists(mount.source):
-        return []
-    if scheduler.runs_here:
-        raise JobError(f"{key}, and there is no {mount.source}", hint="name a folder that is there")
-    there = "which is not on this machine: the nodes must have it"
-    return [f"container.mounts has {mount.source}, {there}"]
-
-
-# What is seen inside.
-
-
-@functools.cache  # the runs of a sweep carry the same
-def _carried() -> str:
-    return str(carried_folder())
-
-
-def _folders_of(job: JobSpec, submit_dir: str) -> list[str]:
-    """Return the folders that the job's keys name, where they are there."""
-    named: list[str | None] = [getattr(getattr(job, "data", None), "root", None)]
-    checkpoint = getattr(job, "checkpoint", None)
-    named.append(getattr(checkpoint, "resume", None))
-    if isinstance(job, ScriptJob) and job.script:
-        named.append(os.path.dirname(os.path.join(submit_dir, job.script)))
-    if isinstance(job, FunctionJob) and job.source:
-        named.append(os.path.dirname(job.source))
-    paths = [os.path.abspath(os.path.join(submit_dir, name)) for name in named if name]
-    return [path for path in paths if os.path.exists(path)]
-
-
-def _outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that are in none of the others, each once."""
-    unique = list(dict.fromkeys(os.path.abspath(path) for path in paths))
-    return [
-        path
-        for path in unique
-        if not any(other != path and Path(path).is_relative_to(other) for other in unique)
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,14 +11,12 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.base.polling import poll
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.monitor.states import EndWatch, wait_until_gone
-from hpcdist.runs.run import Run, delete_folder, make_runs_folder
+from hpcdist.runs.run import Run, delete_folder
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import load_scheduler
-from hpcdist.submission.layout import single_job
-from hpcdist.submission.plan import PlannedSubmission, plan_now
+from hpcdist.submission.layout import Job
+from hpcdist.submission.plan import PlannedSubmission
 from hpcdist.submission.submit import Submission
-
-_POLL_S = 0.1
 
 
 class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +55,7 @@ class Follower:
             self._check()
             return watch.look() or None
 
-        verdicts = poll(look, interval_s=_POLL_S)
+        verdicts = poll(look, interval_s=0.1)
         ended = {index: run for index, run in running.items() if run.id in verdicts}
         for run in ended.values():
             wait_until_gone(run)
@@ -68,7 +66,6 @@ class LocalSweep:
     """Starts the runs of a sweep; a run's directory is made when it starts."""
 
     def __init__(self, submission: Submission) -> None:
-        """The points of `submission` that run on this machine are left to be started."""
         self._submission = submission
         self.planned = submission.planned
         self.places = submission.places
@@ -77,7 +74,6 @@ class LocalSweep:
     @classmethod
     def begin(cls, planned: PlannedSubmission, runs: Path) -> LocalSweep:
         """Make the sweep's folder in `runs`, and copy the code into it."""
-        make_runs_folder(runs)
         return cls(Submission(planned, runs))
 
     def run_points(self, follower: Follower) -> list[PointEnd]:
@@ -87,49 +83,47 @@ class LocalSweep:
         started, and those are not among the ends. An exception that `follower` raises ends what
         runs, and starts no more.
         """
-        sweep = self.places.sweep
-        waiting = self.planned.points_here()
+        sweep, waiting = self.places.sweep, self.planned.points_here()
         running: dict[int, Run] = {}
-        gpus: dict[int, set[str]] = {}
-        ends: list[PointEnd] = []
+        gpus: dict[int, set[str]] = {}  # they may not look busy yet
+        ends: dict[int, PointEnd] = {}
         try:
             while waiting or running:
                 if sweep is not None and sweep.cancel_file.exists():
                     waiting.clear()
                 while waiting and len(running) < (self.planned.max_parallel or 1):
-                    index = waiting[0]
+                    index, run = waiting[0], self.places.runs[waiting[0]]
                     try:
-                        run, gpus[index] = self._start(index, set().union(*gpus.values()))
+                        gpus[index] = self._start(index, set().union(*gpus.values()))
                     except HpcdistError as error:
                         if running:  # perhaps for want of what the others hold
                             break
-                        end = PointEnd(index=waiting.pop(0), error=error.message)
-                        ends.append(end)
-                        follower.ended(end)
+                        ends[index] = PointEnd(index=index, error=error.message)
+                        follower.ended(ends[index])
                     else:
-                        running[waiting.pop(0)] = run
+                        running[index] = run
                         follower.started(index, run)
+                    del waiting[0]
                 for index, verdict in (follower.wait(running) if running else {}).items():
-                    end = PointEnd(index=index, run=running.pop(index).path, verdict=verdict)
+                    path = running.pop(index).path
+                    ends[index] = PointEnd(index=index, run=path, verdict=verdict)
                     del gpus[index]
-                    ends.append(end)
-                    follower.ended(end)
+                    follower.ended(ends[index])
         except BaseException as error:
             if running:
                 follower.end([*running.values()], error)
             raise
-        return sorted(ends, key=lambda end: end.index)
+        return [ends[index] for index in sorted(ends)]
 
-    def _start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:
-        """Start one point; return its run and its GPUs, which are others than the busy ones."""
-        planned = plan_now(self.planned.runs[index], busy_gpus)
-        job = single_job(self.planned, self.places, index)
-        run = self.places.runs[index]
+    def _start(self, index: int, busy_gpus: set[str]) -> set[str]:
+        """Start one point; return its GPUs, which are others than the busy ones."""
+        planned, run = self.planned.runs[index].now(busy_gpus), self.places.runs[index]
+        job = Job(target=planned.target(run), points=[index])
         try:
-            self._submission.make_run(index, planned, job)
+            self._submission.make_runs(job, planned)
             self._submission.hand_over(job, planned)
         except BaseException:
             delete_folder(run.path)
             raise
         self.started.append(run)
-        return run, {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}
+        return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

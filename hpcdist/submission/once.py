@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from hpcdist.base import files, served
 from hpcdist.base.errors import SchedulerError, UserError
+from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run, all_runs, make_runs_folder
 from hpcdist.runs.spec import RunSpec
 
 SUBMISSION_VARIABLE = "HPCDIST_SUBMISSION"
 """The name; spec.json keeps it with the environment."""
-_FOLDER = ".submissions"
-_LIMIT_S = 120.0
-_POLL_S = 0.2
-_KEPT_S = 7 * 86400.0
+_LIMIT_S, _POLL_S = 120.0, 0.2
 
 
 def submitted_before(runs: Path) -> list[Run] | None:
@@ -32,39 +29,25 @@ def submitted_before(runs: Path) -> list[Run] | None:
         return None
     if not name.isalnum():
         raise UserError(f"{SUBMISSION_VARIABLE} is {name!r}, which is no name", hint="unset it")
-    if not _take(runs / _FOLDER, name):
-        return None
-    found = [
-        run
-        for run in all_runs(runs)
-        if (run.read_spec() or RunSpec()).environment.get(SUBMISSION_VARIABLE) == name
-    ]
-    return found or None
-
-
-def _take(folder: Path, name: str) -> bool:
-    """Lock a name, and return whether another process had it before."""
-    make_runs_folder(folder.parent)
+    make_runs_folder(runs)
+    folder = runs / ".submissions"
     folder.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-    for old in folder.iterdir():
-        with suppress(FileNotFoundError):  # another laptop's submission has removed it
-            if time.time() - old.stat().st_mtime > _KEPT_S:
-                old.unlink()
-    path = folder / name
-    was_there = path.exists()
     # It stays open, and locked, as long as this process lives.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, files.PRIVATE_FILE)
-    until_s = time.monotonic() + _LIMIT_S
-    while True:
-        try:
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, files.PRIVATE_FILE)
+
+    def lock() -> bool | None:
+        with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until_s:
-                raise SchedulerError(
-                    f"the submission that began before is not at its end after {_LIMIT_S:.0f} s",
-                    hint="look with: hpcdist runs",
-                ) from None
-            was_there = True
-            time.sleep(_POLL_S)
-        else:
-            return was_there
+            return True
+        return None
+
+    if not poll(lock, interval_s=_POLL_S, limit_s=_LIMIT_S):
+        raise SchedulerError(
+            f"the submission that began before is not at its end after {_LIMIT_S:.0f} s",
+            hint="look with: hpcdist runs",
+        )
+    if not os.fstat(descriptor).st_size:  # nobody had it before
+        os.write(descriptor, b"taken")
+        return None
+    specs = ((run, run.read_spec() or RunSpec()) for run in all_runs(runs))
+    return [run for run, spec in specs if spec.environment.get(SUBMISSION_VARIABLE) == name] or None

@@ -13,16 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.base.carried import carry
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.base.secrets import Stars
 from hpcdist.cluster.channels import mail_of, parse_channel, read_address
-from hpcdist.cluster.load import CHANNELS_FLAG, NO_PROFILE, LoadedProfile
+from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.machine.containers import InContainer
 from hpcdist.runs.run import Run
-from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import detect_scheduler, load_scheduler
 from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
@@ -49,8 +47,11 @@ class PlannedRun:
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
         notes = [*self.loaded.notes, *self.cluster.notes]
-        if why := _why_no_mail(self.cluster, self.scheduler, self.plan.allocation):
-            notes.append(why)
+        if mail_of(self.cluster.profile.notify) is not None and (
+            self.plan.allocation is not None or not self.scheduler.mails
+        ):
+            who = "a step in an allocation" if self.plan.allocation else self.scheduler.title
+            notes.append(f"notify: mail comes from a scheduler, and {who} sends none")
         if self.cluster.name is None and self.cluster.known:
             files, names = " and ".join(self.cluster.files), ", ".join(self.cluster.known)
             notes.append(
@@ -64,31 +65,22 @@ class PlannedRun:
                 "all that is shown of the run has *** in its place; others may see it in the list "
                 "of processes, but not in a variable of the environment or a private file"
             )
-        of_job = load_workload(self.loaded.job).notes()
-        return [
-            *notes,
-            *self.plan.notes,
-            *self.workspace.notes,
-            *self.container_notes,
-            *of_job,
-        ]
+        notes += [*self.plan.notes, *self.workspace.notes, *self.container_notes]
+        return notes + load_workload(self.loaded.job).notes()
 
     def script(self, target: Target) -> str:
         return self.scheduler.render(self.loaded.job, target, self.plan)
 
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """Return what the script of one run is for."""
-        runs = run.path.parent
-        container = self.container_in(runs)
+        container = self.container_in(run.path.parent)
+        own = [*self.workspace.own_folders, *([container.python_path] if container else [])]
         return Target(
             name=run.id,
             folder=run.path,
             cwd=self.workspace.cwd,
             environment=self.workspace.variables,
-            own_folders=[
-                *self.workspace.own_folders,
-                *([container.python_path] if container else []),
-            ],
+            own_folders=own,
             dependencies=list(dependencies),
             allocation=self.plan.allocation,
             step_options=self.plan.step_options,
@@ -103,26 +95,27 @@ class PlannedRun:
 
     def container_in(self, runs: Path) -> InContainer | None:
         """Return how the ranks are started in an image, with the runs in a folder."""
+        places, job = self.workspace, self.loaded.job
         with _located(self.loaded):
-            return in_container(
-                self.loaded.job,
-                runs=runs,
-                cwd=self.workspace.cwd,
-                submit_dir=self.workspace.submit_dir,
-            )
+            return in_container(job, runs=runs, cwd=places.cwd, submit_dir=places.submit_dir)
 
-    def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
-        """Submit runs whose directories are there; return what the scheduler had to say."""
-        job = self.workspace.job(self.loaded.job)
-        return self.scheduler.submit(job, target, runs, self.script(target))
+    def now(self, busy_gpus: Collection[str] = ()) -> PlannedRun:
+        """Return the plan for this machine as it is at present: which of its GPUs are idle changes.
+
+        `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
+        """
+        with _located(self.loaded):
+            job = self.loaded.job
+            plan = self.scheduler.plan(job, self.plan.cluster, busy_gpus=busy_gpus)
+            load_workload(job).check_device(plan.launch.device)
+        return replace(self, plan=plan)
 
     def prepare(self) -> None:
         """Do what comes before any submission, such as a download, which may take long; what jobs
         would not find is for themselves to do."""
-        if not self.scheduler.shares_files:
-            return
-        with _located(self.loaded):
-            load_workload(self.loaded.job).prepare()
+        if self.scheduler.shares_files:
+            with _located(self.loaded):
+                load_workload(self.loaded.job).prepare()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,43 +156,23 @@ class PlannedSubmission:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the first run, and of all where the points do not choose a cluster."""
+        """The scheduler of all runs."""
         return self.runs[0].scheduler
-
-    def by_scheduler(self) -> dict[str, list[int]]:
-        """Return the points by the names of their schedulers."""
-        points: dict[str, list[int]] = {}
-        for index, run in enumerate(self.runs):
-            points.setdefault(run.scheduler.name, []).append(index)
-        return points
 
     @property
     def schedulers(self) -> str:
-        """The names of all schedulers, for messages."""
-        return ", ".join(self.by_scheduler())
+        return self.scheduler.name
 
     @property
     def has_queue(self) -> bool:
-        """Some of the runs wait in a queue."""
-        return any(run.scheduler.has_queue for run in self.runs)
+        return self.scheduler.has_queue
 
-    def only_scheduler(self, option: str) -> Scheduler:
-        """Return the scheduler of all runs; UserError for an option that wants one, where there are
-        several."""
-        if len(self.by_scheduler()) > 1:
-            raise UserError(
-                f"{option} is for the runs of one scheduler, and the sweep has {self.schedulers}",
-                hint="leave it out, or submit a sweep for each scheduler",
-            )
+    def only_scheduler(self, option: str) -> Scheduler:  # noqa: ARG002
         return self.scheduler
 
     def points_here(self) -> list[int]:
         """Return the points of a sweep that run on this machine, one after the other."""
-        return [
-            index
-            for index, run in enumerate(self.runs)
-            if self.is_sweep and not run.scheduler.has_queue
-        ]
+        return [] if self.has_queue or not self.is_sweep else list(range(len(self.points)))
 
     @property
     def name(self) -> str:
@@ -228,19 +201,9 @@ class PlannedSubmission:
         runs = [replace(run, workspace=run.workspace.placed(path)) for run in self.runs]
         return replace(self, runs=runs)
 
-    def copied(self, path: Path) -> PlannedSubmission:
-        """Copy the code, once for all runs, into the run's or the sweep's folder, and the hpcdist
-        for images; return the new plan."""
-        if any(run.loaded.job.container.image for run in self.runs):
-            carry()
-        snapshots = [run.workspace.snapshot for run in self.runs if run.workspace.snapshot]
-        if snapshots:
-            copy_code(snapshots[0], path)
-        return self.placed(path)
-
     def now(self) -> PlannedSubmission:
         """Return the plan for this machine as it is at present, if the runs are for it."""
-        runs = [plan_now(run) if run.scheduler.runs_here else run for run in self.runs]
+        runs = [run.now() if run.scheduler.runs_here else run for run in self.runs]
         return replace(self, runs=runs)
 
 
@@ -264,9 +227,8 @@ def plan_run(
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     if allocation is not None:
         launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
-        job = msgspec.structs.replace(loaded.job, launch=launch)
-        loaded = msgspec.structs.replace(loaded, job=job)
-    _check_channels(cluster, chosen, allocation)
+        loaded = loaded.with_job(launch=launch)
+    _check_channels(cluster, chosen)
     with _located(loaded):
         load_workload(loaded.job).check()
         loaded, container_notes = settle_container(loaded, cluster, chosen)
@@ -293,13 +255,8 @@ def plan_run(
     )
 
 
-def _check_channels(
-    cluster: LoadedProfile, scheduler: Scheduler, allocation: Allocation | None
-) -> None:
+def _check_channels(cluster: LoadedProfile, scheduler: Scheduler) -> None:
     """Raise UserError for a channel that could not tell anything."""
-    why = _why_no_mail(cluster, scheduler, allocation)
-    if why is not None and cluster.origins["notify"] == CHANNELS_FLAG:
-        raise UserError(f"--{why}", hint="give --notify apprise:... or command:...")
     for kind, reference in map(parse_channel, cluster.profile.notify):
         if kind != "apprise":
             continue
@@ -311,20 +268,8 @@ def _check_channels(
             )
         read_address(reference)
         if importlib.util.find_spec("apprise") is None:
-            raise UserError(
-                "notify: the package apprise is not there",
-                hint="install it: pip install 'hpcdist[notify]'",
-            )
-
-
-def _why_no_mail(
-    cluster: LoadedProfile, scheduler: Scheduler, allocation: Allocation | str | None
-) -> str | None:
-    """Return why nothing is mailed at the end of a run whose user wants it; None where it is."""
-    if mail_of(cluster.profile.notify) is None or (scheduler.mails and allocation is None):
-        return None
-    who = scheduler.title if allocation is None else "a step in an allocation"
-    return f"notify: mail comes from a scheduler, and {who} sends none"
+            hint = "install it: pip install 'hpcdist[notify]'"
+            raise UserError("notify: the package apprise is not there", hint=hint)
 
 
 def plan_points(
@@ -339,53 +284,43 @@ def plan_points(
     """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
     and what depends on the code once for all.
 
-    Raises UserError or SchedulerError, as `load` and `plan` do.
+    Raises UserError or SchedulerError, as `load` and `plan` do, and UserError for profiles of
+    several schedulers: a submission is handed over to one.
     """
-
-    def values(point: Point) -> tuple[str, ...]:
-        return (point.job or "", *(flag.name for flag in point.flags.values()))
-
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     by_shape: dict[tuple[str, ...], PlannedRun] = {}
+    runs: list[PlannedRun] = []
     for point in points:
-        if values(point) in by_values:
-            continue
-        loaded = load(point)
-        job = loaded.job
-        script = job.script if isinstance(job, ScriptJob) else ""
-        code = (point.cluster or "", job.workload, script)
-        shape = (*code, shape_of(job))
-        if same := by_shape.get(shape) or by_shape.get(code):
-            with _located(loaded):
-                load_workload(job).check()
-                loaded, container_notes = settle_container(loaded, same.cluster, same.scheduler)
-                of_plan = same.plan
-                if shape_of(job) != shape_of(same.loaded.job):
-                    of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
-                load_workload(job).check_device(of_plan.launch.device)
-            planned = replace(same, loaded=loaded, plan=of_plan, container_notes=container_notes)
-        else:
-            planned = plan(loaded, point)
-        by_values[values(point)] = by_shape[shape] = by_shape[code] = planned
+        values = (point.job or "", *(flag.name for flag in point.flags.values()))
+        if values not in by_values:
+            loaded = load(point)
+            job = loaded.job
+            script = job.script if isinstance(job, ScriptJob) else ""
+            code = (point.cluster or "", job.workload, script)
+            shape = (*code, shape_of(job))
+            if same := by_shape.get(shape) or by_shape.get(code):
+                with _located(loaded):
+                    load_workload(job).check()
+                    loaded, notes = settle_container(loaded, same.cluster, same.scheduler)
+                    of_plan = same.plan
+                    if shape_of(job) != shape_of(same.loaded.job):
+                        of_plan = same.scheduler.plan(loaded.job, same.cluster.profile)
+                    load_workload(job).check_device(of_plan.launch.device)
+                planned = replace(same, loaded=loaded, plan=of_plan, container_notes=notes)
+            else:
+                planned = plan(loaded, point)
+            by_values[values] = by_shape[shape] = by_shape[code] = planned
+        runs.append(by_values[values])
+    if len(names := dict.fromkeys(run.scheduler.name for run in runs)) > 1:
+        hint = "submit a sweep for each of them"
+        raise UserError(f"the sweep is for {' and '.join(names)}, must be for one", hint=hint)
     return PlannedSubmission(
         points=list(points),
-        runs=[by_values[values(point)] for point in points],
+        runs=runs,
         max_parallel=max_parallel,
         comparison=comparison,
         is_sweep=is_sweep,
     )
-
-
-def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun:
-    """Return the plan for this machine as it is at present: which of its GPUs are idle changes.
-
-    `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
-    """
-    with _located(planned.loaded):
-        job = planned.loaded.job
-        plan = planned.scheduler.plan(job, planned.plan.cluster, busy_gpus=busy_gpus)
-        load_workload(job).check_device(plan.launch.device)
-    return replace(planned, plan=plan)
 
 
 def shape_of(job: JobSpec) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,9 +24,8 @@ from hpcdist.job.load import Flag, parse_flag
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 CLUSTER = "cluster"
 """The axis whose values are no key of the job: the profiles that the runs go by."""
-_CLOSING = {"[": "]", "{": "}"}
-_BEFORE_QUOTES = frozenset("=,[{: \t\n")
-"""A quote after anything else is an apostrophe."""
+_PIECES = re.compile(r"""(?<![^=,[{:\s])(?:"[^"]*"|'[^']*')|.""", re.DOTALL)
+"""A text in quotes, or a letter; a quote after a letter is an apostrophe."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,8 +147,7 @@ def parse_sweeps(texts: Sequence[str]) -> list[Axis]:
         if not words:
             raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
         axes += [_parse_axis(word, text) for word in words]
-    _refuse_same_key(axes)
-    return axes
+    return _checked(axes)
 
 
 def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
@@ -165,20 +163,27 @@ def axes_from_values(values: Mapping[str, Sequence[Any]]) -> list[Axis]:
     for axis in axes:
         if not axis.flags:
             raise JobError(f"over[{axis.name!r}] is empty", hint="give it one value or more")
-        _refuse_twice(axis.name, axis.flags)
-    _refuse_same_key(axes)
-    return axes
+    return _checked(axes)
 
 
-def _refuse_same_key(axes: Sequence[Axis]) -> None:
-    keys = [each for axis in axes for each in axis.keys]
-    counts = Counter(axis.key for axis in keys)
-    for axis in keys:
-        if counts[axis.key] > 1:
+def _checked(axes: Sequence[Axis]) -> list[Axis]:
+    """Return the axes; JobError for a key, or a value of a key, that is given twice."""
+    keys = [each.key for axis in axes for each in axis.keys]
+    for each in itertools.chain.from_iterable(axis.keys for axis in axes):
+        if keys.count(each.key) > 1:
             raise JobError(
-                f"--sweep {axis.name}: {axis.key} is swept twice",
-                hint=f"give all of its values at once: --sweep {axis.name}=...,...",
+                f"--sweep {each.name}: {each.key} is swept twice",
+                hint=f"give all of its values at once: --sweep {each.name}=...,...",
             )
+    for axis in axes:
+        # By the names, which have the text: 1, 1.0 and True are equal in Python, but not in a job.
+        steps = list(zip(*([flag.name for flag in each.flags] for each in axis.keys), strict=True))
+        if twice := next((step for step in steps if steps.count(step) > 1), None):
+            raise JobError(
+                f"{' '.join(twice)} is given twice",
+                hint="give each value once; --repeat runs every point several times",
+            )
+    return list(axes)
 
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
@@ -203,7 +208,6 @@ def _parse_axis(word: str, text: str) -> Axis:
             f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
             hint='leave out the comma, or write "" for an empty text',
         )
-    _refuse_twice(joined, [Flag(name=f"--sweep {joined}={item}", value=item) for item in values])
     steps = [_parse_step(names, value, text) for value in values]
     axes = [
         Axis(key=SHORT_NAMES.get(name.replace("-", "_"), name), name=name, flags=list(flags))
@@ -225,37 +229,16 @@ def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
     ]
 
 
-def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:
-    for index, flag in enumerate(flags):
-        # By the name, which has the text: 1, 1.0 and True are equal in Python, and differ in a job.
-        if any(flag.name == before.name for before in flags[:index]):
-            raise JobError(
-                f"{flag.name} is given twice",
-                hint=f"give each value of {name} once; --repeat runs every point several times",
-            )
-
-
 def _split(text: str, separators: str, whole: str) -> list[str]:
     """Split where no bracket or quote is open; JobError, which shows `whole`, where one stays."""
-    parts = [""]
-    open_: list[str] = []  # what would close what is open
-    before = "="
-    for letter in text:
-        if letter in separators and not open_:
+    parts, depth = [""], 0
+    for piece in _PIECES.findall(text):
+        depth += (piece in "[{") - (piece in "]}")
+        if piece in separators and not depth:
             parts.append("")
         else:
-            parts[-1] += letter
-        if open_ and letter == open_[-1]:
-            open_.pop()
-        elif not (open_ and open_[-1] in "'\""):
-            if letter in _CLOSING:
-                open_.append(_CLOSING[letter])
-            elif letter in "'\"" and before in _BEFORE_QUOTES:
-                open_.append(letter)
-        before = letter
-    if open_:
-        raise JobError(
-            f"--sweep {whole}: {open_[-1]} is missing at its end",
-            hint="close every bracket and quote",
-        )
+            parts[-1] += piece
+    if depth:
+        hint = "close every bracket and quote"
+        raise JobError(f"--sweep {whole}: a bracket is missing at its end", hint=hint)
     return parts

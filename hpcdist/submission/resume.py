@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import msgspec
 
@@ -36,7 +35,7 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import FORMER_LIVES_VARIABLE
 from hpcdist.schedulers.tasks import claim_file
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
-from hpcdist.submission.submit import Submission, submit, write_spec
+from hpcdist.submission.submit import Submission, hand_over, submit, write_spec
 from hpcdist.submission.workspace import Workspace
 from hpcdist.training.checkpoint.files import list_checkpoints, step_of
 
@@ -45,7 +44,6 @@ _CHANGEABLE = (
     *("checkpoint.every_epochs", "checkpoint.every_steps", "checkpoint.keep"),
 )
 """Keys, and beginnings of keys, that the next life may have otherwise."""
-_ASIDE = "launch.before"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +116,16 @@ def plan_resume(
         overrides=[*spec.overrides, *changed.overrides],
         origins=changed.origins,
     )
-    workspace = _workspace_of(run, spec)
-    if isinstance(changed.job, ScriptJob) and not os.path.exists(changed.job.script):
-        raise _gone(run, "its script", changed.job.script)
+    workspace = Workspace(submit_dir=str(spec.cwd), used=spec.snapshot)
+    needed = {"its directory" if spec.snapshot is None else "its code's copy": workspace.cwd}
+    if isinstance(changed.job, ScriptJob):
+        needed["its script"] = changed.job.script
+    for what, path in needed.items():
+        if not os.path.exists(path):
+            raise RunDirectoryError(
+                f"run {run.id} cannot be resumed: {what} {path} is gone",
+                hint="submit the job again; checkpoint.resume names a run to start from",
+            )
     os.chdir(workspace.cwd)  # modules and relative paths are looked for there
     return plan_run(
         loaded,
@@ -130,39 +135,20 @@ def plan_resume(
     )
 
 
-def _workspace_of(run: Run, spec: RunSpec) -> Workspace:
-    """Return where the run's files are; RunDirectoryError where they are gone."""
-    workspace = Workspace(submit_dir=str(spec.cwd), used=spec.snapshot)
-    if not os.path.isdir(workspace.cwd):
-        what = "its working directory" if spec.snapshot is None else "the copy of its code"
-        raise _gone(run, what, workspace.cwd)
-    return workspace
-
-
-def _gone(run: Run, what: str, path: str) -> RunDirectoryError:
-    return RunDirectoryError(
-        f"run {run.id} cannot be resumed: {what} {path} is gone",
-        hint="submit the job again; checkpoint.resume names a run to start from",
-    )
-
-
 def _profile_of(spec: RunSpec, partition: str | None) -> LoadedProfile:
     """Return the profile that a run was planned with; what is secret in it, from hpcdist.yaml."""
     name, profile = spec.cluster.name, spec.cluster.profile
-    environment = dict(profile.environment)
-    hidden = [key for key, value in environment.items() if value == HIDDEN]
-    if hidden:
-        now = load_profile(name).profile.environment
-        if missing := sorted(set(hidden) - now.keys()):
-            raise UserError(
-                f"the cluster profile {name} has no {missing[0]} in environment any more, which "
-                "the run had, and whose value is kept nowhere else",
-                hint="add it, or go to the folder whose hpcdist.yaml has it",
-            )
-        environment |= {key: now[key] for key in hidden}
+    hidden = {key for key, value in profile.environment.items() if value == HIDDEN}
+    now = load_profile(name).profile.environment if hidden else {}
+    if missing := sorted(hidden - now.keys()):
+        raise UserError(
+            f"the cluster profile {name} has no {missing[0]} in environment any more, which the "
+            "run had, and whose value is kept nowhere else",
+            hint="add it, or go to the folder whose hpcdist.yaml has it",
+        )
     profile = msgspec.structs.replace(
         profile,
-        environment=environment,
+        environment=profile.environment | {key: now[key] for key in hidden},
         container=Container(),  # the job's is settled
         partition=partition or profile.partition,
     )
@@ -199,17 +185,19 @@ def resume(run: Run, ended: Ended, planned: PlannedRun) -> list[str]:
     with _reopened(run, ended.verdict):
         spec = msgspec.structs.replace(ended.spec, job_name=name)
         write_spec(run, planned, spec)
-        return planned.hand_over(target, [run])
+        return hand_over(planned, target, [run])
 
 
 @contextmanager
 def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
     """Have a run without its end, whose verdict becomes that on its last attempt, and without what
     its agents and its scheduler left; after an error, it is as it was."""
-    aside = run.path / _ASIDE
+    aside = run.path / "launch.before"
+    # What says which job has the run, and how the run ended.
+    ends = (run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0))
     kept = {
         path: files.read_bytes(path, most_bytes=files.MOST_JSON_BYTES)
-        for path in (run.spec_file, run.private_file, *_ends(run))
+        for path in (run.spec_file, run.private_file, *ends)
         if path.exists()
     }
     try:
@@ -233,30 +221,21 @@ def _reopened(run: Run, verdict: Verdict) -> Iterator[None]:
             ended = run.read_attempt_verdict(attempt) or verdict
             ended = msgspec.structs.replace(ended, attempt=attempt, resumed=True)
             run.write_attempt_verdict(ended)
-        for path in _ends(run):
+        for path in ends:
             files.remove_once_written(path)
         yield
-    except SubmissionUnclearError:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    except BaseException:
-        _put_back(run, aside, kept)
+    except BaseException as error:
+        if isinstance(error, SubmissionUnclearError):
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        with suppress(OSError):
+            shutil.rmtree(run.launch_folder, ignore_errors=True)
+            aside.rename(run.launch_folder)
+        for path, content in kept.items():
+            with suppress(OSError):
+                files.write_whole(path, content)
         raise
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _ends(run: Run) -> tuple[Path, ...]:
-    """Return the files that say which job has a run, and how the run ended."""
-    return run.submission_file, run.verdict_file, claim_file(run.submitit_folder, 0)
-
-
-def _put_back(run: Run, aside: Path, kept: Mapping[Path, bytes]) -> None:
-    with suppress(OSError):
-        shutil.rmtree(run.launch_folder, ignore_errors=True)
-        aside.rename(run.launch_folder)
-    for path, content in kept.items():
-        with suppress(OSError):
-            files.write_whole(path, content)
 
 
 # As another run.

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.base.carried import carry
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.base.secrets import HIDDEN, Stars, redact
 from hpcdist.base.version import locked, versions
@@ -29,11 +30,12 @@ from hpcdist.runs.run import (
     name_to_type,
     slug,
 )
-from hpcdist.runs.snapshot import run_git
+from hpcdist.runs.snapshot import copy_code, run_git
 from hpcdist.runs.spec import RunSpec, SweepPlace, UsedCluster
-from hpcdist.schedulers.base import Dependency
+from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.tasks import SummaryTask
 from hpcdist.submission.container import used_container
-from hpcdist.submission.layout import LaidOutJob, SummaryJob, check_waits, lay_out
+from hpcdist.submission.layout import Job, check_waits, lay_out, summary_job
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 
 _GIT_LIMIT_S = 5.0
@@ -53,22 +55,23 @@ def submit(
     runs that it has not are deleted, and the error says so.
     """
     check_waits(planned, dependencies, summary_after=summary_after)
-    make_runs_folder(runs)
     submission = Submission(planned, runs)
     try:
-        submission.make_runs(dependencies)
-        for job in submission.layout:
+        jobs = lay_out(submission.planned, submission.places, dependencies)
+        # All directories before the scheduler is called: a full disk is found before too.
+        for job in jobs:
+            submission.make_runs(job)
+        for job in jobs:
             submission.hand_over(job)
-        if summary_after:
-            submission.submit_summary()
     except BaseException as error:
         submission.take_back()
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
-        left = submission.what_is_left(error)
-        if left is None:
-            raise
-        raise left from error
+        if isinstance(error, HpcdistError) and submission.is_half_way:
+            raise submission.what_is_left(error) from error
+        raise
+    if summary_after and planned.scheduler.has_queue:
+        submission.submit_summary()
     return submission
 
 
@@ -84,18 +87,25 @@ class Submission:
     """Runs that a scheduler has; half way, those that it has and those that it has not."""
 
     def __init__(self, planned: PlannedSubmission, runs: Path) -> None:
-        """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it; an
-        error leaves nothing behind."""
+        """Make the folder of the run, or of the sweep, in `runs`, and copy the code into it, once
+        for all runs; an error leaves nothing behind."""
+        make_runs_folder(runs)
         path = make_unique_folder(runs, slug(planned.name))
+        self.planned = planned.placed(path)
+        self.places = planned.places(path)
         try:
-            self.planned = planned.copied(path)
-            self.places = planned.places(path)
+            if any(run.loaded.job.container.image for run in planned.runs):
+                carry()
+            snapshots = [run.workspace.snapshot for run in planned.runs if run.workspace.snapshot]
+            if snapshots:
+                copy_code(snapshots[0], path)
             if self.places.sweep is not None:
                 self.places.sweep.write()
         except BaseException:
             delete_folder(path)
             raise
-        self.layout: list[LaidOutJob] = []
+        self.id = path.name
+        self.runs = self.places.runs
         self.jobs: list[SubmittedJob] = []
         """The jobs that the scheduler has accepted."""
         self.summary_job_id: str | None = None
@@ -104,73 +114,59 @@ class Submission:
         self._surroundings = surroundings_now()
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
-        self._are_runs_submitted = False
 
-    @property
-    def id(self) -> str:
-        return self.places.id
+    def make_runs(self, job: Job, planned: PlannedRun | None = None) -> None:
+        """Make the directories of a job's runs, as `planned` or as the points are planned."""
+        for task, index in enumerate(job.points):
+            run, point = self.runs[index], self.planned.points[index]
+            run.make()
+            place = self.places.sweep and SweepPlace(
+                id=self.id,
+                index=index,
+                num_points=len(self.planned.points),
+                point=point.values,
+                repeat=point.repeat,
+                label=point.label,
+                comparison=self.planned.comparison,
+                variant=point.variant,
+                job_name=job.target.name,
+                task=None if job.target.array_size is None else task,
+            )
+            spec = msgspec.structs.replace(self._surroundings, sweep=place)
+            write_spec(run, planned or self.planned.runs[index], spec)
 
-    @property
-    def runs(self) -> list[Run]:
-        """In the order of the points."""
-        return self.places.runs
-
-    def make_runs(self, dependencies: Sequence[Dependency]) -> None:
-        """Make all directories before the scheduler is called: a full disk is found before too.
-
-        Of a sweep over several schedulers, runs on this machine are made when they start.
-        """
-        here = set(self.planned.points_here() if self.planned.has_queue else ())
-        jobs = lay_out(self.planned, self.places, dependencies)
-        self.layout = [job for job in jobs if here.isdisjoint(job.points)]
-        for job in self.layout:
-            for task, index in enumerate(job.points):
-                self.make_run(index, self.planned.runs[index], job, task)
-
-    def make_run(self, index: int, planned: PlannedRun, job: LaidOutJob, task: int = 0) -> None:
-        """Make the directory of a point's run, which is a task of a job."""
-        run = self.runs[index]
-        run.make()
-        point = self.planned.points[index]
-        sweep = self.places.sweep and SweepPlace(
-            id=self.id,
-            index=index,
-            num_points=len(self.planned.points),
-            point=point.values,
-            repeat=point.repeat,
-            label=point.label,
-            comparison=self.planned.comparison,
-            variant=point.variant,
-            job_name=job.target.name,
-            task=None if job.target.array_size is None else task,
-        )
-        spec = msgspec.structs.replace(self._surroundings, sweep=sweep)
-        write_spec(run, planned, spec)
-
-    def hand_over(self, job: LaidOutJob, planned: PlannedRun | None = None) -> None:
+    def hand_over(self, job: Job, planned: PlannedRun | None = None) -> None:
         """Give a job to the scheduler, as `planned` or as its first point is planned."""
         runs = [self.runs[index] for index in job.points]
-        behind = None if job.behind is None else self.jobs[job.behind].job_id
-        target = job.target_behind(behind)
-        target.make_folders()
+        ids = [run.id for run in runs]
+        target = job.target_behind([job.job_id for job in self.jobs])
+        planned = planned or self.planned.runs[job.points[0]]
         try:
-            planned = planned or self.planned.runs[job.points[0]]
-            self._note(planned.hand_over(target, runs))
+            self._note(hand_over(planned, target, runs))
         except SubmissionUnclearError:
-            self._unclear = [run.id for run in runs]
+            self._unclear = ids
             raise
         job_id = planned.scheduler.dependency_id(str(runs[0].read_job_id()))
-        ids = [run.id for run in runs]
         self.jobs.append(SubmittedJob(name=target.name, job_id=job_id, runs=ids))
 
     def submit_summary(self) -> None:
-        """Submit the job that writes the summary, where the scheduler can hold it back."""
-        self._are_runs_submitted = True
-        if not self.planned.scheduler.has_queue:
-            return
-        summary = SummaryJob(self.planned, self.places)
+        """Submit the job that writes the summary."""
         job_ids = [job.job_id for job in self.jobs]
-        self.summary_job_id, messages = summary.submit(self.runs, job_ids)
+        job, target, script = summary_job(self.planned, self.places.path, job_ids)
+        try:
+            target.make_folders()
+            paths = [str(run.path) for run in self.runs]
+            task = SummaryTask(run_paths=paths, folder=str(self.places.path))
+            scheduler = self.planned.scheduler
+            self.summary_job_id, messages = scheduler.submit_task(job, target, task, script)
+        except HpcdistError as error:
+            perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
+            raise SchedulerError(
+                f"{self.id} was submitted, but {perhaps}not the job for its summary: "
+                f"{error.message}",
+                hint="it continues; summarize it later with: hpcdist summary "
+                f"{name_to_type(self.places.path)}",
+            ) from error
         self._note(messages)
 
     def _note(self, messages: Sequence[str]) -> None:
@@ -185,29 +181,29 @@ class Submission:
         if not theirs and self.places.sweep is not None:
             delete_folder(self.places.path)
 
-    def what_is_left(self, error: BaseException) -> SchedulerError | None:
-        """Return the error that says what the scheduler has, or may have; None: nothing."""
-        if not isinstance(error, HpcdistError):
-            return None
-        name = name_to_type(self.places.path)
-        if self._are_runs_submitted:
-            what = "run" if self.places.sweep is None else "sweep"
-            perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
-            return SchedulerError(
-                f"{what} {self.id} was submitted, but {perhaps}not the job for its summary: "
-                f"{error.message}",
-                hint=f"it continues; summarize it later with: hpcdist summary {name}",
-            )
-        if self.places.sweep is None or not (self.jobs or self._unclear):
-            return None
+    @property
+    def is_half_way(self) -> bool:
+        """The scheduler has, or may have, some of the runs of a sweep."""
+        return self.places.sweep is not None and bool(self.jobs or self._unclear)
+
+    def what_is_left(self, error: HpcdistError) -> SchedulerError:
+        """Return the error that says what the scheduler has, or may have."""
         kind = SubmissionUnclearError if self._unclear else SchedulerError
         number = sum(len(job.runs) for job in self.jobs)
         unknown = f" of {len(self._unclear)} that is not known, and" if self._unclear else ""
+        name = name_to_type(self.places.path)
         return kind(
             f"{number} of the {len(self.planned.points)} runs of sweep {self.id} were submitted,"
             f"{unknown} the others were not: {error.message}",
             hint=f"hpcdist status {name} shows what runs, hpcdist cancel {name} ends them",
         )
+
+
+def hand_over(planned: PlannedRun, target: Target, runs: Sequence[Run]) -> list[str]:
+    """Give runs whose directories are there to the scheduler; return what that had to say."""
+    target.make_folders()
+    job = planned.workspace.job(planned.loaded.job)
+    return planned.scheduler.submit(job, target, runs, planned.script(target))
 
 
 def surroundings_now() -> RunSpec:
@@ -238,6 +234,11 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
     hidden = {key: value for key, value in job.items() if value != shown_job[key]}
     if hidden:
         files.write_json(run.private_file, hidden)
+    if (place := spec.sweep) is not None:
+        point, label = stars.value(place.point), place.label and stars.text(place.label)
+        again, label = stars.again_in(point), stars.again_in(label)
+        place = msgspec.structs.replace(place, point=again, label=label)
+    container = planned.container_in(run.path.parent)
     run.write_spec(
         msgspec.structs.replace(
             spec,
@@ -247,26 +248,17 @@ def write_spec(run: Run, planned: PlannedRun, spec: RunSpec | None = None) -> No
             cluster=UsedCluster(name=cluster.name, profile=profile),
             job=shown_job,
             hidden=sorted(hidden),
-            plan=msgspec.structs.replace(
-                planned.plan.launch, container=planned.container_in(run.path.parent)
-            ),
+            plan=msgspec.structs.replace(planned.plan.launch, container=container),
             job_source=loaded.source,
             overrides=stars.again_in(stars.args(loaded.overrides)),
             cwd=workspace.submit_dir,
             snapshot=workspace.used,
             container=used_container(loaded.job),
-            sweep=_starred_place(spec.sweep, stars),
+            sweep=place,
         )
     )
     if planned.call is not None:
         files.write_whole(run.function_file, planned.call)
-
-
-def _starred_place(place: SweepPlace | None, stars: Stars) -> SweepPlace | None:
-    if place is None:
-        return None
-    point, label = stars.value(place.point), place.label and stars.text(place.label)
-    return msgspec.structs.replace(place, point=stars.again_in(point), label=stars.again_in(label))
 
 
 def git_state() -> tuple[str | None, bool | None]:

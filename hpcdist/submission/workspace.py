@@ -25,11 +25,8 @@ from hpcdist.training.model.checks import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
-LIMIT_VARIABLE = "HPCDIST_SNAPSHOT_LIMIT_MB"
-
 PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
-_MEGABYTE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,7 @@ class SnapshotRequest:
     wanted: bool | None = None
     """None: as the scheduler does by default."""
     limit_mb: float | None = None
-    """None: HPCDIST_SNAPSHOT_LIMIT_MB, else 100."""
+    """None: 100."""
     runs: Path | None = None
     """The folder of the runs, which no snapshot holds; None: the one by default."""
 
@@ -128,7 +125,12 @@ def plan_workspace(
         runs_code_of_user = isinstance(job, OwnCodeJob)
     by_default = by_default and runs_code_of_user
     if only_there is not None and runs_code_of_user:
-        request = replace(request, wanted=_snapshot_needed(request, only_there))
+        if request.wanted is False:
+            raise UserError(
+                f"--no-snapshot: jobs of {only_there} find no files but those of a snapshot",
+                hint="leave out --no-snapshot",
+            )
+        request = replace(request, wanted=True)
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = limit_bytes_of(request.limit_mb)
@@ -149,40 +151,17 @@ def plan_workspace(
     return Workspace(submit_dir=submit_dir, snapshot=snapshot, notes=notes).placed(unnamed)
 
 
-def _snapshot_needed(request: SnapshotRequest, scheduler: str) -> bool:
-    """Return True; UserError where the user wants no snapshot."""
-    if request.wanted is False:
-        raise UserError(
-            f"--no-snapshot: jobs of {scheduler} find no files but those of a snapshot",
-            hint="leave out --no-snapshot",
-        )
-    return True
-
-
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
     """Name what of the user's code is read where it is, and not from the snapshot."""
-    notes = []
     here = Path(snapshot.root)
     if (
-        isinstance(job, ScriptJob)
-        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
-        and snapshot.path_in(here, job.script) is None
+        not isinstance(job, ScriptJob)
+        or not (job.is_given_by_path or Path(job.script).is_relative_to(here))
+        or snapshot.path_in(here, job.script) is not None
     ):
-        notes.append(
-            f"{job.script} is not among the files of the git work tree {snapshot.root}: it is read "
-            "when the job starts, and not from the snapshot"
-        )
-    # Packages that setuptools finds by a table, and not by an entry of sys.path.
-    finders = [module for name, module in sys.modules.items() if name.startswith("__editable___")]
-    for finder in finders:
-        for package, path in getattr(finder, "MAPPING", {}).items():
-            if snapshot.path_in(here, os.path.join(path, "__init__.py")) is not None:
-                notes.append(
-                    f"the package {package} is installed from this work tree in editable mode: "
-                    "unless it lies beside the script, it is read when the job starts, and not "
-                    "from the snapshot"
-                )
-    return notes
+        return []
+    missing = f"{job.script} is not among the files of the git work tree {snapshot.root}"
+    return [f"{missing}: it is read when the job starts, and not from the snapshot"]
 
 
 def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
@@ -203,17 +182,5 @@ def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
 
 
 def limit_bytes_of(limit_mb: float | None) -> float:
-    """Return the size that a work tree may have: as asked for, else as the variable says."""
-    if limit_mb is not None:
-        return limit_mb * _MEGABYTE
-    text = os.environ.get(LIMIT_VARIABLE)
-    try:
-        limit = float(text) if text else DEFAULT_LIMIT_BYTES / _MEGABYTE
-    except ValueError:
-        limit = -1.0
-    if not limit > 0:
-        raise UserError(
-            f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0",
-            hint="unset it for the default of 100",
-        )
-    return limit * _MEGABYTE
+    """Return the size that a work tree may have."""
+    return DEFAULT_LIMIT_BYTES if limit_mb is None else limit_mb * 1e6

@@ -80,15 +80,7 @@ class _Pair:
     reason: str
 
 
-_ALL_BUT_DDP = frozenset({"single", "data_parallel", "fsdp"})
 _EXCLUDED = (
-    _Pair(key="static_graph", allowed=(False,), strategies=_ALL_BUT_DDP, reason="only ddp has it"),
-    _Pair(
-        key="gradient_as_bucket_view",
-        allowed=(True,),
-        strategies=_ALL_BUT_DDP,
-        reason="only ddp has buckets",
-    ),
     _Pair(
         key="activation_checkpointing",
         allowed=(False,),

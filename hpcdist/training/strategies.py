@@ -87,13 +87,12 @@ class Ddp(Single):
     uses_group = True
     tells_last_gradient = True
 
-    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:
+    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:  # noqa: ARG002
         return DistributedDataParallel(
             model,
             device_ids=[context.device] if context.device.startswith("cuda") else None,
-            # By default gradients live in the buckets: no copy in, none out.
-            gradient_as_bucket_view=train.gradient_as_bucket_view,
-            static_graph=train.static_graph,
+            # Gradients live in the buckets: no copy in, none out.
+            gradient_as_bucket_view=True,
             # Broadcasting buffers in each forward pass only serves evaluation: see align_buffers.
             **NO_BUFFER_SYNC,
         )

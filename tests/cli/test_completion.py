@@ -43,7 +43,7 @@ def test_jobs_keys_values_and_clusters_are_offered(offered, tmp_path):
     assert "train.optimizer=" in offered("hpcdist submit ddp --set train.")
     # bash replaces what stands behind =, the others the whole word.
     assert offered("hpcdist submit ddp --set train.optimizer=s") == ["sgd"]
-    assert offered("hpcdist submit ddp --set=train.static_graph=") == ["true", "false"]
+    assert offered("hpcdist submit ddp --set=data.download=") == ["true", "false"]
     assert offered("hpcdist submit ddp --set train.optimizer=s", "fish") == [
         "plain,train.optimizer=sgd"
     ]

@@ -12,6 +12,7 @@ import pytest
 from hpcdist.base.files import write_json
 from hpcdist.job import load_job
 from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import copy_code
 from hpcdist.runs.sweep import Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import PlannedSubmission, plan_run
@@ -46,10 +47,9 @@ def make_run(tree):
         )
         run = Run.create(runs, name)
         submission = PlannedSubmission.of_run(planned)
-        if sweep is None:
-            (planned,) = submission.copied(run.path).runs
-        else:  # that of a run before
-            (planned,) = submission.placed(sweep.path).runs
+        if sweep is None:  # else that of a run before
+            copy_code(planned.workspace.snapshot, run.path)
+        (planned,) = submission.placed((sweep or run).path).runs
         write_spec(run, planned)
         if resume is not None:
             spec = json.loads(run.spec_file.read_text())

@@ -205,21 +205,14 @@ def test_profiles_name_channels_which_render_shows_as_mail(hpcdist):
     assert "add -N to lsf.options" in hpcdist("render", "script.py").stderr
 
 
-@pytest.mark.parametrize(
-    ("channel", "problem"),
-    [
-        ("apprise:env:NO_SUCH_URL", "NO_SUCH_URL is not set"),
-        ("mail:ada@host.org", "--notify: mail comes from a scheduler, and this machine sends none"),
-    ],
-)
-def test_a_channel_that_could_tell_nothing_is_refused_at_the_submission(hpcdist, channel, problem):
+def test_a_channel_that_could_tell_nothing_is_refused_or_noted_at_the_submission(hpcdist):
     hpcdist.write("script.py", "pass")
+    channel = "apprise:env:NO_SUCH_URL"
     refused = hpcdist("submit", "script.py", "--local", "--notify", channel)
     assert refused.returncode == 2
-    assert problem in refused.stderr
+    assert "NO_SUCH_URL is not set" in refused.stderr
     assert not (hpcdist.folder / "runs").exists()
-    if channel.startswith("mail"):  # of the profile: said, as other runs of it are mailed
-        hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: local, notify: [mail]}}")
-        done = hpcdist("submit", "script.py", "--cluster", "c")
-        assert "notify: mail comes from a scheduler" in done.stderr
-        assert done.returncode == 0, done.stderr
+    hpcdist.write("hpcdist.yaml", "clusters: {c: {scheduler: local, notify: [mail]}}")
+    done = hpcdist("submit", "script.py", "--cluster", "c")
+    assert "notify: mail comes from a scheduler" in done.stderr
+    assert done.returncode == 0, done.stderr

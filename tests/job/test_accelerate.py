@@ -9,7 +9,7 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.job import accelerate, load_job
-from hpcdist.job.accelerate import accelerate_variables, note_on_default_file
+from hpcdist.job.accelerate import accelerate_variables
 
 SCRIPT = """
 import dataclasses, json, os
@@ -135,7 +135,7 @@ def test_accelerate_itself_says_what_is_wrong_with_its_file():
 
 def test_an_accelerate_that_does_not_answer_is_told(monkeypatch):
     monkeypatch.setattr(accelerate, "_LIMIT_S", 0.01)
-    with pytest.raises(JobError, match="made nothing of its config file within"):
+    with pytest.raises(JobError, match="no answer within"):
         accelerate_variables("distributed_type: FSDP\n")
 
 
@@ -144,10 +144,7 @@ def test_a_value_that_no_variable_can_have_is_refused_with_the_variables_name():
     text = LAUNCHED["fsdp"].replace("fsdp_version: 2", 'fsdp_state_dict_type: "a\\0"')
     with pytest.raises(JobError) as error:
         accelerate_variables(text)
-    assert error.value.message == (
-        "accelerate's config file gives FSDP_STATE_DICT_TYPE a NUL character, and no variable can "
-        "have one"
-    )
+    assert "gives FSDP_STATE_DICT_TYPE a NUL character" in error.value.message
 
 
 @pytest.fixture
@@ -170,21 +167,6 @@ def test_the_job_has_the_size_of_the_file_unless_it_says_another(load):
     assert loaded.notes == []
     loaded = load(text, "resources.gpus=1")
     assert (loaded.job.resources.nodes, loaded.job.resources.gpus) == (2, 1)
-    (note,) = loaded.notes
-    assert "is for 2 machines with 4 processes each; the job runs on 2 x 1" in note
-
-
-def test_the_default_file_of_accelerate_launch_is_noted(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    program, other = tmp_path / "train.py", tmp_path / "other.py"
-    program.write_text("import torch\nfrom accelerate import Accelerator\n")
-    other.write_text("import torch\n")
-    assert note_on_default_file(program) is None
-    file = tmp_path / "accelerate" / "default_config.yaml"
-    file.parent.mkdir()
-    file.write_text("mixed_precision: bf16\n")
-    assert f"--accelerate-config {file} for that" in note_on_default_file(program)
-    assert note_on_default_file(other) is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +174,6 @@ def test_the_default_file_of_accelerate_launch_is_noted(tmp_path, monkeypatch):
     [
         ("distributed_type: XLA", 'distributed_type "XLA"'),
         ("compute_environment: AMAZON_SAGEMAKER", 'compute_environment is "AMAZON_SAGEMAKER"'),
-        ("num_machines: 2\nnum_processes: 3", "num_processes is 3, must be a multiple of"),
         ("- 1", "config.yaml"),
     ],
 )

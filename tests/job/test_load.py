@@ -130,7 +130,7 @@ def test_zero_nodes_are_refused_with_the_file_and_the_key(tmp_path):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("train.epochs=three", '"three" is no number'),
+        ("train.epochs=three", "correct --set train.epochs=three, or leave it out"),
         ("train.epochs=0", "correct --set train.epochs=0, or leave it out"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
         ("data.download=yes", 'data.download is "yes", must be true or false', "or leave it out"),
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "or leave it out"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
-        ("description.x=1", "not a section that could hold description.x", "set description"),
+        ("description.x=1", 'description is {"x": 1}, must be text', "leave it out"),
         ("workload=trian", "must be one of train, lightning, script", "did you mean train?"),
         ("train.lr", "must be key.path=value", "for example"),
         ("=1", "must be key.path=value", "for example"),
@@ -196,11 +196,11 @@ def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
             "line 2, column 1: the key 'workload' appears twice",
         ),
         ("1: 2\n", "the key 1 is not text"),
-        ("a: &a [*a]\n", "an anchor holds itself"),
+        ("a: &a [*a]\n", "more than 10,000 keys and values"),
         ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
         ("a: !!bool maybe\n", "not valid YAML: 'maybe'"),
-        ("a: &a {b: 1}\nc: {<<: [*a, *a]}\n", "`<<` merges one mapping"),
-        ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
+        ("train:\n  epochs 3\n  lr: 1\n", "line 2: there is no colon after epochs"),
+        ("a: !!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         (BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
         (KEY_BOMB, "more than 10,000 keys and values, with those that aliases repeat"),
         ("".join(f"k{n}: 1\n" for n in range(9_000)), "more than 10,000 keys and values"),
@@ -234,8 +234,8 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
     with ZipFile("packed", "w", ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", "#" * 1001)
     error = error_of("packed")
-    assert error.message.endswith("/packed unpacks to more than 1 kB of Python files")
-    assert error.hint == "give a script in a folder"
+    assert error.message.endswith("it unpacks to more than 1 kB of Python files")
+    assert "give a script in a folder" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,9 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
         ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
         ("zipped", "zipped is a zip file without a __main__.py", "zip file with a __main__.py"),
         ("wrong.zip", "wrong.zip/__main__.py: line 1: ", "correct the script"),
-        ("torn.zip", "torn.zip is a damaged zip file: Bad CRC-32", "make it anew"),
+        ("torn.zip", "torn.zip is a damaged zip file", "make it anew"),
         ("notes.txt", "notes.txt does not have the name of a Python script", "end in .yaml"),
+        ("a.ipynb", "a.ipynb does not have the name", "nbconvert --to script a.ipynb"),
         (
             "run.sh",
             "run.sh does not have the name of a Python script",
@@ -260,7 +261,7 @@ def test_a_zip_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(m
         ("/bin/sh", "/bin/sh is not a Python script, but binary", "with --no-python: /bin/sh"),
         ("run", "run: line 2: invalid syntax: echo hello", "with --no-python: ./run"),
         ("gone/run", "gone/run: there is no such file", "check the path"),
-        ("a\0b.py", "there is no such file", "check the path"),
+        ("a\0b.py", "there is no such file", "did you mean"),
     ],
     ids=repr,
 )
@@ -269,6 +270,7 @@ def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "folder.yaml").mkdir()
     write(tmp_path / "notes.txt", "")
+    write(tmp_path / "a.ipynb", "{}")
     write(tmp_path / "run.sh", "a=1")
     write(tmp_path / "run", "#!/bin/sh\necho hello\n")
     with ZipFile(tmp_path / "zipped", "w") as archive:

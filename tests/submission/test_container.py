@@ -52,7 +52,10 @@ def settle(tmp_path, monkeypatch):
         ({"image": "/usr/bin/env", "runtime": "apptainer"}, "is neither an image file"),
         ({"image": "docker://a/b", "runtime": "charliecloud"}, "names a registry"),
         ({"image": "library://a/b", "runtime": "podman"}, "podman does not know"),
-        ({"image": "docker://a/b", "runtime": "pyxis", "scheduler": "lsf"}, "a plugin of Slurm's"),
+        (
+            {"image": "docker://a/b", "runtime": "pyxis", "scheduler": "lsf"},
+            "LSF does not start",
+        ),
         ({"image": "docker://a/b", "mounts": "[data]"}, "'data' must be an absolute path"),
         ({"image": "docker://a/b", "mounts": "['/a:/b:rx']"}, "must be SRC, SRC:DST"),
         ({"image": "docker://a/b", "options": "['--env=HF_TOKEN=hf_" + "a" * 34 + "']"}, "secret"),

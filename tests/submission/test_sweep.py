@@ -107,14 +107,13 @@ def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expecte
         ("a..b=1", "'a..b=1' must be key=value,value"),
         ("nodes=", "value 1 of 1 is empty"),
         ("nodes=1,,2", "value 2 of 3 is empty"),
-        ("args=[a,b", "] is missing at its end"),
-        ("name='a", "' is missing at its end"),
+        ("args=[a,b", "a bracket is missing at its end"),
         ("nodes=1,2,1", "--sweep nodes=1 is given twice"),
         ("nodes=1 resources.nodes=2", "resources.nodes is swept twice"),
         ("a:b=1:2,3", "'3' must have a value for each of a, b"),
         ("a:b=1:2,3:", "'3:' must have a value for each of a, b"),
         ("a:b=1:2:3", "'1:2:3' must have a value for each of a, b"),
-        ("a:b=1:2,1:2", "--sweep a:b=1:2 is given twice"),
+        ("a:b=1:2,1:2", "--sweep a=1 --sweep b=2 is given twice"),
         ("a:=1:2", "'a:=1:2' must be key=value,value"),
     ],
 )
@@ -276,20 +275,11 @@ def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):
         find_runs(runs, "x")
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("trainn", "did you mean train-20260102-120000-bbbb? "),
-        ("train-20260101-120000-aaab", "did you mean train-20260101-120000-aaaa? "),
-        ("latest", "did you mean last? "),
-        ("newest", "did you mean last? "),
-        ("other", ""),
-    ],
-)
-def test_a_name_that_no_run_has_is_answered_with_the_nearest(tmp_path, name, meant):
+@pytest.mark.parametrize("name", ["trainn", "newest", "x"])
+def test_a_name_that_no_run_has_is_answered_with_the_command_that_lists_them(tmp_path, name):
     for run_id in ("train-20260101-120000-aaaa", "train-20260102-120000-bbbb"):
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "spec.json").write_text('{"created_s": 1.0, "job": {}}')
     with pytest.raises(RunNotFoundError) as raised:
         find_runs(tmp_path, name)
-    assert raised.value.hint == f"{meant}list them with: hpcdist runs"
+    assert raised.value.hint == "list them with: hpcdist runs"

@@ -48,14 +48,12 @@ def assert_trained_alike(by_lightning, by_loop, rel=1e-3):
 
 
 SETTINGS = {
-    "ddp with accumulation, its options, workers, max_steps, and seldom evaluated": {
+    "ddp with accumulation, workers, max_steps, and seldom evaluated": {
         "data": {"workers": 1},
         "train": {
             "accumulate": 2,
             "schedule": "cosine",
             "clip_norm": 0.1,
-            "static_graph": True,
-            "gradient_as_bucket_view": False,
             "max_steps": 10,
             "epochs": 3,
             "evaluate_every_epochs": 2,

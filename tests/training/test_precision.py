@@ -2,12 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import pytest
 import torch
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.job.spec import Train, TrainJob
 from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 
@@ -75,13 +73,6 @@ def test_bf16_true_keeps_weights_and_moments_in_bfloat16(train_ranks, make_job):
     assert {value.dtype for value in done.weights().values()} == {torch.bfloat16}
     [first, _] = done.events("memory")
     assert first["parameter_bytes"] == 2 * done.events("setup")[0]["parameters"]
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [("32-true", "fp32"), ("16-mixed", "fp16-mixed")])
-def test_lightnings_names_are_other_names_for_the_same(theirs, ours):
-    assert Train(precision=theirs) == Train(precision=ours)
-    job = msgspec.convert({"name": "x", "train": {"precision": theirs}}, TrainJob)
-    assert job.train.precision == ours
 
 
 def test_a_model_with_the_wrong_number_of_outputs_is_refused_before_training(

@@ -93,14 +93,6 @@ def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ra
     assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 4, rel=0.02)
 
 
-def test_static_graph_and_gradients_outside_of_buckets_train_the_same(train_ranks, make_job):
-    plain = train_ranks(make_job(train={"epochs": 1, "accumulate": 2}), 2)
-    options = {"static_graph": True, "gradient_as_bucket_view": False}
-    done = train_ranks(make_job(train={"epochs": 1, "accumulate": 2, **options}), 2)
-    assert done.exit_codes == [0, 0], done.log()
-    _assert_close(done.weights(), plain.weights())
-
-
 def _assert_close(found, expected):
     assert found.keys() == expected.keys()
     for name in expected:

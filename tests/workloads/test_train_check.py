@@ -51,9 +51,7 @@ def test_single_with_more_than_one_rank_is_refused():
     ("sections", "said"),
     [
         ({"strategy": "data_parallel", "resources": {"nodes": 2}}, "resources.nodes is 2: it is"),
-        ({"strategy": "fsdp", "train": {"static_graph": True}}, "static_graph is true, which stra"),
         ({"strategy": "fsdp", "train": {"channels_last": True}}, "channels_last is true, which st"),
-        ({"strategy": "single", "train": {"gradient_as_bucket_view": False}}, "only ddp has buck"),
         ({"strategy": "data_parallel", "train": {"compile": True}}, "train.compile is true, which"),
         (
             {
@@ -98,9 +96,7 @@ def test_single_with_more_than_one_rank_is_refused():
     ],
     ids=[
         "data_parallel-nodes",
-        "fsdp-static-graph",
         "fsdp-channels-last",
-        "single-buckets",
         "data_parallel-compile",
         "data_parallel-recompute",
         "no-blocks",
@@ -288,12 +284,6 @@ def test_the_lightning_job_is_refused_what_the_torch_loop_is_refused():
     sections = {"train": {"activation_checkpointing": True}}
     with pytest.raises(JobError, match="fashion_cnn has no blocks"):
         load_workload(_lightning(**sections)).check()
-    ddps = {"train": {"static_graph": True}}
-    load_workload(_lightning(**ddps, resources={"gpus": 2})).check()
-    with pytest.raises(JobError, match="which strategy single cannot have: only ddp has it"):
-        load_workload(_lightning(**ddps)).check()
-    with pytest.raises(JobError, match="which strategy fsdp cannot have: only ddp has it"):
-        load_workload(_lightning(**ddps, strategy="fsdp", resources={"gpus": 2})).check()
     with pytest.raises(JobError, match=r"train\.precision is tf32, which only"):
         load_workload(_lightning(train={"precision": "tf32"}, launch={"device": "cpu"})).check()
 

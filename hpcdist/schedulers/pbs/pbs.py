@@ -31,7 +31,6 @@ from hpcdist.base.errors import (
 )
 from hpcdist.cluster.channels import mail_of
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.cluster.rules import check_rules
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of, run_command
@@ -146,10 +145,6 @@ class Pbs(Batch):
     kill_wait_s = 10.0
 
     def check(self, job: JobSpec, cluster: ClusterProfile) -> list[str]:
-        # Once more, for the directives of a profile for `auto` were checked as Slurm's.
-        check_rules(
-            {"scheduler": "pbs", "directives": cluster.directives}, lambda _: "the cluster profile"
-        )
         gres = "gres" if cluster.gpu_request == "gres" else None
         foreign = {"qos": cluster.qos, "gpu_type": cluster.gpu_type, "gpu_request": gres}
         for key, value in foreign.items():

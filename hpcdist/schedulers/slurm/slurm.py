@@ -27,6 +27,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.containers import RUNTIMES
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import (
@@ -171,6 +172,7 @@ class Slurm(Batch):
 
     name = "slurm"
     title = "Slurm"
+    container_runtimes = RUNTIMES
     version_command = ("sbatch", "--version")
     allocation_variable = "SLURM_JOB_ID"
     how_to_allocate = "salloc --nodes=2"

@@ -108,7 +108,7 @@ _NO_MATTER = {
     *("data.root", "data.workers", "data.download", "data.bad_files"),
     *("data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
     "data.multiprocessing_context",
-    *("train.evaluate_every_epochs", "train.num_threads", "train.gradient_as_bucket_view"),
+    *("train.evaluate_every_epochs", "train.num_threads"),
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
 

@@ -110,11 +110,7 @@ def _make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
         )
     if context.world_size == 1 and job.strategy == "auto":
         return "auto"
-    options: dict[str, Any] = {
-        "gradient_as_bucket_view": job.train.gradient_as_bucket_view,
-        "static_graph": job.train.static_graph,
-        **NO_BUFFER_SYNC,
-    }
+    options: dict[str, Any] = {"gradient_as_bucket_view": True, **NO_BUFFER_SYNC}
     return DDPStrategy(process_group_backend=context.backend, timeout=_TIMEOUT, **options)
 
 

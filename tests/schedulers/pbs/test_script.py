@@ -89,15 +89,20 @@ def test_the_good_end_of_an_array_cannot_be_waited_for(job_id):
         ({"qos": "high"}, "qos is high, and PBS has none"),
         ({"gpu_type": "a100"}, "gpu_type is a100, and PBS has none"),
         ({"gpu_request": "gres"}, "gpu_request is gres, and PBS has none"),
-        ({"directives": ["-l walltime=1:00"]}, "which hpcdist sets itself"),
-        ({"directives": ["-lselect=4"]}, "which hpcdist sets itself"),
-        ({"directives": ["-V"]}, "which hpcdist sets itself"),
-        ({"directives": ["-W depend=afterok:1"]}, "which hpcdist sets itself"),
     ],
 )
 def test_a_profile_that_pbs_cannot_be_asked_for_is_refused(values, words):
     with pytest.raises(ProfileError, match=words):
         scheduler.check(job(), ClusterProfile(scheduler="pbs", **values))
+
+
+@pytest.mark.parametrize("directive", ["-l walltime=1:00", "-lselect=4", "-Nname"])
+def test_a_directive_that_hpcdist_sets_itself_is_refused(directive):
+    cluster = ClusterProfile(directives=[directive])
+    limited = job(nodes=2, time_limit_min=60)
+    launch = lay_out(limited, cluster, warning_signals=["SIGTERM"])
+    with pytest.raises(ProfileError, match="which hpcdist sets itself"):
+        scheduler.render(limited, target(), Plan(launch=launch, cluster=cluster))
 
 
 def test_the_profile_that_is_shipped_can_be_asked_for(tmp_path, monkeypatch):
