@@ -247,9 +247,11 @@ def parse_time(text: str, *, now_s: float | None = None) -> float | None:
 
 
 def parse_seconds(text: str) -> float | None:
-    """Return the seconds of `12 second(s)`, or `12`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?: second.*)?", text)
-    return float(found[1]) if found else None
+    """Return the seconds of `12 second(s)`, `12` or, with LSB_HMS_TIME_FORMAT, `00:00:12`."""
+    found = re.fullmatch(r"(?:(\d+):(\d\d):)?(\d+(?:\.\d+)?)(?: second.*)?", text)
+    if found is None:
+        return None
+    return int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + float(found[3])
 
 
 def parse_size(text: str) -> int | None:
