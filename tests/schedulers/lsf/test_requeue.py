@@ -7,9 +7,9 @@ import time
 import pytest
 from another_user import NOBODY, needs_root
 
-from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.lsf import lsf
 from hpcdist.schedulers.lsf.lsf import Lsf
 from hpcdist.schedulers.requeue import RequeueRefusedError
@@ -141,7 +141,7 @@ def first_end(run, monkeypatch):
 
 
 def lost(node, kind="agent_lost", **values):
-    return without_rank(kind, "lost", time_s=time.time(), node=node, **values)
+    return Verdict(kind=kind, message="lost", time_s=time.time(), node=node, **values)
 
 
 @pytest.mark.parametrize(
