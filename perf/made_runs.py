@@ -12,13 +12,12 @@ from pathlib import Path
 import msgspec
 
 from hpcdist.agent.node import NodeFacts
-from hpcdist.agent.sampler import Sample, Windows
 from hpcdist.base import files
 from hpcdist.base.version import versions
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
-from hpcdist.runs.events import EventWriter, NodeBegin
+from hpcdist.runs.events import EventWriter, NodeBegin, UsageWindow
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 
@@ -102,7 +101,7 @@ def make_submitted_runs(runs: Path, *, jobs: Sequence[tuple[str, str]], schedule
 
 
 def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
-    """What the agent of a node without GPUs samples in some minutes, by its own windows."""
+    """What the agent of a node without GPUs samples in some minutes."""
     drawing = random.Random(0)
     events = EventWriter(path)
     begin = NodeBegin(
@@ -113,16 +112,9 @@ def _write_usage(path: Path, *, num_cpus: int, node: int = 0) -> None:
         num_cpus=num_cpus,
     )
     events.write(begin)
-    windows = Windows(_SAMPLED_EVERY_S)
     for _ in range(_SAMPLES):
         busy = num_cpus * drawing.uniform(0.8, 1)
-        node = {
-            "cpus_busy": busy,
-        }
-        sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
-        window = windows.add(sample, time_s=0.0)
-        if window is not None:
-            events.write(window)
+        events.write(UsageWindow(time_s=0.0, wall_s=_SAMPLED_EVERY_S, cpus_busy=busy))
     events.close()
 
 

@@ -11,18 +11,18 @@ import enum
 import math
 import signal
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import ToAgent, ToLeader
-from hpcdist.agent.node import Agreement, CannotLaunchError, NodeFacts, RankMeeting, agree
+from hpcdist.agent.node import CannotLaunchError, NodeFacts, OwnNode, RankMeeting, agree
 from hpcdist.agent.outcome import failure, words
-from hpcdist.agent.outcome.hang import HangWatch
+from hpcdist.agent.outcome.hang import HangWatch, limits_of
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.job.spec import Launch
+from hpcdist.job.spec import warning_before_s
 from hpcdist.runs.verdict import Hang, Kind, RankEnd, Verdict
 from hpcdist.schedulers.notes import Note
 
@@ -91,13 +91,7 @@ class Claimed(NamedTuple):
     attempt: int | None
     """None: there is no next attempt, and the run ends with the verdict on the last one."""
     failed: Verdict | None
-    """That verdict, of ClaimAttempt."""
-    why_not: str | None = None
-    """Why there is none; None: a newer attempt has begun elsewhere."""
-
-
-class Tick(NamedTuple):
-    """Event: time has passed; due twice a second, and at `Coordinator.deadline`."""
+    """That verdict, of ClaimAttempt; None at the first attempt."""
 
 
 class Send(NamedTuple):
@@ -114,47 +108,19 @@ class ClaimAttempt(NamedTuple):
     """The verdict on the attempt before, to be noted first."""
 
 
-class Finish(NamedTuple):
-    """Action: end the run with this verdict."""
-
-    verdict: Verdict
-
-
-Event = Heard | Lost | Note | Claimed | Tick
-Action = Send | ClaimAttempt | Hang | Finish
-"""A Hang is to be noted: an attempt seems to hang, or no longer does."""
-
-
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes, limits and times of a run by which its coordinator decides."""
-
-    launch: Launch
-    num_nodes: int
-    ranks_per_node: int
-    most_grace_s: float
-    """Limit of `launch.grace_s` where the scheduler ends the job."""
-    backend: str
-    """gloo, nccl, or auto: as the nodes' device wants it."""
-    warn_at: float = math.inf
-    """When the time limit comes close; times are of the monotonic clock."""
-    limit_at: float = math.inf
-    """When the time limit has passed; inf: there is none, or the scheduler keeps it."""
-    limit_min: float | None = None
-    hang_timeout_s: float = math.inf
-    """Time without a sign of work after which the run is ended; inf: never."""
-    saves: bool = False
-    """Ranks that stop have saved a checkpoint; False for scripts, of which it is not known."""
-
-    @property
-    def world_size(self) -> int:
-        return self.num_nodes * self.ranks_per_node
+Event = Heard | Lost | Note | Claimed | None
+"""None: time has passed; due twice a second, and at `Coordinator.deadline`."""
+Action = Send | ClaimAttempt | Hang | Verdict
+"""A Hang is to be noted: an attempt seems to hang, or no longer does; a Verdict ends the run."""
 
 
 @dataclass
 class Attempt:
     """One attempt: what its agents have told of it, and what was decided on it."""
 
-    terms: Terms
+    node: OwnNode
+    most_grace_s: float
+    """Limit of `launch.grace_s` where the scheduler ends the job."""
     number: int = 0
     restarts: int = 0
     """Attempts before that failed."""
@@ -172,9 +138,9 @@ class Attempt:
     def __post_init__(self) -> None:
         self.hang_watch = HangWatch(
             attempt=self.number,
-            num_nodes=self.terms.num_nodes,
-            ranks_per_node=self.terms.ranks_per_node,
-            timeout_s=self.terms.hang_timeout_s,
+            num_nodes=self.node.num_nodes,
+            world_size=self.node.world_size,
+            timeout_s=limits_of(self.node.job)[1],
             ends=self.ends,
         )
 
@@ -185,21 +151,14 @@ class Attempt:
         """Return True where the ends so far say how the attempt ended."""
         if failures := self.failures():
             return not all(failure.is_victim(end) for end in failures)
-        return len(self.ends) == self.terms.world_size
-
-    def may_restart(self, verdict: Verdict) -> bool:
-        return (
-            verdict.state == "failed"
-            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
-            and self.restarts < self.terms.launch.max_restarts
-        )
+        return len(self.ends) == self.node.world_size
 
     def order_end(self, notice: failure.Notice | None) -> messages.End:
         """Return the order to end its ranks, and keep it."""
-        number, grace_s, decided = signal.SIGTERM, self.terms.launch.grace_s, self.decided
+        number, grace_s, decided = signal.SIGTERM, self.node.job.launch.grace_s, self.decided
         is_cancel = decided is not None and decided.kind == "cancelled"
         if is_cancel or (notice and (notice.is_over or notice.signal == "SIGTERM")):
-            grace_s = min(grace_s, self.terms.most_grace_s)
+            grace_s = min(grace_s, self.most_grace_s)
         if decided is not None and is_cancel:
             number = CANCEL_SIGNALS.get(str(decided.signal), number)
         self.end = messages.End(attempt=self.number, signal=number, grace_s=grace_s)
@@ -211,8 +170,9 @@ class Attempt:
     def verdict(self, notice: failure.Notice | None, time_s: float) -> Verdict:
         """Return the verdict on the attempt, once nothing of it is left."""
         ends = [end for _, end in sorted(self.ends.items())]
+        saves = "checkpoint" in self.node.job.__struct_fields__  # of scripts it is not known
         verdict = self.decided or failure.decide(
-            ends, notice=notice, saves=self.terms.saves, restarts=self.restarts
+            ends, notice=notice, saves=saves, restarts=self.restarts
         )
         if self.end is not None and (killed := [end.rank for end in ends if end.outlasted]):
             after = f"{self.end.grace_s:g} s after {signal.Signals(self.end.signal).name}"
@@ -224,22 +184,28 @@ class Attempt:
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
-    def __init__(self, terms: Terms, now: Now) -> None:
-        """Start to wait for the agents."""
-        self.terms = terms
+    def __init__(self, node: OwnNode, most_grace_s: float, now: Now) -> None:
+        job, plan, begin_s = node.job, node.plan, node.now_s - node.place.age_s
+        enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
+        self._limit_min = enforced_min or plan.limit_min
+        limit_at = begin_s + 60 * (self._limit_min or math.inf)
+        self._warn_at = limit_at - warning_before_s(job.launch, self._limit_min)
+        self._limit_at = limit_at if enforced_min else math.inf  # else the scheduler keeps it
+        self.node = node
         self.stage = Stage.JOINING
-        self.deadline: float | None = now.now + terms.launch.join_timeout_s
+        self.deadline: float | None = now.now + job.launch.join_timeout_s
         """When the stage ends by itself; None: only messages end it."""
         self._now = now
         self._actions: list[Action] = []
         self.members: dict[int, NodeFacts] = {}
         """By node; of those whose agents have joined, and are not lost."""
-        self._agreement: Agreement | None = None
+        self._meeting = RankMeeting()
+        """The meeting of the ranks, once all nodes agree."""
         self._notice: failure.Notice | None = None
         """The job will be ended soon."""
         self._cancelled: Verdict | None = None
         """The user cancelled while the ranks were being ended for another reason."""
-        self.attempt = Attempt(terms)
+        self.attempt = Attempt(node, most_grace_s)
 
     def decide(self, event: Event, now: Now) -> list[Action]:
         """Take an event; return what is to be done because of it, in this order."""
@@ -257,7 +223,7 @@ class Coordinator:
                 self._fail("launch", sentence, event.node, host=event.host, try_elsewhere=elsewhere)
             case Claimed() if self.stage is Stage.STARTING:
                 self._on_claimed(event)
-            case Tick():
+            case None:
                 self._on_time()
         return self._actions
 
@@ -266,14 +232,8 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.StoreOpened() if self.stage is Stage.STARTING:
-                assert self._agreement is not None
                 self.stage = Stage.RUNNING
-                meeting = RankMeeting(
-                    **msgspec.structs.asdict(self._agreement),
-                    attempt=self.attempt.number,
-                    restart_count=self.attempt.restarts,
-                    master_port=message.port,
-                )
+                meeting = replace(self._meeting, master_port=message.port)
                 self._broadcast(messages.Start(meeting=meeting))
             case messages.Failed() if self.attempt.decided is None:
                 is_early = self.stage in {Stage.JOINING, Stage.STARTING}
@@ -299,11 +259,9 @@ class Coordinator:
                 attempt.gone.add(node)
                 self._check_gone()
             case messages.Quiet() if self.stage is Stage.RUNNING:
-                found = attempt.hang_watch.on_quiet(node, message.quiet_s, **now)
-                self._carry_out(found)
+                self._carry_out(attempt.hang_watch.on_quiet(node, message.quiet_s, **now))
             case messages.Stacks() if self.stage is Stage.RUNNING:
-                found = attempt.hang_watch.on_reports(node, message.reports, **now)
-                self._carry_out(found)
+                self._carry_out(attempt.hang_watch.on_reports(node, message.reports, **now))
             case messages.Reached():
                 attempt.reached[node] = message.boundary
                 if attempt.reached.keys() >= self.members.keys():
@@ -314,35 +272,26 @@ class Coordinator:
             self._actions.append(Send([node], messages.Close()))
             return
         self.members[node] = facts
-        if len(self.members) < self.terms.num_nodes:
+        if len(self.members) < self.node.num_nodes:
             return
         try:
-            self._agreement = agree(self.members, self.terms.backend)
+            self._meeting = agree(self.members, self.node.plan.backend)
         except CannotLaunchError as error:
             self._fail("launch", str(error), node)
         else:
-            self._claim(failed=None)
-
-    def _claim(self, failed: Verdict | None) -> None:
-        self.stage, self.deadline = Stage.STARTING, None
-        self._actions.append(ClaimAttempt(failed))
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt())
 
     def _on_claimed(self, claimed: Claimed) -> None:
         """Begin the attempt with its store; or end the run where no other may begin."""
-        failed, agreement = claimed.failed, self._agreement
-        if claimed.attempt is not None and agreement is not None:
-            restarts = self.attempt.restarts + (failed is not None)
-            self.attempt = Attempt(self.terms, claimed.attempt, restarts)
-            begin = messages.Begin(
-                attempt=claimed.attempt,
-                bind_to=agreement.bind_to,
-                address=agreement.master_addr,
-                port_range=self.terms.launch.port_range,
-            )
-            self._broadcast(begin)
+        failed, number, before = claimed.failed, claimed.attempt, self.attempt
+        if number is not None:
+            restarts = before.restarts + (failed is not None)
+            self.attempt = Attempt(self.node, before.most_grace_s, number, restarts)
+            self._meeting = replace(self._meeting, attempt=number, restart_count=restarts)
+            port_range = self.node.job.launch.port_range
+            self._broadcast(messages.Begin(meeting=self._meeting, port_range=port_range))
         elif failed is not None:
-            if claimed.why_not is not None:
-                failed = words.add(failed, f"it is not started again: {claimed.why_not}")
             self._finish(failed)
 
     def _on_lost(self, node: int, reason: str) -> None:
@@ -359,11 +308,11 @@ class Coordinator:
 
     def _on_time(self) -> None:
         now = self._now.now
-        if now >= self.terms.warn_at and self._notice is None:
+        if now >= self._warn_at and self._notice is None:
             self._on_warned(None)
-        if now >= self.terms.limit_at and self.stage not in _AFTER_RUNNING:
+        if now >= self._limit_at and self.stage not in _AFTER_RUNNING:
             asked = "; the ranks had been asked to stop, and did not" if self._notice else ""
-            sentence = f"the time limit of {self.terms.limit_min:g} minutes was reached{asked}"
+            sentence = f"the time limit of {self._limit_min:g} minutes was reached{asked}"
             self._fail("time_limit", sentence, 0)
         if self.stage is Stage.RUNNING:
             self._carry_out(self.attempt.hang_watch.on_time(now=now))
@@ -371,9 +320,9 @@ class Coordinator:
             return
         self.deadline = None
         if self.stage is Stage.JOINING:
-            missing = sorted(set(range(self.terms.num_nodes)) - self.members.keys())
-            limit = f"did not join within {self.terms.launch.join_timeout_s:g} s"
-            sentence = f"the agents of {listed(missing, 'node')} {limit}"
+            missing = sorted(set(range(self.node.num_nodes)) - self.members.keys())
+            sentence = f"the agents of {listed(missing, 'node')} did not join within "
+            sentence += f"{self.node.job.launch.join_timeout_s:g} s"
             self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_attempt(None)
@@ -402,23 +351,22 @@ class Coordinator:
         if self.stage is Stage.RUNNING and _is_due_to(self._notice, end):
             self.deadline = self.deadline or now + STOP_TOGETHER_S
         elif failure.is_failure(end):
-            due = now + (SETTLE_S if self.attempt.is_explained() else CAUSE_S)
+            due = now + (CAUSE_S if failure.is_victim(end) else SETTLE_S)
             if self.stage is Stage.SETTLING and self.deadline is not None:
                 due = min(due, self.deadline)
             self.stage, self.deadline = Stage.SETTLING, due
-        if len(attempt.ends) == self.terms.world_size:
+        if len(attempt.ends) == self.node.world_size:
             self._end_attempt(None)
 
     def _on_warned(self, signal_name: str | None) -> None:
         """Stop the ranks at the next step, and start no more: the job will be ended soon, as a
         signal says, or our clock (None)."""
-        before = self._notice
+        before, failures = self._notice, self.attempt.failures()
         if before is None:
             notice = self._notice = failure.Notice(signal=signal_name)
             if self.stage in {Stage.JOINING, Stage.STARTING}:
                 self._end_attempt(failure.stopped(notice, f"stopped {notice.before_what}"))
-            is_due = all(_is_due_to(notice, end) for end in self.attempt.failures())
-            if self.stage is Stage.SETTLING and is_due:
+            elif self.stage is Stage.SETTLING and all(_is_due_to(notice, end) for end in failures):
                 # The scheduler's signal reached those ranks before it reached this node.
                 self.stage, self.deadline = Stage.RUNNING, self._now.now + STOP_TOGETHER_S
             if self.stage is Stage.RUNNING:
@@ -428,16 +376,16 @@ class Coordinator:
         elif before.signal is None or signal_name == "SIGINT":
             # A signal replaces the notice of our clock; SIGINT, with which LSF begins a kill,
             # replaces any: whoever kills a job that is about to be requeued wants it gone.
-            self._notice = msgspec.structs.replace(before, signal=signal_name)
+            self._notice = replace(before, signal=signal_name)
         elif signal_name == "SIGTERM" != before.signal:
             # The time until the scheduler's SIGKILL must do for the verdict.
-            self._notice = msgspec.structs.replace(before, is_over=True)
+            self._notice = replace(before, is_over=True)
             self._end_attempt(None)
 
-    def _fail(self, kind: Kind, sentence: str, node: int, **fields: object) -> None:
+    def _fail(self, kind: Kind, sentence: str, node: int, **fields: Any) -> None:
         if node in self.members:
             fields["host"] = self.members[node].host
-        self._end_attempt(failure.without_rank(kind, sentence, node=node, **fields))
+        self._end_attempt(Verdict(kind=kind, message=sentence, node=node, **fields))
 
     def _end_attempt(self, verdict: Verdict | None) -> None:
         """End the ranks, for this verdict; None: it will follow from how they ended."""
@@ -456,20 +404,23 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self.members.keys() <= attempt.gone:
             return
         verdict = attempt.verdict(notice, self._now.unix_now)
-        is_whole = len(self.members) == self.terms.num_nodes
-        may_restart = is_whole and attempt.may_restart(verdict)
-        if self._cancelled is not None and (
-            may_restart
-            or verdict.exit_code_of_run == EXIT_STOPPED
-            # The signal reached the ranks before it reached this node.
-            or (verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS)
-        ):
+        may_restart = (
+            verdict.state == "failed"
+            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and attempt.restarts < self.node.job.launch.max_restarts
+            and len(self.members) == self.node.num_nodes
+        )
+        # The signal of a cancellation may have reached the ranks before it reached this node.
+        may_be_of_it = verdict.first is not None and verdict.first.signal in CANCEL_SIGNALS
+        may_go_on = may_restart or verdict.exit_code_of_run == EXIT_STOPPED
+        if self._cancelled is not None and (may_go_on or may_be_of_it):
             self._finish(self._cancelled)
         elif may_restart and notice is not None:
             sentence = f"stopped {notice.before_what}, after a failure: {verdict.message}"
             self._finish(failure.stopped(notice, sentence))
         elif may_restart:
-            self._claim(failed=verdict)
+            self.stage, self.deadline = Stage.STARTING, None
+            self._actions.append(ClaimAttempt(verdict))
         else:
             self._finish(verdict)
 
@@ -477,11 +428,10 @@ class Coordinator:
         self.stage, self.deadline = Stage.FINISHED, None
         last = sorted({0, *self.members})  # node 0's own agent may not have joined yet
         verdict = self.attempt.numbered(verdict, self._now.unix_now)
-        self._actions += [Finish(verdict), Send(last, messages.Close())]
+        self._actions += [verdict, Send(last, messages.Close())]
 
     def _broadcast(self, message: ToAgent) -> None:
-        if self.members:
-            self._actions.append(Send(sorted(self.members), message))
+        self._actions.append(Send(sorted(self.members), message))
 
 
 def _is_due_to(notice: failure.Notice | None, end: RankEnd) -> bool:

@@ -18,14 +18,15 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import NoReturn
 
 from hpcdist.agent import messages
 from hpcdist.agent.messages import Channel, ChannelClosedError
-from hpcdist.agent.stacks import StackMemory
+from hpcdist.base import files
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
@@ -38,7 +39,7 @@ from hpcdist.machine.process import (
     let_trace,
     send_signal,
 )
-from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.board import ProgressBoard, make_memory
 from hpcdist.rank.context import RankOrder
 from hpcdist.workloads import load_workload
 from hpcdist.workloads.rank_process import become_rank
@@ -51,8 +52,6 @@ _DEAF_GRACE_S = 0.5
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
-_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1)
-"""Signals that the forkserver ignores: its agent decides what follows from them."""
 _ENDING_POLL_S = 0.01
 """Time between two looks at ranks that are being ended."""
 
@@ -77,8 +76,8 @@ def run_forkserver(
     code = 1
     try:
         adopt_orphans()
-        # A signal to all processes must not end the ranks before the agent does.
-        for signum in _DECIDED_BY_AGENT:
+        # A signal to all processes must not end the ranks before the agent decides to.
+        for signum in (*WARNING_SIGNALS, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(signum, signal.SIG_IGN)
         Forkserver(job, board, stacks, channel).serve()
     except ChannelClosedError:
@@ -88,6 +87,56 @@ def run_forkserver(
     finally:
         kill_descendants()
         os._exit(code)
+
+
+class StackMemory:
+    """Memory for the stacks of each rank of a node, shared with the processes that are forked.
+
+    A rank that hangs can open no file, and few hang: a file is made once there is something.
+    """
+
+    def __init__(self, num_ranks: int, descriptors: Sequence[int] = ()) -> None:
+        """`descriptors` are those of another process's."""
+        self.descriptors = list(descriptors) or [
+            make_memory("hpcdist-stacks") for _ in range(num_ranks)
+        ]
+        self._num_kept = [0] * num_ranks
+        """Bytes that are in a file already, or for nobody else to read."""
+
+    def only(self, local_rank: int) -> int:
+        """Return the descriptor that a rank writes to, for that rank's process: it has no other."""
+        for other, descriptor in enumerate(self.descriptors):
+            if other != local_rank:
+                os.close(descriptor)
+        return self.descriptors[local_rank]
+
+    def clear(self) -> None:
+        """Forget what ranks wrote that are gone, before others are forked."""
+        for local_rank, descriptor in enumerate(self.descriptors):
+            os.ftruncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            self._num_kept[local_rank] = 0
+
+    def num_bytes(self, local_rank: int) -> int:
+        """Return how much a rank has written."""
+        return os.fstat(self.descriptors[local_rank]).st_size
+
+    def read(self, local_rank: int, begin: int = 0) -> str:
+        """Return what a rank has written from a place on."""
+        num_bytes = self.num_bytes(local_rank) - begin
+        return os.pread(self.descriptors[local_rank], num_bytes, begin).decode(errors="replace")
+
+    def skip(self, local_rank: int) -> None:
+        """Keep nothing of what a rank has written until now: it was for who asked."""
+        self._num_kept[local_rank] = self.num_bytes(local_rank)
+
+    def keep(self, local_rank: int, path: Path) -> None:
+        """Append what a rank has written since the last call to a file. Raises OSError."""
+        if text := self.read(local_rank, self._num_kept[local_rank]):
+            self.skip(local_rank)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            with open(os.open(path, flags, files.PRIVATE_FILE), "a") as file:
+                file.write(text)
 
 
 class Forkserver:
@@ -150,9 +199,9 @@ class Forkserver:
                     for order in message.orders:
                         self._fork_rank(order)
                 case messages.Begin():
-                    listener = listen(message.bind_to, message.port_range)
+                    listener = listen(message.meeting.bind_to, message.port_range)
                     port = listener.getsockname()[1]
-                    self._store_pid = fork_store(listener, message.address)
+                    self._store_pid = fork_store(listener, message.meeting.master_addr)
                     self._channel.send(messages.StoreOpened(port=port))
                 case messages.End():
                     self._begin_ending(message)

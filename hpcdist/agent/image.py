@@ -25,10 +25,9 @@ from typing import NoReturn
 
 import msgspec
 
-from hpcdist.agent.forkserver import run_forkserver
+from hpcdist.agent.forkserver import StackMemory, run_forkserver
 from hpcdist.agent.messages import FROM_FORKSERVER, TO_FORKSERVER, Channel, FromForkserver
 from hpcdist.agent.node import CannotLaunchError, OwnNode
-from hpcdist.agent.stacks import StackMemory
 from hpcdist.base import files
 from hpcdist.base.carried import note_use
 from hpcdist.base.files import close_umask
@@ -84,6 +83,8 @@ check("the image")
 from hpcdist.agent.image import main
 main()
 """
+_PROCESSES = "/proc/self/ns/pid"
+"""Equal for processes that know each other by the same numbers."""
 _SAID_BYTES = 8192
 _POLL_S = 0.2
 _END_LIMIT_S = 1.0
@@ -127,7 +128,7 @@ class ImageStart:
         self.channel: Channel[FromForkserver] = Channel(agent_end, FROM_FORKSERVER)
         place = msgspec.json.encode(node.place).decode()
         variables = environment_inside(container, os.environ).items()
-        words = [_FORKSERVER, str(run.path), place, _processes()]
+        words = [_FORKSERVER, str(run.path), place, os.readlink(_PROCESSES)]
         handed = os.fsencode("\0".join([*words, *(f"{key}={value}" for key, value in variables)]))
         descriptors = [*board.descriptors, *stacks.descriptors]
         arguments = (door, handed, server_end, descriptors)
@@ -205,7 +206,7 @@ def main() -> NoReturn:
         os.set_inheritable(descriptor, False)
     close_umask()
     use_all_descriptors()
-    if processes != _processes():
+    if processes != os.readlink(_PROCESSES):
         sys.exit("the image has processes of its own: leave such options out of container.options")
     if not os.path.isdir(os.environ.get("TMPDIR", "/")):
         del os.environ["TMPDIR"]  # it is not mounted
@@ -227,8 +228,3 @@ def main() -> NoReturn:
         StackMemory(job.ranks_per_node, shared[at:]),
         Channel(socket.socket(fileno=channel), TO_FORKSERVER),
     )
-
-
-def _processes() -> str:
-    """Return what is equal for processes that know each other by the same numbers."""
-    return os.readlink("/proc/self/ns/pid")

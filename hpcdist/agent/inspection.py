@@ -9,17 +9,17 @@ whose stack could change meanwhile.
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.agent import messages
-from hpcdist.agent.stacks import parse
 from hpcdist.agent.watch import LivingRank, RankWatch
 from hpcdist.base.polling import poll
 from hpcdist.machine.process import catches, process_use, send_signal
 from hpcdist.rank.collectives import UNRECORDED
-from hpcdist.runs.requests import NodeProfiles, NodeStacks, RankStacks, Request, StepReport
+from hpcdist.runs import requests
 from hpcdist.workloads.rank_process import STACKS_SIGNAL
 
 _ANSWER_S = 1.0
@@ -29,10 +29,13 @@ _DUMP_S = 0.5
 _POLL_S = 0.01
 _STEPS_POLL_S = 0.1
 _STOPPED = ("T", "t")
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P<name>.*?)\])?")
+_ANSWERING = "/hpcdist/rank/pipe.py"
 
 
 def begin(
-    wanted: Request | messages.Dump,
+    wanted: requests.Request | messages.Dump,
     watch: RankWatch,
     *,
     tell: Callable[[messages.Report | messages.Stacks], None],
@@ -42,32 +45,28 @@ def begin(
     calls `tell`."""
     ranks = watch.living()
 
-    def fail(error: Exception) -> None:
-        log(f"a question to the ranks is not answered: {error!r}")
-        if isinstance(wanted, messages.Dump):
-            tell(messages.Stacks(attempt=wanted.attempt, reports=[]))
-        else:
-            tell(messages.Report(request=wanted.id, report=str(error)))
-
     def answer() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
         try:
             found = _answer(wanted, ranks, watch)
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            fail(error)
-        else:
-            tell(found)
+            log(f"a question to the ranks is not answered: {error!r}")
+            if isinstance(wanted, messages.Dump):
+                found = messages.Stacks(attempt=wanted.attempt, reports=[])
+            else:
+                found = messages.Report(request=wanted.id, report=str(error))
+        tell(found)
 
     thread = threading.Thread(target=answer, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:  # the limit of threads
-        fail(error)
+        log(f"a question to the ranks is not asked: {error}")
     return thread
 
 
 def _answer(
-    wanted: Request | messages.Dump, ranks: list[LivingRank], watch: RankWatch
+    wanted: requests.Request | messages.Dump, ranks: list[LivingRank], watch: RankWatch
 ) -> messages.Report | messages.Stacks:
     if isinstance(wanted, messages.Dump):
         reports = []
@@ -82,13 +81,13 @@ def _answer(
     if wanted.profiled_steps:
         return messages.Report(request=wanted.id, report=_profile(wanted, ranks, watch))
     host = ranks[0].order.host if ranks else ""
-    report = NodeStacks(host=host, ranks=list(_look(ranks, watch).values()))
+    report = requests.NodeStacks(host=host, ranks=list(_look(ranks, watch).values()))
     for rank in ranks:
         watch.stacks.skip(rank.order.local_rank)
     return messages.Report(request=wanted.id, report=report)
 
 
-def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, RankStacks]:
+def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, requests.RankStacks]:
     """Return where ranks are, by their own thread, else by what faulthandler writes at a signal,
     and what their processes do; without those that have just ended."""
     pipes = {rank: watch.board.pipe(rank.order.local_rank) for rank in ranks}
@@ -131,7 +130,7 @@ def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, Ran
             note = "it does not answer"
         elif not threads:
             note = "it is not a Python program, or it handles SIGQUIT itself"
-        found[rank] = RankStacks(
+        found[rank] = requests.RankStacks(
             rank=rank.order.rank,
             pid=rank.pid,
             step=watch.board.read(rank.order.local_rank).step,
@@ -144,9 +143,32 @@ def _look(ranks: Sequence[LivingRank], watch: RankWatch) -> dict[LivingRank, Ran
     return found
 
 
-def _profile(request: Request, ranks: Sequence[LivingRank], watch: RankWatch) -> NodeProfiles:
+def parse(dump: str, names: Mapping[str, str]) -> list[requests.ThreadStack]:
+    """Return the threads that faulthandler has dumped, of several dumps by the newest, without the
+    one that answers the agent. Dumps have the main thread last; it is the first here."""
+    threads: dict[str, list[requests.Frame]] = {}
+    frames: list[requests.Frame] = []
+    all_names = dict(names)
+    for line in dump.splitlines():
+        if match := _THREAD.match(line):
+            ident = str(int(match["ident"], 16))
+            threads.pop(ident, None)
+            frames = threads[ident] = []
+            all_names.setdefault(ident, match["name"])
+        elif match := _FRAME.match(line):
+            frames.append(requests.Frame(match["file"], int(match["line"]), match["function"]))
+    return [
+        requests.ThreadStack(name=all_names[ident], frames=frames)
+        for ident, frames in reversed(threads.items())
+        if not (frames and frames[-1].file.endswith(_ANSWERING))
+    ]
+
+
+def _profile(
+    request: requests.Request, ranks: Sequence[LivingRank], watch: RankWatch
+) -> requests.NodeProfiles:
     """Wish for a profile of each rank's next steps, and wait for the reports."""
-    board, found = watch.board, dict[int, StepReport]()
+    board, found = watch.board, dict[int, requests.StepReport]()
     before = {rank: board.read(rank.order.local_rank).step or 0 for rank in ranks}
     wishes = {rank: board.wish_for(rank.order.local_rank, request.profiled_steps) for rank in ranks}
 
@@ -168,5 +190,5 @@ def _profile(request: Request, ranks: Sequence[LivingRank], watch: RankWatch) ->
                 why = f"its loop has told no step within {request.wait_s:g} s, as record.step does"
             else:
                 why = f"it made {step - before[rank]} steps within {request.wait_s:g} s (--wait)"
-            found[rank.order.rank] = StepReport(error=why)
-    return NodeProfiles(ranks=found)
+            found[rank.order.rank] = requests.StepReport(error=why)
+    return requests.NodeProfiles(ranks=found)

@@ -90,12 +90,7 @@ def conclude(run: Run, job: JobSpec, requeuer: Scheduler, *, code: int, said: li
         sentence = f"no agent was started: srun {ended}"
         verdict = Verdict(kind="launch", message=sentence, try_elsewhere=elsewhere)
     verdict = replace(verdict, time_s=time.time())
-    lives.conclude(attempts, verdict, pause=_sleep, leaves_final=True)
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
+    lives.conclude(attempts, verdict, leaves_final=True)
 
 
 def srun_errors(log: Path | None, *, begin: int) -> list[str]:

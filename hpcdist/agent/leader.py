@@ -6,7 +6,6 @@ also passes commands' requests on to the agents, and writes their answers.
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
@@ -14,26 +13,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from hpcdist.agent import messages
-from hpcdist.agent.coordinator import (
-    ClaimAttempt,
-    Claimed,
-    Coordinator,
-    Event,
-    Finish,
-    Heard,
-    Now,
-    Send,
-    Stage,
-    Terms,
-    Tick,
-)
+from hpcdist.agent import coordinator, messages
+from hpcdist.agent.coordinator import Coordinator, Now, Stage
 from hpcdist.agent.meeting import Connections
 from hpcdist.agent.node import OwnNode
-from hpcdist.agent.outcome.hang import limits_of
+from hpcdist.agent.outcome import words
 from hpcdist.agent.outcome.lives import Attempts, note_restart
 from hpcdist.base import files
-from hpcdist.job.spec import warning_before_s
 from hpcdist.notify import tell_hang
 from hpcdist.runs.requests import Answer, Request, leave_answer, take_request
 from hpcdist.runs.run import SIGN_EVERY_S
@@ -44,11 +30,6 @@ _TICK_S = 0.5
 _TICKS_PER_LOOK = 2
 """Ticks between two looks at what others may have written into the run's directory."""
 _TICKS_PER_SIGN = round(SIGN_EVERY_S / _TICK_S)
-_WHY_NO_ANSWER = {
-    Stage.JOINING: "its ranks have not started yet: the agents of its nodes are still connecting",
-    Stage.STARTING: "its ranks are being started",
-    Stage.ENDING: "its ranks are being ended",
-}
 
 
 class Leader:
@@ -66,25 +47,10 @@ class Leader:
         self._attempts = attempts
         self._notes = notes
         self._log = log
-        launch, plan = node.job.launch, node.plan
-        enforced_min = node.job.resources.time_limit_min if plan.enforces_limits else None
-        limit_min = enforced_min or plan.limit_min
-        begin_s = node.now_s - node.place.age_s
-        limit_at = math.inf if limit_min is None else begin_s + limit_min * 60
-        self._connections = Connections(launch.agent_timeout_s if node.num_nodes > 1 else 0.0, log)
-        terms = Terms(
-            launch=launch,
-            num_nodes=node.num_nodes,
-            ranks_per_node=node.job.ranks_per_node,
-            most_grace_s=attempts.most_grace_s,
-            backend=plan.backend,
-            warn_at=limit_at - warning_before_s(launch, limit_min),
-            limit_at=math.inf if enforced_min is None else limit_at,
-            limit_min=limit_min,
-            hang_timeout_s=limits_of(node.job)[1],
-            saves="checkpoint" in node.job.__struct_fields__,
-        )
-        self._coordinator = Coordinator(terms, Now(time.monotonic(), time.time()))
+        limit_s = node.job.launch.agent_timeout_s if node.num_nodes > 1 else 0.0
+        self._connections = Connections(limit_s, log)
+        now = Now(time.monotonic(), time.time())
+        self._coordinator = Coordinator(node, attempts.most_grace_s, now)
         self._answers: dict[str, tuple[float, Answer]] = {}
         """By request: when the answer is due, by the monotonic clock, and its reports so far."""
         self._is_over = False
@@ -125,16 +91,15 @@ class Leader:
             self._connections.close()
 
     def _turn(self) -> None:
-        connections, coordinator = self._connections, self._coordinator
+        connections, deadline = self._connections, self._coordinator.deadline
         due = [until_s for until_s, _ in self._answers.values()]
-        if coordinator.deadline is not None:
-            due.append(coordinator.deadline)
-        events = connections.wait(max(0.0, min([self._tick_s, *due]) - time.monotonic()))
-        if coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
+        due += [self._tick_s] if deadline is None else [self._tick_s, deadline]
+        events = connections.wait(max(0.0, min(due) - time.monotonic()))
+        if self._coordinator.stage is Stage.JOINING:  # later, connections tell of lost agents
             for note in self._notes.new():
                 self._decide(note)
         for event in events:
-            if isinstance(event, Heard) and isinstance(event.message, messages.Report):
+            if isinstance(event, coordinator.Heard) and isinstance(event.message, messages.Report):
                 self._take_report(event.node, event.message)
             else:
                 self._decide(event)
@@ -145,7 +110,7 @@ class Leader:
         if now_s >= self._tick_s:
             self._tick_s = now_s + _TICK_S
             self._look()
-        self._decide(Tick())
+        self._decide(None)
         self._leave_answers()
 
     def _look(self) -> None:
@@ -161,60 +126,62 @@ class Leader:
             self._is_over = True
             return
         if self._run.cancel_file.exists():
-            self._decide(Heard(0, messages.Signalled(signal="SIGTERM", is_cancel=True)))
+            cancel = messages.Signalled(signal="SIGTERM", is_cancel=True)
+            self._decide(coordinator.Heard(0, cancel))
         if (request := take_request(self._run)) is not None:
             self._pass_on(request)
 
-    def _decide(self, event: Event) -> None:
+    def _decide(self, event: coordinator.Event) -> None:
         """Give an event to the coordinator, and carry out the actions that it returns."""
         if self._is_over:
             return
         for action in self._coordinator.decide(event, Now(time.monotonic(), time.time())):
             match action:
-                case Send():
+                case coordinator.Send():
                     self._connections.send(action.nodes, action.message)
-                case ClaimAttempt():  # its outcome is the next event
+                case coordinator.ClaimAttempt():  # its outcome is the next event
                     self._decide(self._claim(action.failed))
                 case Hang():
                     self._note_hang(action)
-                case Finish():
-                    self.verdict, self._is_over = action.verdict, True
+                case Verdict():
+                    self.verdict, self._is_over = action, True
 
-    def _claim(self, failed: Verdict | None) -> Claimed:
+    def _claim(self, failed: Verdict | None) -> coordinator.Claimed:
         """Carry out ClaimAttempt. All have joined then, and none of them comes again."""
         self._connections.close_entrance()
         if failed is not None:
             if self._attempts.is_overtaken():  # a claim would take the run from its new leader
-                return Claimed(None, failed)
+                return coordinator.Claimed(None, failed)
             if (why_not := note_restart(self._run, failed)) is not None:
-                return Claimed(None, failed, why_not)
-        return Claimed(self._attempts.claim(), failed)
+                why_not = f"it is not started again: {why_not}"
+                return coordinator.Claimed(None, words.add(failed, why_not))
+        return coordinator.Claimed(self._attempts.claim(), failed)
 
     def _note_hang(self, hang: Hang) -> None:
-        if hang.recovered_s is None:
-            self._log(f"the run seems to hang: {hang.message}")
-        else:
-            self._log("a rank works again: the run did not hang, or does no more")
         try:
             self._run.write_hang(hang)
         except OSError as error:
             self._log(f"hang.json could not be written: {files.reason(error)}")
         if hang.recovered_s is None:
+            self._log(f"the run seems to hang: {hang.message}")
             tell_hang(self._run, self._node.job.name, hang, self._node.notify)
 
     def _pass_on(self, request: Request) -> None:
         """Ask all agents for their reports; or have the answer say why none will come."""
-        coordinator, refusal = self._coordinator, _WHY_NO_ANSWER.get(self._coordinator.stage)
+        stage, refusal = self._coordinator.stage, None
+        if stage not in {Stage.RUNNING, Stage.SETTLING}:
+            refusal = f"its ranks do not run, it is {stage.value}"
         answer = Answer(
-            attempt=coordinator.attempt.number,
+            attempt=self._coordinator.attempt.number,
             time_s=time.time(),
-            world_size=coordinator.terms.world_size,
+            world_size=self._node.world_size,
             refusal=refusal,
         )
         limit_s = 0.0 if refusal else request.limit_s
         self._answers[request.id] = (time.monotonic() + limit_s, answer)
         if refusal is None:
-            self._connections.send(sorted(coordinator.members), messages.Ask(request=request))
+            members = sorted(self._coordinator.members)
+            self._connections.send(members, messages.Ask(request=request))
 
     def _take_report(self, node: int, message: messages.Report) -> None:
         if message.request in self._answers:

@@ -9,15 +9,15 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpcdist.agent import inspection, messages
-from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.forkserver import StackMemory, start_forkserver
 from hpcdist.agent.image import ImageStart
 from hpcdist.agent.messages import Channel, ChannelClosedError
 from hpcdist.agent.node import OwnNode
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
-from hpcdist.agent.stacks import StackMemory
+from hpcdist.agent.sampler import UsageSampler
 from hpcdist.agent.watch import RankWatch
 from hpcdist.base import files
 from hpcdist.job.spec import OwnCodeJob
@@ -42,12 +42,8 @@ class LocalRanks:
         *,
         tell: Callable[[messages.ToLeader], None],
         log: Callable[[str], None],
-        gpu_share: Callable[[], float | None],
     ) -> None:
-        """Start the forkserver, before the agent opens a socket or the selector.
-
-        `gpu_share` is for RankWatch. Raises CannotLaunchError.
-        """
+        """Start the forkserver, before the agent opens a socket. Raises CannotLaunchError."""
         self.clock_offset_s = 0.0
         """Seconds to add to this host's clock for node 0's."""
         job = node.job
@@ -55,13 +51,13 @@ class LocalRanks:
         self._tell, self._log = tell, log
         self._board = ProgressBoard(job.ranks_per_node)
         stacks = StackMemory(job.ranks_per_node)
-        self._watch = RankWatch(run, job, self._board, stacks, gpu_share)
+        self._usage = UsageSampler(run, every_s=job.record.usage_s, log=log)
+        self._watch = RankWatch(run, job, self._board, stacks, lambda: self._usage.gpu_share)
         self._is_ready = False
         self._attempt = 0
         self._dumping: threading.Thread | None = None
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
-        self._selector: selectors.BaseSelector | None = None
         self._image: ImageStart | None = None
         if node.plan.container is None:
             self._pid, channel = start_forkserver(job, self._board, stacks)
@@ -69,20 +65,18 @@ class LocalRanks:
             self._image = ImageStart(run, node, node.plan.container, self._board, stacks)
             channel = self._image.channel
         self._channel: Channel[messages.FromForkserver] | None = channel
-
-    def listen(self, selector: selectors.BaseSelector) -> None:
-        """Have messages of the forkserver received by the agent's loop."""
-        assert self._channel is not None
-        self._selector = selector
-        selector.register(self._channel, selectors.EVENT_READ, self._receive)
+        self.selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self.selector.register(channel, selectors.EVENT_READ, self._receive)
 
     # What the agent asks for.
 
-    def start(self, orders: list[RankOrder]) -> None:
+    def start(self, orders: list[RankOrder], gpus: Sequence[str]) -> None:
+        """Start the ranks of an attempt; `gpus` are the UUIDs of theirs."""
         self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
+        self._usage.begin(orders, lambda: dict(self._watch.pids), gpus)
 
     def obey(self, order: messages.ToRanks) -> None:
         """Carry out an order for the ranks, or for their store.
@@ -142,10 +136,6 @@ class LocalRanks:
             self._watch.keep_memory_limit()
         if (quiet_s := self._watch.look()) is not None:
             self._tell(messages.Quiet(attempt=self._attempt, quiet_s=quiet_s))
-
-    def living(self) -> dict[int, int]:
-        """Return the pids of the living ranks, by local rank; another thread may call this."""
-        return dict(self._watch.pids)
 
     # Messages of the forkserver.
 
@@ -218,8 +208,7 @@ class LocalRanks:
         """End the forkserver and its ranks; return how the forkserver ended."""
         if self._channel is None:
             return "it had ended"
-        if self._selector is not None:
-            self._selector.unregister(self._channel)
+        self.selector.unregister(self._channel)
         self._channel.close()
         self._channel = None
         has_begun, self._is_ready = self._is_ready, False

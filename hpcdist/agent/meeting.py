@@ -2,10 +2,9 @@
 leader's connections with all of them, and who of them does nothing any more.
 
 The meeting's file tells the others the place, and a secret that only the run's owner can read (the
-scheduler tells them beforehand where the nodes have no run directory in common). It also tells node
-0's version of hpcdist, which all must have, and the life of the job, that is, which of its starts
-by the scheduler this is: where a scheduler starts a job elsewhere while the former agents still
-live, the new agents find the old file, and must not join the old leader.
+scheduler tells them beforehand where the nodes have no run directory in common). It also tells the
+life of the job, that is, which of its starts by the scheduler this is: where a job is started
+elsewhere while the former agents still live, the new ones must not join the old leader.
 
 Any user of a host can connect to its ports, and any user can listen on a port that an agent has
 left. So both ends of a connection prove that they know the secret, which itself never crosses the
@@ -26,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
-import ipaddress
 import resource
 import secrets
 import selectors
@@ -39,21 +37,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.agent import messages
 from hpcdist.agent.coordinator import Heard, Lost
-from hpcdist.agent.messages import (
-    TO_AGENT,
-    TO_LEADER,
-    Beat,
-    Channel,
-    ChannelClosedError,
-    Failed,
-    ToAgent,
-    ToLeader,
-)
+from hpcdist.agent.messages import Beat, Channel, ChannelClosedError, ToAgent, ToLeader
 from hpcdist.agent.node import CannotLaunchError
 from hpcdist.base import files
-from hpcdist.base.version import __version__
-from hpcdist.machine.network import interface_of, network_key
+from hpcdist.machine.network import interface_of
 from hpcdist.machine.ports import listen
 from hpcdist.machine.process import MORE_DESCRIPTORS
 from hpcdist.runs.run import Run
@@ -91,15 +80,11 @@ class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     addresses: list[str]
     """By which the others may reach its host, best first."""
-    network: str
-    """Key of the host's network, for addresses that are loopback."""
     port: int
     secret: str
     """Both sides of a connection prove that they know it; in hexadecimal digits."""
     life: int = 0
     """The start of the job that node 0's agent belongs to (agent/outcome/lives.py)."""
-    version: str = __version__
-    """Version of node 0's hpcdist."""
 
 
 class StrangerError(OSError):
@@ -109,11 +94,10 @@ class StrangerError(OSError):
 class Liveness:
     """The heartbeats of the agents at the other ends of connections, and who of them does nothing.
 
-    The loop of an agent sends beats: of one that is stopped, whose host has frozen, or that waits
-    for a file system which does not answer, nothing comes. Only time in which a process runs itself
-    counts, and no clock is compared with another's: when an agent wakes up after a suspension, or
-    after a file server that kept all of them waiting, the others have as much time to show that
-    they live as they ever had.
+    Loops send beats: of an agent that is stopped, whose host has frozen, or that waits for a file
+    system which does not answer, nothing comes. Only time in which a process runs itself counts:
+    after a suspension, or a file server that kept all of them waiting, the others have as much time
+    to show that they live as they ever had.
     """
 
     def __init__(self, limit_s: float, *, now_s: float) -> None:
@@ -204,15 +188,15 @@ class Connections:
         `addresses` are those by which the others may reach this host, best first; `rendezvous` is
         the place where they will come, if the scheduler has named one. Raises NoFreePortError.
         """
-        self._secret, is_own = secrets.token_bytes(_SECRET_BYTES), True
+        self._secret, bind_to = secrets.token_bytes(_SECRET_BYTES), ""
         if rendezvous is not None:
             port_range, self._secret = (rendezvous.port,) * 2, bytes.fromhex(rendezvous.secret)
-            is_own = interface_of(rendezvous.address) is not None
-        self._listener = listen(addresses[0] if len(addresses) == 1 and is_own else "", port_range)
+        if len(addresses) == 1 and interface_of(addresses[0]) is not None:
+            (bind_to,) = addresses
+        self._listener = listen(bind_to, port_range)
         self._selector.register(self._listener, selectors.EVENT_READ)
         place = MeetingPlace(
             addresses=list(addresses),
-            network=network_key(),
             port=self._listener.getsockname()[1],
             secret=self._secret.hex(),
             life=life,
@@ -222,7 +206,7 @@ class Connections:
     def take(self, node: int, connection: socket.socket) -> None:
         """Take a connection as that of a node's agent from now on."""
         self._close(node)  # an agent that connects again has given up its former connection
-        self.channels[node] = Channel(connection, TO_LEADER)
+        self.channels[node] = Channel(connection, messages.TO_LEADER)
         if node:
             self.liveness.hear(node)
         self._selector.register(self.channels[node], selectors.EVENT_READ, node)
@@ -304,7 +288,7 @@ class Connections:
             if connection is not None:
                 connection.close()
             left = "its agent has no open file left for another connection: it may have"
-            self._events.append(Heard(0, Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")))
+            self._events.append(Heard(0, messages.Failed(f"{left} {most:,} ({MORE_DESCRIPTORS})")))
             return
         if is_full or len(self.strangers) >= _MOST_STRANGERS:
             self._turn_away(next(iter(self.strangers)), "too many others wait to be let in")
@@ -382,12 +366,15 @@ def join_meeting(
     that the run is over, or where a later life of the job has begun.
 
     An old file, of an agent that is gone or of a former life, is read again until it names an agent
-    that answers. Raises CannotLaunchError where none does in time, or this node does not fit.
+    that answers. Raises CannotLaunchError where none does in time.
     """
-    begin_s = time.monotonic()
+    begin_s, known = time.monotonic(), None
+    if rendezvous is not None:  # each start has another node 0 there: none answers for a former one
+        addresses, port, secret = [rendezvous.address], rendezvous.port, rendezvous.secret
+        known = MeetingPlace(addresses=addresses, port=port, secret=secret, life=life)
     while not give_up():
         troubles = []
-        place = _find_place(run, rendezvous, life)
+        place = known or _find_place(run)
         if isinstance(place, str):
             troubles.append(place)
         elif place.life > life:
@@ -396,7 +383,7 @@ def join_meeting(
             former = f"its agent of start {place.life + 1} of the job is still there"
             troubles.append(f"{former}, and this is start {life + 1}")
         else:
-            for address in usable_addresses(place):
+            for address in place.addresses:
                 try:
                     return _connect(place, address, node_rank, source=source)
                 except OSError as error:
@@ -406,54 +393,22 @@ def join_meeting(
         if waited_s >= timeout_s:
             limit = f"within {timeout_s:g} s; {'; '.join(troubles)}"
             raise CannotLaunchError(f"could not reach the agent of node 0 {limit}")
-        time.sleep(min(poll_s(waited_s, num_nodes), timeout_s - waited_s))
+        # All nodes together look 2,000 times a second at most.
+        poll_s = min(max(0.02, num_nodes / 2000, waited_s / 20), 1.0)
+        time.sleep(min(poll_s, timeout_s - waited_s))
     return None
 
 
-def poll_s(waited_s: float, num_nodes: int) -> float:
-    """Return how long an agent that has waited so long for node 0 waits until it looks again: a
-    twentieth of that, and not so short that all nodes together look 2,000 times a second."""
-    return min(max(0.02, num_nodes / 2000, waited_s / 20), 1.0)
-
-
-def _find_place(run: Run, rendezvous: Rendezvous | None, life: int) -> MeetingPlace | str:
-    """Return the place of the meeting, or why it is not known yet. Raises CannotLaunchError where
-    node 0 has another version."""
-    if rendezvous is not None:  # whoever named it names no loopback
-        port, secret = rendezvous.port, rendezvous.secret
-        addresses, network = [rendezvous.address], network_key()
-        # Each start has another node 0 there: nobody answers for a former one.
-        return MeetingPlace(
-            addresses=addresses, network=network, port=port, secret=secret, life=life
-        )
+def _find_place(run: Run) -> MeetingPlace | str:
+    """Return the place of the meeting, or why it is not known yet."""
     try:
         files.refresh(run.launch_folder)
         with files.open_private(run.meeting_file) as file:
-            place = msgspec.json.decode(file.read(), type=MeetingPlace)
+            return msgspec.json.decode(file.read(), type=MeetingPlace)
     except FileNotFoundError:
         return f"there is no {run.meeting_file} yet"
     except (OSError, ValueError) as error:  # it is not ours, or damaged
         return f"its place cannot be read in {run.meeting_file}: {error}"
-    if place.version != __version__:
-        raise CannotLaunchError(
-            f"this node has hpcdist {__version__}, node 0 has {place.version}: all nodes of a run "
-            "must have the same"
-        )
-    return place
-
-
-def usable_addresses(place: MeetingPlace) -> list[str]:
-    """Return the addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
-    Raises CannotLaunchError where none is left."""
-    if place.network == network_key():
-        return place.addresses
-    usable = [ip for ip in place.addresses if not ipaddress.ip_address(ip).is_loopback]
-    if not usable:
-        raise CannotLaunchError(
-            f"node 0 offers {', '.join(place.addresses)}, which other nodes cannot reach: its name "
-            "resolves to loopback, and it has no other interface"
-        )
-    return usable
 
 
 def _connect(place: MeetingPlace, address: str, node: int, *, source: str | None) -> Joined:
@@ -467,7 +422,7 @@ def _connect(place: MeetingPlace, address: str, node: int, *, source: str | None
     try:
         offset_s = prove_to_leader(connection, bytes.fromhex(place.secret), node)
         own_address = str(connection.getsockname()[0])
-        return Joined(Channel(connection, TO_AGENT), offset_s, address, own_address)
+        return Joined(Channel(connection, messages.TO_AGENT), offset_s, address, own_address)
     except BaseException:
         connection.close()
         raise

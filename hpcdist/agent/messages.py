@@ -3,16 +3,9 @@
 A message is one line of JSON, with its kind as `type`. What may come from where is a union of
 kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
 another type, a line without an end, or what is no JSON at all. Agents that exchange messages have
-proved before that they are of one run (agent/meeting.py), and are of one version of hpcdist.
+proved before that they are of one run (agent/meeting.py).
 
-    agent -> node 0's agent        ToLeader, and Beat
-    node 0's agent -> agent        ToAgent, and Beat
-    agent -> its forkserver        ToForkserver
-    forkserver -> its agent        FromForkserver
-
-Node 0's own agent is a member like the others, over a pair of sockets.
-
-A run without failures, in this order:
+A run without failures, in this order; node 0's own agent is a member like the others:
 
     to an agent    between it and its forkserver    to node 0's agent
                                                     Join
@@ -25,6 +18,7 @@ A run without failures, in this order:
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Generic, TypeVar
 
 import msgspec
@@ -69,7 +63,7 @@ class HangReport(msgspec.Struct, frozen=True, kw_only=True):
     collectives: Collectives | None = None
     """None where it did not answer."""
     stack: str | None = None
-    """Digest of its main thread's calls; None where it did not answer."""
+    """A digest of its main thread's calls; None where it did not answer."""
     spins: bool = False
     """It uses CPU time, or its node's GPUs work or cannot be asked."""
 
@@ -78,11 +72,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
     """The base of all messages."""
 
 
-# Between agents, both ways.
-
-
 class Beat(Message, tag="beat"):
-    """The sender lives, and its loops turn: it comes every few seconds; nothing follows."""
+    """Between agents, both ways: the sender lives, and its loops turn; nothing follows."""
 
 
 # From an agent to the coordinator.
@@ -95,7 +86,7 @@ class Join(Message, tag="join"):
 
 
 class OfAttempt(Message):
-    """The base of messages about an attempt; ignored where another attempt has begun."""
+    """The base of messages about an attempt: ignored where another has begun."""
 
     attempt: int
 
@@ -107,8 +98,8 @@ class Ended(OfAttempt, tag="ended"):
 
 
 class Gone(OfAttempt, tag="gone"):
-    """Nothing of an attempt is left on a node: a forkserver's answer to End, which its agent passes
-    on; with the last node's comes the next attempt, or Close."""
+    """Nothing of an attempt is left on a node, as its forkserver says; with the last node's comes
+    the next attempt, or Close."""
 
 
 class Quiet(OfAttempt, tag="quiet"):
@@ -121,7 +112,7 @@ class Quiet(OfAttempt, tag="quiet"):
 
 class Stacks(OfAttempt, tag="stacks"):
     """An agent's answer to Dump: where its ranks are. With the last node's, the coordinator decides
-    whether the quiet run hangs; after the time-out it makes the verdict, and End follows."""
+    whether the run hangs."""
 
     reports: list[HangReport]
 
@@ -137,12 +128,12 @@ class Signalled(Message, tag="signalled"):
 
     signal: str
     is_cancel: bool = False
-    """The user ended the run; End follows at once."""
+    """The user ends the run; End follows at once."""
 
 
 class Reached(OfAttempt, tag="reached"):
-    """The last step boundary that a node's ranks had reached when they were paused; with the last
-    node's comes Pause with the boundary at which they stop."""
+    """The last step boundary that a paused node's ranks had reached; with the last node's comes
+    Pause with the boundary at which they stop."""
 
     boundary: int
 
@@ -151,8 +142,7 @@ class Reached(OfAttempt, tag="reached"):
 
 
 class Ask(Message, tag="ask"):
-    """Node 0's agent passes on a request; Report is the answer, late or never where a rank, a GPU's
-    driver or a file system hangs."""
+    """Node 0's agent passes on a request; Report is the answer, late where a rank hangs."""
 
     request: Request
 
@@ -171,12 +161,10 @@ class Report(Message, tag="report"):
 
 class Begin(Message, tag="begin"):
     """An attempt has its number. Node 0's agent passes this on to its forkserver, which opens a
-    store for it, known as `address`; StoreOpened is the answer, and then Start follows."""
+    store for it; StoreOpened is the answer, and then Start follows."""
 
-    attempt: int
-    bind_to: str
-    """Address to listen on; all of them where it is empty."""
-    address: str
+    meeting: RankMeeting
+    """Still without a port."""
     port_range: tuple[int, int] | None
 
 
@@ -187,8 +175,8 @@ class Start(Message, tag="start"):
 
 
 class End(Message, tag="end"):
-    """The rest of an attempt is to end; Gone is the answer. The agent passes the order on to its
-    forkserver, which sends the signal, and SIGKILL to ranks that have not ended in time."""
+    """The rest of an attempt is to end; Gone is the answer. The forkserver sends the signal, and
+    SIGKILL to ranks that have not ended in time."""
 
     attempt: int
     signal: int
@@ -203,13 +191,13 @@ class Dump(Message, tag="dump"):
 
 
 class Pause(Message, tag="pause"):
-    """The ranks are to wait at their next step boundary; Reached is the answer. The forkserver
-    sends a signal to the ranks of the user's own code."""
+    """The ranks are to wait at their next step boundary; Reached is the answer. Ranks of the user's
+    own code get a signal."""
 
     signal: str | None = None
     """Signal by which the scheduler gave notice."""
     stop_at: int | None = None
-    """The step boundary at which the ranks are to end in good order; None: it follows."""
+    """The step boundary at which the ranks are to end; None: it follows."""
 
 
 class Close(Message, tag="close"):
@@ -267,11 +255,9 @@ TO_AGENT: msgspec.json.Decoder[ToAgent | Beat] = msgspec.json.Decoder(ToAgent | 
 TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
 FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
 
-_encoder = msgspec.json.Encoder()
-
 
 def encode(message: Message) -> bytes:
-    return _encoder.encode(message) + b"\n"
+    return msgspec.json.encode(message) + b"\n"
 
 
 class ChannelClosedError(Exception):
@@ -289,6 +275,7 @@ class Channel(Generic[_Received]):
         self._connection = connection
         self._decoder = decoder
         self._buffer = b""
+        self._sending = threading.Lock()  # questions to the ranks are answered by threads
         self._failure: str | None = None
 
     def fileno(self) -> int:
@@ -296,20 +283,18 @@ class Channel(Generic[_Received]):
 
     def send(self, message: Message) -> None:
         """Send one message; ChannelClosedError where the other side is gone or reads nothing."""
-        try:
-            if self._failure is None:
-                self._connection.sendall(encode(message))
-        except OSError as error:
-            self._failure = str(error)  # a part of the message may have gone out
-        if self._failure is not None:
-            raise ChannelClosedError(self._failure)
+        with self._sending:
+            try:
+                if self._failure is None:
+                    self._connection.sendall(encode(message))
+            except OSError as error:
+                self._failure = str(error)  # a part of the message may have gone out
+            if self._failure is not None:
+                raise ChannelClosedError(self._failure)
 
     def receive(self) -> list[_Received]:
         """Return the messages that have come; call it when select says that there is something.
-
-        Raises ChannelClosedError at the end of the stream, or where what comes is no message that
-        the decoder takes.
-        """
+        Raises ChannelClosedError at the end of the stream, and where something else comes."""
         try:
             chunk = self._connection.recv(_CHUNK_BYTES)
         except OSError as error:
@@ -325,4 +310,5 @@ class Channel(Generic[_Received]):
             raise ChannelClosedError(f"not a message: {error}") from None
 
     def close(self) -> None:
-        self._connection.close()
+        with self._sending:
+            self._connection.close()

@@ -1,8 +1,8 @@
 """A node of a run as its agent finds it: its place in the job, its device, its ranks; and what all
 nodes must agree on before the ranks meet.
 
-A run whose nodes disagree (one sees no GPU, one belongs to another allocation, two ranks would
-share a GPU) would otherwise hang until a time-out of half an hour, and say nothing of the reason.
+A run whose nodes disagree (one sees no GPU, one belongs to another allocation) would otherwise hang
+until a time-out of half an hour, and say nothing of the reason.
 """
 
 from __future__ import annotations
@@ -28,36 +28,11 @@ from hpcdist.rank.script_trackers import tracker_variables
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
-from hpcdist.workloads import load_workload
-
-_LOOPBACK = "127.0.0.1"
-_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class CannotLaunchError(Exception):
     """A node cannot take part in its run, or the nodes do not fit together; the message says why,
     and does not name the node whose agent raises it."""
-
-
-def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
-    """Return the device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
-    `most_gpus` as there are.
-
-    `wanted` is auto, cpu or cuda. Raises CannotLaunchError where GPUs are wanted or there, but
-    fewer than ranks.
-    """
-    if wanted == "cpu":
-        return "cpu", []
-    gpus = visible_uuids()
-    if not gpus and wanted == "auto":
-        return "cpu", []
-    if len(gpus) < ranks:
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = why_not_used() or "NVML is asked"
-        raise CannotLaunchError(
-            f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, {why})"
-        )
-    return "cuda", gpus[: most_gpus or ranks]
 
 
 @dataclass(frozen=True)
@@ -81,6 +56,10 @@ class OwnNode:
         return len(self.plan.nodes)
 
     @property
+    def world_size(self) -> int:
+        return self.num_nodes * self.job.ranks_per_node
+
+    @property
     def plan_of_node(self) -> NodePlan:
         return self.plan.nodes[self.place.node_rank]
 
@@ -93,11 +72,7 @@ class OwnNode:
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
         """Return variables that must stand before torch is imported: libraries read them as they
-        load.
-
-        What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan
-        chose GPUs.
-        """
+        load. What the user has set (`before`) stays, but for GPUs that the plan chose."""
         of_job: dict[str, str] = {}
         if isinstance(self.job, ScriptJob):
             config = self.job.accelerate_config
@@ -125,16 +100,19 @@ class OwnNode:
             return []
 
     def find_device(self) -> tuple[str, list[str]]:
-        """Return cpu or cuda, and the UUIDs of the GPUs, once the workload has been checked with
-        that device on this host. Raises CannotLaunchError or JobError."""
-        workload, gpus = load_workload(self.job), self.plan_of_node.gpus
-        device, ranks = self.plan.device, self.job.ranks_per_node
-        if device == "auto" or gpus is None:
-            device, gpus = find_device(device, ranks, self.job.resources.gpus)
-        workload.check_device(device)
-        if self.plan.container is None:  # else what is there is the image's
-            workload.check_host(device)
-        return device, gpus
+        """Return cpu or cuda, and the UUIDs of the GPUs of this node's ranks: those that the plan
+        chose, else as many as there are of those that the job asks for. Raises CannotLaunchError
+        where GPUs are wanted or there, but fewer than ranks."""
+        device, gpus, ranks = self.plan.device, self.plan_of_node.gpus, self.job.ranks_per_node
+        if gpus is None and device != "cpu":
+            gpus = visible_uuids()
+            if len(gpus) < ranks and (gpus or device == "cuda"):
+                shown, why = os.environ.get("CUDA_VISIBLE_DEVICES"), why_not_used()
+                raise CannotLaunchError(
+                    f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, "
+                    f"{why or 'NVML is asked'})"
+                )
+        return ("cuda", gpus[: self.job.resources.gpus]) if gpus else ("cpu", [])
 
     def own_addresses(self) -> list[str]:
         """Return the addresses of this host, node 0, that the other nodes may try, best first.
@@ -142,7 +120,7 @@ class OwnNode:
         if self.plan_of_node.address is not None:
             return [self.plan_of_node.address]
         if self.num_nodes == 1:
-            return [_LOOPBACK]
+            return ["127.0.0.1"]
         if self.place.rendezvous is not None:
             return [self.place.rendezvous.address]
         return offered_addresses(self.place.host, self.plan.interface)
@@ -181,36 +159,28 @@ class NodeFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"node {self.node} (host {self.host})"
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The values that hold for all ranks of a run."""
-
-    master_addr: str
-    bind_to: str = ""
-    """The address on which the store listens; empty, for all of node 0's, where the nodes reach it
-    by several."""
-    device: str
-    """cpu or cuda."""
-    backend: str
-    """gloo or nccl."""
-
-
-class RankMeeting(Agreement, frozen=True, kw_only=True):
+class RankMeeting(msgspec.Struct, frozen=True, kw_only=True):
     """The place where the ranks of one attempt meet, their store, and what holds for all of them.
 
     The meeting of the agents is another one (agent/meeting.py).
     """
 
-    attempt: int
-    restart_count: int
-    master_port: int
+    attempt: int = 0
+    restart_count: int = 0
+    master_addr: str = ""
+    master_port: int = 0
+    bind_to: str = ""
+    """The address on which the store listens; empty, for all of node 0's, where the nodes reach it
+    by several."""
+    device: str = ""
+    """cpu or cuda."""
+    backend: str = ""
+    """gloo or nccl."""
 
 
-def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
-    """Return the values that hold for all nodes; `backend` is auto, gloo or nccl.
-
-    Raises CannotLaunchError.
-    """
-    owner: dict[str, str] = {}
+def agree(facts: Mapping[int, NodeFacts], backend: str) -> RankMeeting:
+    """Return where the ranks of all nodes meet, without attempt and port; `backend` is auto, gloo
+    or nccl. Raises CannotLaunchError."""
     first = facts[min(facts)]
     for _, found in sorted(facts.items()):
         if found.num_nodes != len(facts):
@@ -222,10 +192,6 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
             raise CannotLaunchError(
                 f"{found.name} has device {found.device}, {first.name} has device {first.device}"
             )
-        for uuid in found.gpus:
-            if uuid in owner:
-                raise CannotLaunchError(f"{owner[uuid]} and {found.name} have the same GPU, {uuid}")
-            owner[uuid] = found.name
     reached = Counter(found.master_addr for node, found in facts.items() if node)
     address = reached.most_common(1)[0][0] if reached else first.master_addr
     if backend == "auto":
@@ -233,7 +199,7 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     if backend == "nccl" and first.device != "cuda":
         raise CannotLaunchError("launch.backend is nccl, but the nodes show no GPU")
     bind_to = address if len(reached) <= 1 else ""
-    return Agreement(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
+    return RankMeeting(master_addr=address, bind_to=bind_to, device=first.device, backend=backend)
 
 
 def rank_orders(
@@ -244,13 +210,9 @@ def rank_orders(
     gpus: Sequence[str] = (),
     meeting: RankMeeting,
 ) -> list[RankOrder]:
-    """Return the ranks that one node starts for one attempt.
-
-    `gpus` are the UUIDs of theirs, equally many each.
-    """
-    cpus = usable_cpus()
-    cpus_of_job = node.place.cpus
-    num_ranks = node.job.ranks_per_node
+    """Return the ranks that one node starts for one attempt; `gpus` are the UUIDs of theirs,
+    equally many each."""
+    cpus, cpus_of_job, num_ranks = usable_cpus(), node.place.cpus, node.job.ranks_per_node
     num_gpus = len(gpus) // num_ranks
     if node.plan_of_node.rank_cpus:
         shares = node.plan_of_node.rank_cpus
@@ -268,7 +230,7 @@ def rank_orders(
         order = RankOrder(
             rank=node.place.node_rank * num_ranks + local_rank,
             local_rank=local_rank,
-            world_size=node.num_nodes * num_ranks,
+            world_size=node.world_size,
             local_world_size=num_ranks,
             node_rank=node.place.node_rank,
             num_nodes=node.num_nodes,
@@ -285,14 +247,9 @@ def rank_orders(
             gpu=gpus[local_rank * num_gpus] if gpus else None,
             environment={},
         )
+        most = node.job.launch.max_restarts
         order.environment.update(
-            rank_environment(
-                order,
-                meeting,
-                run_id=run.id,
-                max_restarts=node.job.launch.max_restarts,
-                interface=interface,
-            )
+            rank_environment(order, meeting, run_id=run.id, max_restarts=most, interface=interface)
         )
         if isinstance(node.job, OwnCodeJob):
             order.environment.update(tracker_variables(run.id, group, order, os.environ))
@@ -304,11 +261,11 @@ def rank_environment(
     place: RankPlace, meeting: RankMeeting, *, run_id: str, max_restarts: int, interface: str | None
 ) -> dict[str, str]:
     """Return the variables that torchrun sets for its workers, by the same names and meanings
-    (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
+    (docs.pytorch.org/docs/stable/elastic/run.html), NODE_RANK, which Lightning reads, and those of
+    torch's flight recorder, from which the verdict on a hang names the collective operation.
 
     TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
-    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0. torch's flight recorder is on, so
-    that the verdict on a hang can name the collective operation; what the user has set stays.
+    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0. What the user has set stays.
     """
     variables = {
         "RANK": str(place.rank),
@@ -331,5 +288,6 @@ def rank_environment(
         **recorder_environment(os.environ),
     }
     if interface is not None:
-        variables |= {name: os.environ.get(name, interface) for name in _INTERFACE_VARIABLES}
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            variables[name] = os.environ.get(name, interface)
     return variables

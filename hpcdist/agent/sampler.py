@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Event, Thread
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,14 +27,12 @@ from hpcdist.runs.run import Run
 _FIRST_S = 2.0
 """From the start of the ranks: until then imports for samples would be in their way."""
 _LOOK_S = 0.2
-_SHORTEST_S = 0.05
-_END_LIMIT_S = 0.2
 
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
 _GROWTH = 0.1
-"""Shares of the time so far: windows grow, so that a day makes some 700 of them, and samples begin
-close to each other, so that short runs have some."""
+"""Shares of the time so far: windows grow, so that a day makes some 700 of them, and begin close to
+each other, so that short runs have some."""
 
 _PROC_STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6, 7)
@@ -56,52 +54,39 @@ _OF_GPU: dict[str, Callable[[Any, Any], float]] = {
     _METER: lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
 }
 
+_Living = Callable[[], Mapping[int, int]]
+
 
 class UsageSampler:
     """Samples one attempt after the other; `every_s` 0 is off."""
 
     def __init__(self, run: Run, *, every_s: float, log: Callable[[str], None]) -> None:
         self.gpu_share: float | None = None
-        """Largest share of the last moment in which a GPU worked; None where that is not known."""
+        """Shares of the last moment in which the GPUs worked, added up; None: not known."""
         self._run = run
         self._every_s = every_s
         self._log = log
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stop = Event()
 
-    def begin(
-        self,
-        orders: Sequence[RankOrder],
-        *,
-        living: Callable[[], Mapping[int, int]],
-        gpus: Sequence[str],
-    ) -> None:
+    def begin(self, orders: Sequence[RankOrder], living: _Living, gpus: Sequence[str]) -> None:
         """Sample an attempt, whose ranks are being started; `living` are the pids of those that
         live, `gpus` the UUIDs of theirs."""
         if not self._every_s:
             return
         self._stop.set()  # of an attempt that is over
-        self._stop = threading.Event()
+        self._stop = Event()
         arguments = (self._stop, orders, living, gpus)
-        self._thread = threading.Thread(target=self._sample, args=arguments, daemon=True)
         try:
-            self._thread.start()
+            Thread(target=self._sample, args=arguments, daemon=True).start()
         except RuntimeError as error:  # the limit of threads
-            self._thread = None
             self._log(f"what the ranks use is not sampled: {error}")
-
-    def end(self) -> None:
-        """Have the last window written, unless that takes long: no rank is left."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_END_LIMIT_S)
 
     def _sample(
         self,
-        stop: threading.Event,
+        stop: Event,
         orders: Sequence[RankOrder],
-        living: Callable[[], Mapping[int, int]],
-        gpus: Sequence[str],
+        living: _Living,
+        uuids: Sequence[str],
     ) -> None:
         """Sample until no rank lives; write each window as it is full."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
@@ -124,91 +109,29 @@ class UsageSampler:
                 if stop.wait(min(_FIRST_S, self._every_s)):
                     return
                 library = stack.enter_context(nvml())
-                cpus, devices = CpuReader(begin.cpus), GpuReader(library, gpus)
+                cpus, devices = CpuReader(begin.cpus), GpuReader(library, uuids)
                 events.write(replace(begin, host_cpus=cpus.num_cpus, gpus=devices.facts))
-                windows = Windows(max(_SHORTEST_S, self._every_s))
-                at_s = time.monotonic()
+                begun_s = written_s = time.monotonic()
                 cpus.sample(living().values(), 0.0)
                 devices.sample()
-                while not stop.wait(windows.next_in_s()) and (pids := list(living().values())):
-                    before_s, at_s = at_s, time.monotonic()
-                    length_s = at_s - before_s
-                    sample = Sample(length_s, cpus.sample(pids, length_s), devices.sample())
-                    shares = [gpu.get("utilization") for gpu in sample.gpus]
-                    known = [share for share in shares if share is not None]
-                    self.gpu_share = max(known) if known and known == shares else None
-                    if window := windows.add(sample, time_s=time.time()):
-                        events.write(window)
-                if window := windows.close():
-                    events.write(window)
+                passed_s = 0.0
+                while not stop.wait(min(self._every_s, max(_FASTEST_S, _GROWTH * passed_s))):
+                    if not (pids := list(living().values())):
+                        break
+                    self.gpu_share = devices.add_up_shares()
+                    passed_s, wall_s = time.monotonic() - begun_s, time.monotonic() - written_s
+                    if wall_s >= _WINDOW_SHARE * passed_s:
+                        written_s += wall_s
+                        events.write(
+                            UsageWindow(
+                                time_s=time.time(),
+                                wall_s=wall_s,
+                                gpus=devices.sample(),
+                                **cpus.sample(pids, wall_s),
+                            )
+                        )
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self._log(f"what the ranks use is not sampled any more: {error!r}")
-
-
-class Sample(NamedTuple):
-    """The measurements of one moment, by quantity; the names are those of the events' fields."""
-
-    length_s: float
-    """Time since the last sample, for which this one stands."""
-    node: Mapping[str, float]
-    gpus: Sequence[Mapping[str, float]]
-
-
-class Windows:
-    """Gathers samples until a window is full."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._passed_s = self._time_s = 0.0
-        self._samples: list[Sample] = []
-
-    def next_in_s(self) -> float:
-        return min(self._every_s, max(_FASTEST_S, _GROWTH * self._passed_s))
-
-    def add(self, sample: Sample, *, time_s: float) -> UsageWindow | None:
-        """Take a sample of the Unix time `time_s`; return the window that it fills, if it does."""
-        self._samples.append(sample)
-        self._passed_s += sample.length_s
-        self._time_s = time_s
-        is_full = sum(one.length_s for one in self._samples) >= _WINDOW_SHARE * self._passed_s
-        return self.close() if is_full else None
-
-    def close(self) -> UsageWindow | None:
-        """Return the window as far as it is; None where it has no sample."""
-        samples, self._samples = self._samples, []
-        if not samples:
-            return None
-        of_gpus = zip(*(sample.gpus for sample in samples), strict=True)
-        lengths_s = [sample.length_s for sample in samples]
-        return UsageWindow(
-            time_s=self._time_s,
-            wall_s=_short(sum(lengths_s)),
-            samples=len(samples),
-            gpus=[GpuWindow(**_sum_up(lengths_s, own)) for own in of_gpus],
-            **_sum_up(lengths_s, [sample.node for sample in samples]),
-        )
-
-
-def _sum_up(lengths_s: Sequence[float], found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the sum of the energy, the maximum of memory, and else the mean of what some sample
-    has; each value weighs as much as the time that it stands for."""
-    summed_up = {}
-    for name in dict.fromkeys(name for values in found for name in values):
-        pairs = zip(lengths_s, found, strict=True)
-        own = [(length_s, values[name]) for length_s, values in pairs if name in values]
-        if name == _METER:
-            value = sum(value for _, value in own)
-        elif name == "memory_bytes":
-            value = max(value for _, value in own)
-        else:
-            value = sum(length_s * value for length_s, value in own) / sum(one for one, _ in own)
-        summed_up[name] = _short(value)
-    return summed_up
-
-
-def _short(value: float) -> float:
-    """No sample is so exact that more digits would say anything."""
-    return float(f"{value:.6g}")
 
 
 class CpuReader:
@@ -270,7 +193,7 @@ class GpuReader:
         """Nothing is read where there is no library."""
         self._nvml = library
         self._gpus: list[Any] = []
-        self._meters_j: dict[int, float] = {}
+        self._meters_j: dict[int, float | None] = {}
         self.facts: list[GpuFacts] = []
         for uuid in uuids if library is not None else ():
             with contextlib.suppress(library.NVMLError):
@@ -284,18 +207,26 @@ class GpuReader:
                 self._gpus.append(gpu)
                 self.facts.append(facts)
 
-    def sample(self) -> list[dict[str, float]]:
-        """Return what each GPU tells (a part of one, MIG, has no use and no power of its own);
-        `energy_j` is since the last sample, of GPUs that count it: from Volta on."""
+    def add_up_shares(self) -> float | None:
+        """Return the shares of this moment in which the GPUs work, added up; None where one does
+        not tell."""
+        shares = [self._read(gpu, "utilization") for gpu in self._gpus]
+        known = [share for share in shares if share is not None]
+        return sum(known) if known and len(known) == len(shares) else None
+
+    def sample(self) -> list[GpuWindow]:
+        """Return what each GPU tells of this moment (a part of one, MIG, has no use and no power of
+        its own); `energy_j` is since the last sample, of GPUs that count it: from Volta on."""
         found = []
         for place, gpu in enumerate(self._gpus):
-            known: dict[str, float] = {}
-            for name, read in _OF_GPU.items():
-                with contextlib.suppress(self._nvml.NVMLError):
-                    known[name] = read(self._nvml, gpu)
-            if (meter_j := known.pop(_METER, None)) is not None:
-                if place in self._meters_j:
-                    known[_METER] = max(0.0, meter_j - self._meters_j[place])
-                self._meters_j[place] = meter_j
-            found.append(known)
+            known = {name: self._read(gpu, name) for name in _OF_GPU}
+            before_j, self._meters_j[place] = self._meters_j.get(place), known[_METER]
+            if (now_j := known[_METER]) is not None:
+                known[_METER] = None if before_j is None else max(0.0, now_j - before_j)
+            found.append(GpuWindow(**known))
         return found
+
+    def _read(self, gpu: Any, name: str) -> float | None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            return _OF_GPU[name](self._nvml, gpu)
+        return None

@@ -13,16 +13,16 @@ import math
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcdist.agent.coordinator import STANDSTILL_S
+from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.messages import HangReport
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.agent.outcome.hang import limits_of
-from hpcdist.agent.stacks import StackMemory, digest
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine import memory
 from hpcdist.machine.process import descendants, process_use, send_signal
@@ -50,17 +50,6 @@ class LivingRank:
     pid: int
 
 
-class _Use(NamedTuple):
-    """What the kernel has counted of a process until now."""
-
-    cpu_s: float = 0.0
-    cpu_of_ended_s: float = 0.0
-    """Of children that it has waited for."""
-    read_bytes: int = 0
-    """By any call that reads, or from a disk."""
-    written_bytes: int = 0
-
-
 @dataclass
 class _Signs:
     """A rank as it was last looked at."""
@@ -72,8 +61,8 @@ class _Signs:
     progress: tuple[float, int] = (0.0, 0)
     told_bytes: int = 0
     """Bytes that it has written because its agent asked where it is."""
-    uses: dict[int, _Use] = field(default_factory=dict)
-    """By pid, of itself and all below it."""
+    uses: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """What the kernel has counted until now, by pid, of itself and all below it: `_uses_by_pid`."""
 
 
 @dataclass
@@ -85,7 +74,7 @@ class RankWatch:
     board: ProgressBoard
     stacks: StackMemory
     gpu_share: Callable[[], float | None] = lambda: None
-    """Largest share of the last moment in which one of the ranks' GPUs worked; None: not known."""
+    """Shares of the last moment in which the ranks' GPUs worked, added up; None: not known."""
     orders: dict[int, RankOrder] = field(default_factory=dict)
     """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
@@ -178,7 +167,7 @@ class RankWatch:
         if pid not in signs.uses or pid not in before.uses:
             return True  # it has just begun, or may not be looked at
         used = {
-            one: [now - then for now, then in zip(use, before.uses.get(one, _Use()), strict=True)]
+            one: [now - then for now, then in zip(use, before.uses.get(one, [0] * 4), strict=True)]
             for one, use in signs.uses.items()
         }
         own_cpu_s, _, _, own_written_bytes = used[pid]
@@ -210,20 +199,21 @@ class RankWatch:
             is_waiting=is_waiting,
             state=use.state if use else "?",
             collectives=collectives,
-            stack=digest(frames),
+            stack=str(zlib.crc32(repr(frames).encode())) if frames else None,
             spins=signs is None or signs.spins or bool(gpus_work),
         )
 
 
-def _uses_by_pid(pid: int) -> dict[int, _Use]:
+def _uses_by_pid(pid: int) -> dict[int, tuple[float, ...]]:
     """Return what a process and all below it have used, without those that have just ended or are
-    another user's."""
-    found: dict[int, _Use] = {}
+    another user's: seconds of CPU time, those of children that it has waited for, bytes read (by
+    any call, or from a disk), and bytes written."""
+    found: dict[int, tuple[float, ...]] = {}
     for one in (pid, *descendants(pid)):
         with contextlib.suppress(OSError):
             if (use := process_use(one)) is not None:
                 lines = Path(f"/proc/{one}/io").read_text().splitlines()
                 io = dict(line.split(": ") for line in lines)
                 read_bytes = int(io["rchar"]) + int(io["read_bytes"])
-                found[one] = _Use(use.cpu_s, use.cpu_of_ended_s, read_bytes, int(io["wchar"]))
+                found[one] = (use.cpu_s, use.cpu_of_ended_s, read_bytes, int(io["wchar"]))
     return found

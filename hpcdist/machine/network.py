@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import re
 import socket
-
-from hpcdist.machine.process import boot_id
 
 _VIRTUAL = re.compile(r"docker|virbr|veth|br-|cni|flannel|podman|lxc|tun|tap")
 """Interfaces of containers and virtual machines: on other nodes their addresses mean others."""
@@ -78,11 +75,6 @@ def interface_of(ip: str) -> str | None:
         return found.get(ip)
     # Its name is lo on all but exotic systems.
     return next((name for own, name in found.items() if _is_loopback(own)), "lo")
-
-
-def network_key() -> str:
-    """Return what is equal for two processes where loopback leads from one to the other."""
-    return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
 
 
 def _is_loopback(ip: str) -> bool:

@@ -268,16 +268,16 @@ class NodeBegin(Event, frozen=True, kw_only=True, tag="node"):
 
 
 class GpuWindow(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One GPU within a window, by means over time; what it does not tell is None."""
+    """One GPU at the end of a window; what it does not tell is None."""
 
     utilization: Amount | None = None
-    """Share of the time, 0 to 1, in which anything ran on it."""
+    """Share of the last moment, 0 to 1, in which anything ran on it."""
     memory_bytes: Amount | None = None
-    """Of the largest sample."""
     power_w: Amount | None = None
     throttled: Amount | None = None
-    """Share of the time in which heat or the power supply slowed it down."""
+    """1 where heat or the power supply slows it down, else 0."""
     energy_j: Amount | None = None
+    """Over the window."""
 
 
 class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):
@@ -285,7 +285,6 @@ class UsageWindow(Event, frozen=True, kw_only=True, tag="usage"):
 
     time_s: Seconds
     wall_s: Amount
-    samples: Count
     cpus_busy: Amount | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
     bound_cpus_busy: Amount | None = None

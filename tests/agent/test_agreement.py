@@ -8,21 +8,18 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from hpcdist.agent.meeting import MeetingPlace, usable_addresses
 from hpcdist.agent.node import (
     CannotLaunchError,
     NodeFacts,
     OwnNode,
     RankMeeting,
     agree,
-    find_device,
     rank_orders,
 )
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
     interface_of,
-    network_key,
     offered_addresses,
 )
 from hpcdist.runs.run import Run
@@ -78,7 +75,6 @@ def test_ranks_of_a_node_that_is_alone_listen_on_loopback_whatever_the_profile_s
     [
         ({"device": "cpu", "gpus": []}, ["node 1 (host n1) has device cpu", "device cuda"]),
         ({"num_nodes": 3}, ["node 1 (host n1) belongs to a job of 3 nodes", "2 agents"]),
-        ({"gpus": ["GPU-x", "GPU-0b"]}, ["node 0 (host n0) and node 1 (host n1)", "GPU-0b"]),
     ],
 )
 def test_a_node_that_differs_is_named_with_what_differs(changes, words):
@@ -96,6 +92,13 @@ def test_nccl_without_gpus_is_refused():
     nodes = [facts(node, device="cpu", gpus=[]) for node in (0, 1)]
     with pytest.raises(CannotLaunchError, match="nccl"):
         agreement(*nodes, backend="nccl")
+
+
+def find_device(wanted, ranks, gpus=None):
+    resources = SimpleNamespace(gpus=gpus or ranks)
+    job = SimpleNamespace(ranks_per_node=ranks, resources=resources)
+    plan = LaunchPlan(nodes=[NodePlan()], device=wanted, backend="auto")
+    return OwnNode(job, plan, JobPlace(node_rank=0, host="h")).find_device()
 
 
 def test_parts_of_gpus_count_as_gpus(monkeypatch):
@@ -176,14 +179,3 @@ def test_an_interface_by_name_is_the_only_one():
     with pytest.raises(NoSuchInterfaceError, match=r"no interface ib9.*lo"):
         offered_addresses("whatever", "ib9")
     assert interface_of("127.0.1.9") == "lo"
-
-
-def test_loopback_is_of_use_only_on_the_host_itself():
-    def usable(network, *addresses):
-        place = MeetingPlace(addresses=list(addresses), network=network, port=1, secret="")
-        return usable_addresses(place)
-
-    assert usable(network_key(), "127.0.1.1", "10.0.0.1") == ["127.0.1.1", "10.0.0.1"]
-    assert usable("other", "127.0.1.1", "10.0.0.1") == ["10.0.0.1"]
-    with pytest.raises(CannotLaunchError, match=r"127\.0\.1\.1"):
-        usable("other", "127.0.1.1")

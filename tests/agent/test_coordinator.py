@@ -14,19 +14,19 @@ from hpcdist.agent.coordinator import (
     ClaimAttempt,
     Claimed,
     Coordinator,
-    Finish,
     Heard,
     Lost,
     Now,
     Send,
     Stage,
-    Terms,
-    Tick,
 )
 from hpcdist.agent.messages import HangReport
-from hpcdist.agent.node import NodeFacts, RankMeeting
+from hpcdist.agent.node import NodeFacts, OwnNode, RankMeeting
 from hpcdist.agent.outcome.hang import hang_verdict
-from hpcdist.job.spec import Launch
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.base import JobPlace
 from hpcdist.schedulers.notes import Note
 
 
@@ -73,20 +73,22 @@ class Cluster:
     attempts: int = 0
     stores: int = 0
     is_overtaken: bool = False
-    why_not_noted: str | None = None
-    terms: dict = field(default_factory=dict)
+    limit_min: float | None = None
 
     def __post_init__(self):
-        terms = Terms(
-            launch=Launch(max_restarts=self.restarts, grace_s=0.5, join_timeout_s=30),
-            num_nodes=self.nodes,
-            ranks_per_node=self.ranks,
-            most_grace_s=0.2,
-            backend="auto",
-            hang_timeout_s=60.0,
-            **self.terms,
+        launch = {"grace_s": 0.5, "join_timeout_s": 30, "hang_timeout_s": 60.0, "warning_s": 60.0}
+        job = ScriptJob(
+            name="x",
+            workload="script",
+            script="x.py",
+            launch=Launch(max_restarts=self.restarts, **launch),
+            resources=Resources(gpus=self.ranks, time_limit_min=self.limit_min),
         )
-        self.coordinator = Coordinator(terms, Now(self.now, self.now))
+        plan = LaunchPlan(
+            nodes=[NodePlan()] * self.nodes, device="auto", backend="auto", enforces_limits=True
+        )
+        node = OwnNode(job, plan, JobPlace(node_rank=0, host="host0"), now_s=self.now)
+        self.coordinator = Coordinator(node, 0.2, Now(self.now, self.now))
 
     def decide(self, event):
         """Do what the coordinator wants, as the leader would."""
@@ -94,18 +96,19 @@ class Cluster:
             match action:
                 case Send():
                     if isinstance(action.message, messages.Begin):
-                        assert action.message.address == action.message.bind_to == "10.0.0.1"
+                        meeting = action.message.meeting
+                        assert meeting.master_addr == meeting.bind_to == "10.0.0.1"
                         self.stores += 1
                     self.sent += [(node, action.message) for node in action.nodes]
                 case ClaimAttempt():
                     self.decide(self.claim(action.failed))
-                case Finish():
-                    self.verdicts.append(action.verdict)
+                case Verdict():
+                    self.verdicts.append(action)
 
     def claim(self, failed):
         if failed is not None:
-            if self.is_overtaken or self.why_not_noted:
-                return Claimed(None, failed, self.why_not_noted)
+            if self.is_overtaken:
+                return Claimed(None, failed)
             self.failed_attempts.append(failed)
         self.attempts += 1
         return Claimed(self.attempts - 1, failed)
@@ -153,7 +156,7 @@ class Cluster:
 
     def wait(self, seconds):
         self.now += seconds
-        self.decide(Tick())
+        self.decide(None)
 
     def received(self, node):
         return [kind_of(message) for to, message in self.sent if to == node]
@@ -176,7 +179,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
     cluster.open_store()
-    assert [(node, begin.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
+    assert [(node, begin.meeting.attempt) for node, begin in cluster.sent[:2]] == [(0, 0), (1, 0)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start.meeting == RankMeeting(
         attempt=0,
@@ -342,16 +345,6 @@ def test_an_attempt_that_was_overtaken_does_not_start_again():
     assert cluster.verdict.attempt == 0
 
 
-def test_an_attempt_whose_failure_cannot_be_noted_is_the_last():
-    cluster = Cluster(restarts=1, why_not_noted="the disk is full")
-    cluster.run()
-    cluster.end(killed(0))
-    cluster.wait(1)
-    cluster.gone(0, 1)
-    assert (cluster.stage, cluster.attempts, cluster.verdict.restarts) == (Stage.FINISHED, 1, 0)
-    assert cluster.verdict.message.endswith("; it is not started again: the disk is full")
-
-
 def test_a_host_that_is_lost_before_its_agent_has_joined_ends_the_run_with_its_name():
     cluster = Cluster()
     cluster.join(0)
@@ -432,17 +425,16 @@ def test_cancel_after_all_ended_well_changes_nothing():
 
 
 def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
-    limit = {"limit_min": 2.0, "limit_at": 1120.0}
-    cluster = Cluster(restarts=1, terms=limit)
+    cluster = Cluster(restarts=1, limit_min=2.0)
     cluster.run()
     cluster.wait(120)
     cluster.wait(1)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.received(0)) == (
         "time_limit",
-        ["begin", "start", "end", "close"],
+        ["begin", "start", "pause", "end", "close"],
     )
-    cluster = Cluster(terms=limit)
+    cluster = Cluster(limit_min=2.0)
     cluster.run()
     cluster.wait(119.9)
     cluster.end(killed(0))
@@ -546,7 +538,7 @@ def stop(rank, node=0, **fields):
 
 def warned(signal="SIGUSR2", **options):
     """Where there is no signal, it is our own clock that warns."""
-    cluster = Cluster(terms={"limit_min": 5.0, "limit_at": 1300.0, "warn_at": 1240.0}, **options)
+    cluster = Cluster(limit_min=5.0, **options)
     cluster.run()
     if signal is None:
         cluster.wait(240)

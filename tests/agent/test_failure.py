@@ -160,7 +160,14 @@ def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
 
 
 def test_where_all_raise_the_same_nobody_is_a_victim(launch, write_script):
-    script = write_script("raise KeyError('every rank')")
+    script = write_script(
+        "import os, pathlib, time\n"
+        "run = pathlib.Path(os.environ['HPCDIST_RUN_DIR'])\n"
+        "(run / f'up-{os.environ[\"RANK\"]}').touch()\n"
+        "while len(list(run.glob('up-*'))) < 4:\n"
+        "    time.sleep(0.01)\n"
+        "raise KeyError('every rank')\n"
+    )
     verdict = launch(script, gpus=4).verdict()
     assert verdict.first.report.exception == "KeyError"
     assert verdict.victims == []

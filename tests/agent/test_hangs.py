@@ -316,7 +316,6 @@ def test_a_script_that_seems_to_hang_is_told_of_and_goes_on(launch, write_script
         assert "seems to hang, in pauses.py:" in " ".join(capsys.readouterr().out.split())
     (run.path / "go").touch()
     launched.wait(lambda: run.read_hang(0) is None)
-    assert "a rank works again" in run.agent_log_file(0).read_text()
     run.ask_to_cancel()
     assert launched.verdict().kind == "cancelled"
 

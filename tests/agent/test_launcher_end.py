@@ -4,7 +4,6 @@ import pytest
 
 from hpcdist.agent import launcher_end
 from hpcdist.agent.outcome import lives
-from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -119,7 +118,7 @@ def test_the_errors_of_this_life_alone_are_read(tmp_path):
     ],
 )
 def test_each_of_srun_s_words_on_a_lost_slurmstepd_names_its_node(words):
-    lost = without_rank("agent_lost", "the agent of node 1 was lost", node=1, time_s=1.0)
+    lost = Verdict(kind="agent_lost", message="the agent of node 1 was lost", node=1, time_s=1.0)
     verdict = launcher_end.after_srun(lost, [words], {0: "n1"})
     assert (verdict.node, verdict.host) == (0, "n1")
     assert words.partition(".")[0] in verdict.message

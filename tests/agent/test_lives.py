@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from unittest import mock
 
 import msgspec
@@ -9,7 +10,6 @@ import pytest
 from full_disks import fill
 
 from hpcdist.agent.outcome import lives
-from hpcdist.agent.outcome.failure import without_rank
 from hpcdist.agent.outcome.lives import note_lost_attempt
 from hpcdist.base.errors import SchedulerError
 from hpcdist.job.spec import Launch, ScriptJob, TrainJob
@@ -84,33 +84,30 @@ class Scheduler:
 
 
 class Clock:
-    """Time that passes only while somebody waits; SIGTERM comes at `terminated_s`."""
+    """Time that passes only while somebody waits."""
 
-    def __init__(self, terminated_s=None):
+    def __init__(self):
         self.now = 0.0
-        self.terminated_s = terminated_s
 
-    def time(self):
+    def monotonic(self):
         return self.now
 
-    def wait(self, seconds):
-        if self.terminated_s is not None and self.now < self.terminated_s <= self.now + seconds:
-            self.now = self.terminated_s
-            return True
+    def sleep(self, seconds):
         self.now += seconds
-        return False
+
+    time = staticmethod(time.time)
 
 
 def begin_attempt(run, job, *, life):
     return lives.Attempts(run, job, Scheduler(life=life)).claim()
 
 
-def conclude(run, job, verdict, scheduler, *, clock=None, has_begun=True):
-    clock = clock or Clock()
+def conclude(run, job, verdict, scheduler, *, has_begun=True):
+    clock = Clock()
     attempts = lives.Attempts(run, job, scheduler)
     attempts.has_begun = has_begun
-    with mock.patch("hpcdist.agent.outcome.lives.time.monotonic", clock.time):
-        lives.conclude(attempts, verdict, clock.wait)
+    with mock.patch("hpcdist.agent.outcome.lives.time", clock):
+        lives.conclude(attempts, verdict)
     return clock.now
 
 
@@ -380,15 +377,13 @@ def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "terminated_s", "waited_s"),
-    [(WARNED, None, 100), (STOPPED, None, 15), (WARNED, 33, 48), (WARNED, 97, 100)],
-    ids=["warned", "SIGTERM", "SIGTERM meanwhile", "SIGTERM near the end"],
+    ("verdict", "waited_s"), [(WARNED, 100), (STOPPED, 15)], ids=["warned", "SIGTERM"]
 )
 @pytest.mark.parametrize("silent", ["at once", "when it is to requeue"])
-def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
+def test_how_long_it_is_asked(run, verdict, waited_s, silent):
     begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
-    assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
+    assert conclude(run, TRAINING, verdict, scheduler) == waited_s
     assert "it could not be requeued" in run.read_verdict().message
 
 
@@ -410,7 +405,7 @@ def test_a_scheduler_that_leaves_its_jobs_more_time_is_asked_for_longer(run):
 
 
 def test_what_is_different_in_the_next_life_is_told_with_the_end_of_this_one(run):
-    lost = without_rank("launch", "no route", host="n2", try_elsewhere=True, time_s=1.0)
+    lost = Verdict(kind="launch", message="no route", host="n2", try_elsewhere=True, time_s=1.0)
     begin_attempt(run, TRAINING, life=0)
     scheduler = Scheduler(difference="it starts again without n2")
     conclude(run, TRAINING, lost, scheduler)

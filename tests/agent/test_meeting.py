@@ -5,11 +5,10 @@ import socket
 import pytest
 from meeting_host import MeetingHost, join_in_time, write_place
 
-from hpcdist.agent import meeting, messages
-from hpcdist.agent.meeting import join_meeting, poll_s
+from hpcdist.agent import messages
+from hpcdist.agent.meeting import join_meeting
 from hpcdist.agent.messages import Beat
 from hpcdist.agent.node import CannotLaunchError
-from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
 
 
@@ -66,21 +65,6 @@ def test_those_who_have_joined_stay_when_the_port_is_closed(host):
         host.connect()
     for channel in joined:
         channel.close()
-
-
-def test_an_agent_of_another_version_is_refused_with_both_versions(host, monkeypatch):
-    monkeypatch.setattr(meeting, "__version__", "9.9")
-    versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
-    with pytest.raises(CannotLaunchError, match=versions):
-        join_in_time(host.run)
-
-
-def test_an_agent_that_waits_for_node_0_looks_less_often_the_longer_and_the_more_there_are():
-    assert poll_s(0.0, 2) == poll_s(0.3, 2) == 0.02  # a small run begins as soon as it can
-    assert poll_s(2.0, 2) == pytest.approx(0.1)
-    assert poll_s(600.0, 2) == 1.0
-    assert poll_s(0.0, 1024) == pytest.approx(0.512)  # 2,000 looks a second, of all together
-    assert poll_s(600.0, 100_000) == 1.0
 
 
 def test_an_agent_goes_past_the_place_of_a_former_life_also_where_that_still_answers(tmp_path):

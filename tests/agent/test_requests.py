@@ -262,5 +262,5 @@ def test_a_late_agent_is_left_out_of_the_answer(launch, write_script):
 def test_without_ranks_there_is_nothing_to_tell(launch, write_script):
     launched = launch(write_script(SLEEPS), nodes=2, agents=[0])
     launched.wait(launched.run.meeting_file.exists)
-    with pytest.raises(UserError, match="the agents of its nodes are still connecting"):
+    with pytest.raises(UserError, match="its ranks do not run, it is joining"):
         ask(launched.run, Request(limit_s=30))

@@ -4,12 +4,13 @@ import os
 
 import pytest
 
-from hpcdist.agent import stacks
+from hpcdist.agent.forkserver import StackMemory
+from hpcdist.agent.inspection import parse
 from hpcdist.runs.standstills import place_of
 
 
 def main_frames(text):
-    return next((thread.frames for thread in stacks.parse(text)), [])
+    return next((thread.frames for thread in parse(text, {})), [])
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_of_two_dumps_the_newer_counts_without_the_thread_that_answers():
             f'Thread 0x{9:016x} (most recent call first):\n  File "a.py", line {line} in main\n'
         )
 
-    found = stacks.parse(dump(1) + dump(2), {"8": "loader"})
+    found = parse(dump(1) + dump(2), {"8": "loader"})
     assert [(one.name, one.frames[0].line) for one in found] == [(None, 2), ("loader", 2)]
 
 
 def test_stacks_are_in_memory_until_there_are_some_and_are_kept_once(tmp_path):
-    memory = stacks.StackMemory(2)
+    memory = StackMemory(2)
     first, second = (tmp_path / f"rank-{rank}.stacks" for rank in range(2))
 
     pid = os.fork()

@@ -64,14 +64,6 @@ def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warn
         assert (last["status"], last["exit_code"]) == ("stopped", 75)
 
 
-def test_an_agent_that_waits_for_its_leader_tells_it_of_a_warning(launch, write_script):
-    launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[1])
-    warn(launched, 1)
-    launched.start_agent(0)
-    assert launched.verdict().exit_code_of_run == 75
-    launched.wait(lambda: not launched.agents_alive())
-
-
 def test_a_script_with_a_handler_of_its_own_gets_sigusr2(launch, write_script):
     script = write_script(
         "import os, signal, sys, time\n"

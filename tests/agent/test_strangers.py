@@ -1,6 +1,7 @@
 """Attacks on the meeting of a run's agents, from accounts that know nothing of its secret."""
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -143,6 +144,7 @@ def test_1500_idle_connections_leave_room_for_the_run_and_for_its_verdict(
         target=hold_connections, args=(host.address, 1_500, are_held, may_go)
     )
     attacker.start()
+    gc.collect()  # what other tests left open would be free later
     descriptors(next_descriptor() + 100)
     host.turn_until(are_held.is_set)
     assert_that_node_1_can_join(host)

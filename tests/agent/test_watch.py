@@ -8,7 +8,7 @@ import pytest
 from waiting import wait_for
 
 from hpcdist.agent import watch
-from hpcdist.agent.stacks import StackMemory
+from hpcdist.agent.forkserver import StackMemory
 from hpcdist.agent.watch import RankWatch
 from hpcdist.job.spec import JobSpec, Launch
 from hpcdist.rank.board import ProgressBoard

@@ -10,7 +10,8 @@ import types
 import msgspec
 from waiting import wait_for
 
-from hpcdist.agent.stacks import StackMemory, parse
+from hpcdist.agent.forkserver import StackMemory
+from hpcdist.agent.inspection import parse
 from hpcdist.rank import pipe
 from hpcdist.rank.pipe import Profiled, RankPipe, Unwritten
 from hpcdist.runs.requests import StepReport

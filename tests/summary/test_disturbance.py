@@ -21,7 +21,7 @@ def trained(make_run, events):
         busy, own = ranks if busy is None else busy, ranks if own is None else own
         lines = [
             {"event": "node", "begin_s": 0.0, "node": 0, "host": "host0", "cpus": cpus},
-            {"event": "usage", "time_s": 0.0, "wall_s": 5.0, "samples": 3}
+            {"event": "usage", "time_s": 0.0, "wall_s": 5.0}
             | {"cpus_busy": own, "bound_cpus_busy": busy},
         ]
         run.usage_file(0, 0).write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")

@@ -47,7 +47,6 @@ def window(end_s, *, wall_s=10.0, cpus_busy=1.0, gpus=()):
         "event": "usage",
         "time_s": end_s,
         "wall_s": wall_s,
-        "samples": 2,
         "cpus_busy": cpus_busy,
         "gpus": list(gpus),
     }

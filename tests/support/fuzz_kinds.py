@@ -115,7 +115,7 @@ def _events(rank: int) -> bytes:
 def _usage() -> bytes:
     gpu = {"uuid": "GPU-1", "name": "x", "memory_bytes": 10**10}
     begin = {"event": "node", "begin_s": 1.7e9, "node": 0, "host": "a", "num_cpus": 2.0}
-    window = {"event": "usage", "time_s": 1.7e9 + 5, "wall_s": 5.0, "samples": 5}
+    window = {"event": "usage", "time_s": 1.7e9 + 5, "wall_s": 5.0}
     window |= {"cpus_busy": 1.0, "gpus": [{"utilization": 1.0}]}
     events = [begin | {"gpus": [gpu]}, window, window | {"time_s": 1.7e9 + 10}]
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)

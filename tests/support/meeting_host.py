@@ -11,7 +11,6 @@ import msgspec
 from hpcdist.agent.coordinator import Heard
 from hpcdist.agent.meeting import Connections, MeetingPlace, join_meeting
 from hpcdist.base import files
-from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run
 
 LIMIT_S = 30
@@ -94,7 +93,5 @@ def join_in_time(run, node=1, timeout_s=LIMIT_S, **options):
 
 def write_place(run, port, secret="00" * 32, **fields):
     """The file of another meeting."""
-    place = MeetingPlace(
-        addresses=["127.0.0.1"], network=network_key(), port=port, secret=secret, **fields
-    )
+    place = MeetingPlace(addresses=["127.0.0.1"], port=port, secret=secret, **fields)
     files.write_json(run.meeting_file, msgspec.to_builtins(place))

@@ -11,13 +11,21 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.sampler import Sample, Windows
-from hpcdist.runs.events import EventWriter, GpuFacts, NodeBegin
+from hpcdist.runs.events import EventWriter, GpuFacts, GpuWindow, NodeBegin, UsageWindow
 from hpcdist.runs.run import Run
 
 _OF_GPU = ("utilization", "memory_bytes", "power_w", "throttled")
 _GPU_BYTES = 80 * 10**9
 _NUM_CPUS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One window of a node, by the names of the event's fields."""
+
+    length_s: float
+    node: dict[str, float]
+    gpus: list[dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +75,7 @@ def _gpu_sample(draw: random.Random, *, has_power: bool) -> dict[str, float]:
 
 
 def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
-    """As their agents do, in windows that grow."""
+    """As their agents do."""
     for one in sampled:
         events = EventWriter(run.usage_file(one.node, one.attempt))
         begin = NodeBegin(
@@ -84,11 +92,9 @@ def write_nodes(sampled: Iterable[SampledNode], run: Run) -> None:
         ]
         if facts:
             events.write(msgspec.structs.replace(begin, gpus=facts))
-        windows = Windows(1.0)
-        found = [windows.add(sample, time_s=0.0) for sample in one.samples]
-        for window in [*found, windows.close()]:
-            if window is not None:
-                events.write(window)
+        for sample in one.samples:
+            gpus = [GpuWindow(**gpu) for gpu in sample.gpus]
+            events.write(UsageWindow(time_s=0.0, wall_s=sample.length_s, gpus=gpus, **sample.node))
         events.close()
 
 

@@ -13,12 +13,12 @@ def stall_1():
 
 def _stall(node):
     """A change: once there is a pipe `stalled` in the run's folder, a node's agent waits for it."""
-    ticks = Member._tick
+    turns = Member._turn
 
-    def tick(member):
+    def turn(member):
         pipe = member._run.path / "stalled"
         if member._node.place.node_rank == node and pipe.exists():
             pipe.read_bytes()
-        ticks(member)
+        turns(member)
 
-    Member._tick = tick
+    Member._turn = turn

@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from hpcdist.agent.messages import Exited
@@ -34,19 +33,6 @@ _LAST_LINES = 60
 """NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
 _CRASH_LINES = 500
 """With what faulthandler writes of all threads."""
-
-
-class _Error(msgspec.Struct, frozen=True, rename="camel"):
-    message: str
-    """Type and text of the exception."""
-    extra_info: dict[str, str] = {}
-
-
-class _Recorded(msgspec.Struct, frozen=True):
-    """The file TORCHELASTIC_ERROR_FILE as torchelastic's `@record` writes it, in a script or in a
-    program that the rank has become."""
-
-    message: _Error
 
 
 def rank_end(
@@ -156,10 +142,8 @@ def close_event_file(
     if end.signal is not None or end.exit_code == EXIT_STOPPED:
         status = "stopped" if end.signal is None else "killed"
     writer = EventWriter(path)
-    with path.open("rb+") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
-        if file.read() not in {b"", b"\n"}:  # the rank was killed within a line
-            file.write(b"\n")
+    with path.open("ab") as file:
+        file.write(b"\n")  # the rank may have been killed within a line
     writer.write(
         End(
             status=status,
@@ -174,12 +158,19 @@ def close_event_file(
 
 
 def _read_report(path: Path, *, ended_s: float) -> ErrorReport | None:
-    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`:
-    `@record` notes whole seconds, too coarse for an order among ranks."""
-    report, recorded = files.read_as(path, ErrorReport), files.read_as(path, _Recorded)
-    if report is not None or recorded is None:
+    """Return what a rank left about the exception that ended it at `ended_s`; or a program with
+    torchelastic's `@record`, which notes whole seconds, too coarse for an order among ranks."""
+    if (report := files.read_as(path, ErrorReport)) is not None:
         return report
-    name, _, text = recorded.message.message.partition(": ")
-    stack = clean(recorded.message.extra_info.get("py_callstack", ""), MOST_TRACEBACK_LETTERS)
-    text = clean(text, MOST_MESSAGE_LETTERS)
-    return ErrorReport(exception=name, text=text, traceback=stack, time_s=ended_s)
+    match files.read_json(path):
+        case {"message": {"message": str(message), **more}}:
+            name, _, text = message.partition(": ")
+            info = more.get("extraInfo")
+            stack = info.get("py_callstack") if isinstance(info, dict) else None
+            return ErrorReport(
+                exception=name,
+                text=clean(text, MOST_MESSAGE_LETTERS),
+                traceback=clean(str(stack or ""), MOST_TRACEBACK_LETTERS),
+                time_s=ended_s,
+            )
+    return None

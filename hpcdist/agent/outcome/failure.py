@@ -51,8 +51,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def before_what(self) -> str:
-        """Return the end of a sentence on a run that stopped. `conclude` (agent/outcome/lives.py)
-        asks the scheduler later what the signal was for."""
+        """Return the end of a sentence on a run that stopped; `conclude` adds the cause."""
         return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 
@@ -132,7 +131,7 @@ def decide(
     if notice is not None and _is_cut_short(ends, notice):
         asked = f"the ranks had been asked to stop by {notice.signal}, and did not"
         sentence = f"ended by SIGTERM; {asked}"
-        return without_rank(notice.kind, sentence, signal="SIGTERM", step=step)
+        return Verdict(kind=notice.kind, message=sentence, signal="SIGTERM", step=step)
     if notice is not None and stops and all(map(is_victim, failures)):
         in_order = any(end.exit_code == EXIT_STOPPED for end in ends)
         what = "ended" if notice.kind == "preempted" else f"ended by {notice.signal},"
@@ -144,7 +143,7 @@ def decide(
     if not failures:
         remark = words.remark_on(ends)
         message = words.done(restarts, remark)
-        done = without_rank("done", message, state="done", remark=remark, time_s=last_s)
+        done = Verdict(kind="done", state="done", message=message, remark=remark, time_s=last_s)
         return replace(done, exit_code_of_run=EXIT_DONE, exit_code=0)
     causes = [end for end in failures if not is_victim(end)]
     early = [] if causes else [end.rank for end in ends if not is_failure(end)]
@@ -164,18 +163,14 @@ def decide(
 def of_rank(first: RankEnd, kind: Kind, sentence: str, victims: Sequence[int]) -> Verdict:
     """Return the verdict on a failed run that names one rank."""
     sentence += f"; {listed(sorted(victims))} ended because of it" if victims else ""
-    return without_rank(kind, sentence, first=first, victims=sorted(victims), time_s=first.time_s)
-
-
-def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
-    """Return the verdict on a failed run where no rank is to blame."""
-    return Verdict(kind=kind, message=sentence, **fields)
+    victims, time_s = sorted(victims), first.time_s
+    return Verdict(kind=kind, message=sentence, first=first, victims=victims, time_s=time_s)
 
 
 def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
     """Return the verdict on a run that was stopped, as `sentence` says, and can go on."""
     fields |= {"state": "preempted", "exit_code_of_run": EXIT_STOPPED, "signal": notice.signal}
-    return without_rank(notice.kind, sentence, **fields)
+    return Verdict(kind=notice.kind, message=sentence, **fields)
 
 
 def cancelled(signal_name: str, **fields: Any) -> Verdict:

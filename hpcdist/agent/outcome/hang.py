@@ -54,7 +54,7 @@ class HangWatch:
 
     attempt: int
     num_nodes: int
-    ranks_per_node: int
+    world_size: int
     timeout_s: float
     """Time without a sign of work after which the run is ended; inf: never."""
     ends: Mapping[int, RankEnd]
@@ -108,7 +108,7 @@ class HangWatch:
             return []
         since = time.localtime(unix_now - (now - max(self._quiet_since.values())))
         silence = f"no rank has worked since {time.strftime('%H:%M:%S', since)}"
-        found = hang_verdict(self._living(), self._world_size(), self.ends, silence=silence)
+        found = hang_verdict(self._living(), self.world_size, self.ends, silence=silence)
         rank = found.first.rank if found.first else None
         self._hang = Hang(attempt=self.attempt, message=found.message, rank=rank, time_s=unix_now)
         return [self._hang]
@@ -128,10 +128,8 @@ class HangWatch:
     def _nodes_at_work(self) -> set[int]:
         """Return the nodes that have ranks which have not ended."""
         num_ended = Counter(end.node for end in self.ends.values())
-        return {n for n in range(self.num_nodes) if num_ended[n] < self.ranks_per_node}
-
-    def _world_size(self) -> int:
-        return self.num_nodes * self.ranks_per_node
+        ranks_per_node = self.world_size // self.num_nodes
+        return {n for n in range(self.num_nodes) if num_ended[n] < ranks_per_node}
 
     def _living(self) -> list[HangReport]:
         reports = (one for of_node in self._reports.values() for one in of_node)
@@ -153,7 +151,7 @@ class HangWatch:
     def _verdict(self) -> Verdict:
         self.deadline = math.inf
         if living := self._living():
-            return hang_verdict(living, self._world_size(), self.ends)
+            return hang_verdict(living, self.world_size, self.ends)
         mute = sorted(set(range(self.num_nodes)) - self._reports.keys() or range(self.num_nodes))
         sentence = f"the run hangs, and the agents of {listed(mute, 'node')} did not say where"
         return Verdict(kind="hang", message=sentence, node=mute[0])

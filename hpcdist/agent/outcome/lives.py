@@ -114,14 +114,12 @@ def _has_saved(run: Run, job: JobSpec) -> bool:
     """Return True where a checkpoint is newer than the begin of this life; a script must have
     recorded steps, too, by which it goes on from what it saved."""
     begun = beginnings(run)
-    if not begun:
+    own = [attempt for attempt, one in begun.items() if one.life == begun[max(begun)].life]
+    if not own or _progress(run, job) <= begun[min(own)].progress:
         return False
-    life = begun[max(begun)].life
-    first = min(attempt for attempt, one in begun.items() if one.life == life)
-    is_further = _progress(run, job) > begun[first].progress
-    if not is_further or not isinstance(job, OwnCodeJob):
-        return is_further
-    begin = run.attempt_file(first, "begin.json")  # by the file server's clock
+    if not isinstance(job, OwnCodeJob):
+        return True
+    begin = run.attempt_file(min(own), "begin.json")  # by the file server's clock
     saved = checkpoint_files.list_saved(run.path).values()
     return max(saved, default=0) > begin.stat().st_mtime_ns
 
@@ -188,53 +186,38 @@ def note_restart(run: Run, verdict: Verdict) -> str | None:
     return None
 
 
-class _Patience:
-    """The time limit for all questions to a scheduler at the end of a life, with retries.
+def _retry(ask: Callable[[], _T], deadline: float) -> _T:
+    """Return the answer of a scheduler, once there is one; raise the last error once it is too
+    late, by the monotonic clock.
 
     A controller that is restarted or busy is silent for a while, and a job that gives up then has
-    lost its place. How long it may try depends on how long it will be left alive.
+    lost its place.
     """
-
-    def __init__(self, limit_s: float, pause: Callable[[float], bool]) -> None:
-        self._pause = pause
-        self._deadline = time.monotonic() + limit_s
-
-    def retry(self, ask: Callable[[], _T]) -> _T:
-        """Return the answer, once there is one; raise the last error once the time is over."""
-        while True:
-            try:
-                return ask()
-            except (SchedulerError, OSError):
-                left_s = self._deadline - time.monotonic()
-                if left_s <= 0:
-                    raise
-                if self._pause(min(_PAUSE_S, left_s)):
-                    self._deadline = min(self._deadline, time.monotonic() + _TERMINATED_S)
+    while True:
+        try:
+            return ask()
+        except (SchedulerError, OSError):
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise
+            time.sleep(min(_PAUSE_S, left_s))
 
 
-def conclude(
-    attempts: Attempts,
-    verdict: Verdict,
-    pause: Callable[[float], bool],
-    *,
-    leaves_final: bool = False,
-) -> Verdict:
+def conclude(attempts: Attempts, verdict: Verdict, *, leaves_final: bool = False) -> Verdict:
     """Write the verdict on the run; or that on its last attempt, and have the job started again.
 
-    `pause` waits so many seconds, or until SIGTERM comes, and then returns True. Returns the
-    verdict with what the scheduler knows of it. Where a newer attempt has begun elsewhere, as it
-    may while the scheduler is asked, nothing is written; nor, with `leaves_final`, where the
-    scheduler ends the job and says why. Of several agents that call this at the end of one life,
-    one acts.
+    Returns the verdict with what the scheduler knows of it. Where a newer attempt has begun
+    elsewhere, as it may while the scheduler is asked, nothing is written; nor, with `leaves_final`,
+    where the scheduler ends the job and says why. Of several agents that call this at the end of
+    one life, one acts.
     """
     run, requeuer = attempts.run, attempts.requeuer
     if requeuer is None or not (leaves_final or _may_go_on(verdict)):
         run.write_verdict(verdict)
         return verdict
-    is_terminated = verdict.signal == "SIGTERM"
-    patience = _Patience(_TERMINATED_S if is_terminated else requeuer.patience_s, pause)
+    limit_s = _TERMINATED_S if verdict.signal == "SIGTERM" else requeuer.patience_s
+    deadline = time.monotonic() + limit_s
     try:
-        decision = patience.retry(lambda: requeuer.decide(verdict))
+        decision = _retry(lambda: requeuer.decide(verdict), deadline)
     except (SchedulerError, OSError) as error:
         verdict = with_cause(verdict, None)
         # An agent that has lost the others may be the one that is cut off, while they go on: it
@@ -257,7 +240,7 @@ def conclude(
         if reason := note_restart(run, verdict):
             run.write_verdict(words.not_requeued(verdict, reason))
         elif decision.sequel == "requeue":
-            _requeue(attempts, requeuer, verdict, patience)
+            _requeue(attempts, requeuer, verdict, deadline)
     return verdict
 
 
@@ -273,9 +256,7 @@ def _final_verdict(run: Run, job: JobSpec, verdict: Verdict, sequel: Sequel) -> 
     return verdict_if_stalled(run, job, verdict)
 
 
-def _requeue(
-    attempts: Attempts, requeuer: Scheduler, verdict: Verdict, patience: _Patience
-) -> None:
+def _requeue(attempts: Attempts, requeuer: Scheduler, verdict: Verdict, deadline: float) -> None:
     run, was_asked = attempts.run, False
 
     def requeue_unless_heard() -> str | None:
@@ -288,7 +269,7 @@ def _requeue(
         return requeuer.requeue(run) if sequel == "requeue" else None
 
     try:
-        remark = patience.retry(requeue_unless_heard)
+        remark = _retry(requeue_unless_heard, deadline)
     except RequeueUnclearError as error:
         remark = error.message
     except (RequeueRefusedError, SchedulerError, OSError) as error:

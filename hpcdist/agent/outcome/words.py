@@ -95,13 +95,13 @@ def hangs(
         sentence += f", in {first.calls}" if first.calls and not first.is_waiting else ""
         if finding is not None and first.collectives is None:  # others have answered
             sentence += ", and none of its threads can run Python (C code holds Python's lock)"
-    places = Counter((one.calls, one.where) for one in others if one.is_waiting and one.calls)
+    waiting = [(one.calls, one.where) for one in others if one.is_waiting and one.calls]
     if finding is not None:
         sentence += f"; {finding}"
     elif first.is_waiting:
         sentence += "; all ranks wait for each other (logs/*.stacks has their stacks)"
-    elif places:
-        (calls, where), _ = places.most_common(1)[0]
+    elif waiting:
+        (calls, where), _ = Counter(waiting).most_common(1)[0]
         there = sorted(one.end.rank for one in others if (one.calls, one.where) == (calls, where))
         verb = "waits" if len(there) == 1 else "wait"
         sentence += f"; {listed(there)} {verb} in {calls} (at {where})"

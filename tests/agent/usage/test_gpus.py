@@ -20,7 +20,7 @@ with nvml() as library:
     time.sleep(0.05)
     length_s = time.monotonic() - begin_s
     found = reader.sample()
-print(json.dumps([msgspec.to_builtins(reader.facts), found, length_s]))
+print(json.dumps([*msgspec.to_builtins([reader.facts, found]), length_s]))
 """
 
 
