@@ -247,9 +247,11 @@ def parse_time(text: str, *, now_s: float | None = None) -> float | None:
 
 
 def parse_seconds(text: str) -> float | None:
-    """Return the seconds of `12 second(s)`, or `12`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?: second.*)?", text)
-    return float(found[1]) if found else None
+    """Return the seconds of `12 second(s)`, `12` or, with LSB_HMS_TIME_FORMAT, `00:00:12`."""
+    found = re.fullmatch(r"(?:(\d+):(\d\d):)?(\d+(?:\.\d+)?)(?: second.*)?", text)
+    if found is None:
+        return None
+    return int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + float(found[3])
 
 
 def parse_size(text: str) -> int | None:
@@ -288,7 +290,8 @@ def plain_end(exit_reason: str, exit_code: int | None) -> tuple[State, str]:
 def refused_hint(said: str, script: str) -> str:
     """Return what to change where bsub refuses a script in these words."""
     asked = "nothing was submitted; see it with hpcdist explain JOB, the cluster with bqueues"
-    if re.search(r"rusage|\bmem(?:ory)?\b", said) and "mem=" not in script:  # an esub demands it
+    demands_memory = re.search(r"rusage|\bmem(?:ory)?\b", said, re.IGNORECASE)
+    if demands_memory and "mem=" not in script:  # as a site's esub does
         return f"ask for memory with --set resources.mem_gb=GB, or mem_gb of the profile; {asked}"
     for pattern, words in _REFUSED:
         if found := re.search(pattern, said, re.IGNORECASE):

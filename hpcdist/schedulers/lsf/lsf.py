@@ -106,13 +106,12 @@ class Lsf(Batch):
     def environment(self, before: Mapping[str, str], target: Target, script: str) -> dict[str, str]:  # noqa: ARG002 - it sets none
         """Return the caller's environment, which LSF gives to the job, without another job's; what
         starts at once in an allocation keeps that one's."""
-        if target.allocation is not None:
-            return dict(before)
-        is_in_job = target.continues is not None
+        of_a_job = _OF_A_JOB if target.allocation is None else re.compile(r"HPCDIST_JOB_\w+")
         return {
             key: value
             for key, value in before.items()
-            if not (_OF_A_JOB.fullmatch(key) or (is_in_job and means_first_host(key)))
+            if not of_a_job.fullmatch(key)
+            and not (target.continues is not None and means_first_host(key))
         }
 
     def enter(self, run: Run, host: str, command: Sequence[str], *, is_terminal: bool) -> list[str]:
@@ -182,7 +181,7 @@ class Lsf(Batch):
                     or end.host not in site.ask_hosts()
                     or None
                 ),
-                interval_s=_POLL_S,
+                interval_s=5 * _POLL_S,
                 limit_s=_LOSS_IS_KNOWN_S,
             )
         try:

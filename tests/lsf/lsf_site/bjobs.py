@@ -13,8 +13,7 @@ _USAGE = "bjobs [-a] [-o fields] [jobId ...]"
 
 def bjobs(call, batch):
     traits = batch.config.traits
-    flags = ("w", "a", *(word[1:] for word in traits.bjobs_options if word != "-o"))
-    options, words = split_options(call.words, with_value=("o", "u"), flags=flags, usage=_USAGE)
+    options, words = split_options(call.words, with_value=("o",), flags=("a",), usage=_USAGE)
     if words:
         found = {word: find(word, batch) for word in words}
     else:
@@ -28,7 +27,7 @@ def bjobs(call, batch):
         ["-" if told[name] in (None, "") else str(told[name]) for name in names]
         for told in map(fields.values, jobs)
     ]
-    if rows and "noheader" not in options:
+    if rows:
         rows.insert(0, [name.upper() for name in names])
     err = "".join(f"Job <{word}> is not found\n" for word in missing)
     if not jobs and not words:

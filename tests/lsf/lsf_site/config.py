@@ -15,8 +15,6 @@ class Engine:
     """Else options of bsub that it does not know are misread by their first letter."""
     bjobs_fields: tuple[str, ...]
     """That `bjobs -o` knows, of those that hpcdist asks for."""
-    bjobs_options: tuple[str, ...]
-    """Of those that not every engine has."""
     none_found_code: int
     """Return code of bjobs that finds no job."""
     sets_restart: bool
@@ -25,9 +23,7 @@ class Engine:
     """With blaunch, to the tasks."""
 
 
-_OLD_FIELDS = (
-    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "job_name"),
-)
+_OLD_FIELDS = (*("jobid", "stat", "exec_host", "start_time", "finish_time", "job_name"),)
 _NEW_FIELDS = (
     *("exit_code", "exit_reason", "estimated_start_time", "max_mem", "pend_reason", "pend_time"),
     "run_time",
@@ -36,7 +32,6 @@ _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",
     knows_all_options=False,
     bjobs_fields=_OLD_FIELDS,
-    bjobs_options=("-o",),
     none_found_code=254,
     sets_restart=False,
     environment_travels=False,
@@ -46,7 +41,6 @@ ENGINES = {
         banner="IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022",
         knows_all_options=True,
         bjobs_fields=_OLD_FIELDS + _NEW_FIELDS,
-        bjobs_options=("-o", "-noheader", "-X"),
         none_found_code=255,
         sets_restart=True,
         environment_travels=True,

@@ -17,7 +17,6 @@ def values(job):
         "stat": job.state,
         "job_name": job.name,
         "exec_host": ":".join(hosts),
-        "submit_time": _short_time(job.submit_s),
         "start_time": _short_time(job.start_s),
         "estimated_start_time": None,
         "finish_time": end and (end if job.has_ended else f"{end} L"),

@@ -214,7 +214,7 @@ def test_the_hosts_that_are_up_are_read_with_their_slots():
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("12 second(s)", 12), ("7", 7), ("-", None), ("", None)],
+    [("12 second(s)", 12), ("7", 7), ("01:00:02", 3602), ("-", None), ("", None)],
 )
 def test_lengths_of_time_come_in_several_forms(text, seconds):
     assert parse_seconds(text) == seconds

@@ -227,7 +227,6 @@ def test_a_requirement_of_the_directives_alone_needs_no_permission():
         (profile(directives=['-R "rusage[a=1||b=1]"']), "does not go together", "one plain"),
         (profile(directives=['-R "cu[a] cu[b]"']), "does not go together", "each section once"),
         (profile(directives=['-R "select[a] b"']), "does not go together", "one plain string"),
-        (profile(constraint="select[a]"), "cannot stand in select[...]", "between the brackets"),
         (profile(account='a"b'), 'a"b cannot stand in a #BSUB line', "double quotes"),
     ],
 )

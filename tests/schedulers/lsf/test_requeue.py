@@ -160,6 +160,7 @@ def test_the_first_host_tells_the_others_how_its_agent_ended(node, said, sequel,
     assert Lsf().decide(lost(node)).sequel == sequel
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_host_that_is_lost_at_the_launch_is_not_asked_for_again_before_lsf_knows(run, commands):
     run.claim_attempt()
     run.write_attempt_verdict(lost(1, "launch", host="hostB", try_elsewhere=True))
