@@ -233,7 +233,7 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--snapshot-limit",
         type=click.FloatRange(min=0, min_open=True),
         metavar="MB",
-        help="Largest work tree to copy. [default: 100]",
+        help="Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
     ),
     click.option(
         "--sweep",

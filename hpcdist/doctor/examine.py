@@ -90,22 +90,15 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
 
 def _profile(cluster: LoadedProfile) -> Finding:
     if cluster.name is None and cluster.known:
-        return warned(
-            "profile",
-            f"none: {' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default",
-            "choose one with --cluster",
-        )
-    if cluster.name is None:
-        return passed("profile", "none: the site's defaults")
+        files, known = " and ".join(cluster.files), ", ".join(cluster.known)
+        said = f"none: {files} has {known} and no default"
+        return warned("profile", said, "choose one with --cluster")
     if cluster.notes:
         advice = "use it if you trust them, or have your own hpcdist.yaml"
         return warned("profile", f"{cluster.name}: {'; '.join(cluster.notes)}", advice)
-    own: dict[str, list[str]] = {}
-    for key, origin in cluster.origins.items():
-        if origin != DEFAULT_ORIGIN:
-            own.setdefault(origin, []).append(key)
-    said = "; ".join(f"{', '.join(keys)} from {origin}" for origin, keys in own.items())
-    return passed("profile", f"{cluster.name}: {said or 'nothing but defaults'}")
+    own = [f"{key} from {at}" for key, at in cluster.origins.items() if at != DEFAULT_ORIGIN]
+    name = cluster.name or "none"
+    return passed("profile", f"{name}: {', '.join(own) or 'the defaults of the site'}")
 
 
 # The folder of the runs, as far as this machine can tell.

@@ -101,16 +101,22 @@ def named_jobs() -> dict[str, JobFile]:
 
 
 def _job_names() -> list[str]:
-    folders = [folder for folder in (LOCAL_JOBS, shipped_folder("jobs")) if folder.is_dir()]
-    names = {entry for folder in folders for entry in os.listdir(folder) if entry[0] != "."}
-    return sorted(name.removesuffix(YAML_SUFFIX) for name in names if name.endswith(YAML_SUFFIX))
+    names = {*_entries(LOCAL_JOBS), *_entries(shipped_folder("jobs"))}
+    yaml = (name for name in names if name.endswith(YAML_SUFFIX) and name[0] != ".")
+    return sorted(name.removesuffix(YAML_SUFFIX) for name in yaml)
+
+
+def _entries(folder: str | Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (OSError, ValueError):  # ValueError: a NUL character
+        return []
 
 
 def _unknown_job(name: str, kind: str | None) -> JobError:
     if kind == "script" or (kind is None and "/" in name):
         folder = os.path.dirname(name)
-        beside = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
-        near = nearest(name, [os.path.join(folder, other) for other in beside])
+        near = nearest(name, [os.path.join(folder, one) for one in _entries(folder or ".")])
         hint = f"did you mean {near}?" if near else "check the path of the script"
         return JobError(f"{name}: there is no such file", hint=hint)
     known = _job_names()

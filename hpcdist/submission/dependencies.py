@@ -62,9 +62,9 @@ def settle(
 
     Raises UserError where the new run can never start, or a run is elsewhere.
     """
+    still_open = [_still_open(*after, scheduler.name) for after in afters]
     dependencies = []
-    for kind, name, runs in afters:
-        waiting = _still_open(kind, name, runs, scheduler.name)
+    for (kind, name, _), waiting in zip(afters, still_open, strict=True):
         if scheduler.has_queue and waiting:
             job_ids = _job_ids(kind, name, waiting, scheduler)
             dependencies.append(Dependency(kind=_WORDS[kind], job_ids=job_ids))

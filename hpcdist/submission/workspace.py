@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from hpcdist.training.model.checks import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
+LIMIT_VARIABLE = "HPCDIST_SNAPSHOT_LIMIT_MB"
 PLACEHOLDER_ID = "RUN"
 """Stands for the id of a run that is planned."""
 
@@ -36,7 +38,7 @@ class SnapshotRequest:
     wanted: bool | None = None
     """None: as the scheduler does by default."""
     limit_mb: float | None = None
-    """None: 100."""
+    """None: HPCDIST_SNAPSHOT_LIMIT_MB, else 100."""
     runs: Path | None = None
     """The folder of the runs, which no snapshot holds; None: the one by default."""
 
@@ -182,5 +184,12 @@ def _python_path(snapshot: SnapshotPlan, copy: Path) -> str | None:
 
 
 def limit_bytes_of(limit_mb: float | None) -> float:
-    """Return the size that a work tree may have."""
-    return DEFAULT_LIMIT_BYTES if limit_mb is None else limit_mb * 1e6
+    """Return the size that a work tree may have: as asked for, else as the variable says."""
+    text = os.environ.get(LIMIT_VARIABLE)
+    if limit_mb is None and not text:
+        return DEFAULT_LIMIT_BYTES
+    with suppress(ValueError):
+        if (limit := limit_mb or float(text or "")) > 0:
+            return limit * 1e6
+    hint = "unset it for the default of 100"
+    raise UserError(f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0", hint=hint)

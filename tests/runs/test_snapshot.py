@@ -17,7 +17,7 @@ from hpcdist.runs.spec import RunSpec, UsedSnapshot
 from hpcdist.submission.layout import planned_scripts
 from hpcdist.submission.plan import PlannedSubmission, plan_run
 from hpcdist.submission.submit import write_spec
-from hpcdist.submission.workspace import SnapshotRequest, plan_workspace
+from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 
 
 def git(folder, *arguments):
@@ -220,12 +220,18 @@ def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
     assert plan(tree, runs, limit_bytes=4e6)
 
 
-def test_the_request_sets_the_limit(tree, script_job):
+def test_the_limit_comes_from_the_environment_and_the_request_goes_before(
+    tree, monkeypatch, script_job
+):
     write(tree / "big.bin", "x" * 2_000_000)
     job = script_job(tree / "train.py")
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
     with pytest.raises(UserError, match="more than the 1 MB"):
-        plan_workspace(job, SnapshotRequest(wanted=True, limit_mb=1), by_default=False)
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
     assert plan_workspace(job, SnapshotRequest(wanted=True, limit_mb=3), by_default=False).snapshot
+    monkeypatch.setenv(LIMIT_VARIABLE, "much")
+    with pytest.raises(UserError, match="is 'much', must be a number of MB"):
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
 
 
 def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
