@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import click
 
-from hpcdist.base import progress
+from hpcdist.base import progress, served
 from hpcdist.base.errors import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
 from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
@@ -65,8 +65,6 @@ _OTHER_WORDS = {
     "clean": "gc",
 }
 """Verbs of other programs -> those that do the same here."""
-_UNLISTED_VERBS = ("serve",)
-"""A command for ssh, and not for people."""
 
 
 class LazyGroup(click.Group):
@@ -80,7 +78,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's interface
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in VERBS and cmd_name not in _UNLISTED_VERBS:
+        if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
@@ -157,6 +155,7 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
             stream.reconfigure(errors="backslashreplace")
+    served.begin()
     try:
         code = _called(args)
         sys.stdout.flush()

@@ -14,7 +14,13 @@ from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
 from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
-from hpcdist.monitor.states import OPEN_STATES, continuation, end_verdict, run_conditions
+from hpcdist.monitor.states import (
+    OPEN_STATES,
+    continuation,
+    end_verdict,
+    run_accounting,
+    run_conditions,
+)
 from hpcdist.runs.remote import host_of_run
 from hpcdist.runs.run import Run, all_runs
 from hpcdist.runs.spec import RunSpec
@@ -29,12 +35,19 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @runs_option
 @click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @json_option
+@click.option("--accounting", is_flag=True, hidden=True)
 @paged
-def runs(*, runs: Path, every: bool, as_json: bool) -> None:
+def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)
     conditions = run_conditions(listed, warn=note)
     described = [describe_run(run, conditions[run.id]) for run in listed]
+    if accounting:  # for a laptop that brings them home
+        import msgspec
+
+        books = run_accounting(listed, warn=note)
+        for run in described:
+            run["accounting"] = msgspec.to_builtins(books.get(run["run"]))
     if as_json:
         print_json(described)
         return
