@@ -50,6 +50,8 @@ VERBS = {
     "explain": "Say what a script, key, exit code, verdict or word means.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
+_COMPLETE = "_HPCDIST_COMPLETE"
+"""Set where a shell asks what it may offer."""
 _OTHER_WORDS = {
     "list": "runs, or jobs",
     "ls": "runs, or jobs",
@@ -82,6 +84,11 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
+        if _COMPLETE in os.environ:
+            from hpcdist.cli.completion import teach
+
+            for each in getattr(command, "commands", {"": command}).values():
+                teach(each)
         return command
 
     def format_commands(
@@ -206,7 +213,7 @@ def _open_closed_streams() -> None:
 
 def _called(args: Sequence[str] | None) -> object:
     """Call the verb, or answer a shell whose user has pressed TAB."""
-    if "_HPCDIST_COMPLETE" in os.environ:
+    if _COMPLETE in os.environ:
         from hpcdist.cli.completion import answer
 
         return answer(hpcdist)
