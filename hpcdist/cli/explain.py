@@ -14,7 +14,7 @@ import msgspec
 
 from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cli.host import HostCommand
+from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JobOptions, job_options, json_option
 from hpcdist.cli.printing import note, paged, print_json, print_wrapped
 
@@ -34,7 +34,7 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
 
 
-class _ExplainCommand(HostCommand):
+class _ExplainCommand(JobCommand):
     """Goes to a host for jobs alone."""
 
     def invoke(self, ctx: click.Context) -> Any:

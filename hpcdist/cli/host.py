@@ -19,7 +19,7 @@ import click
 
 from hpcdist.base import served
 from hpcdist.base.errors import HpcdistError, JobError, ProfileError, RunNotFoundError, UserError
-from hpcdist.cli.options import HOST, named_runs
+from hpcdist.cli.options import HOST, grouped, named_runs
 from hpcdist.cli.printing import note
 from hpcdist.runs.run import all_runs, runs_folder, slug
 
@@ -81,6 +81,13 @@ class HostCommand(click.Command):
                 ctx.params[key] = tuple(ids)
             codes.append(super().invoke(ctx) or 0)
         return max(codes)
+
+
+class JobCommand(HostCommand):
+    """A verb that is about a job, whose help has its many options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        grouped(ctx, self, formatter)
 
 
 def _given_names(ctx: click.Context, key: str) -> Sequence[str]:

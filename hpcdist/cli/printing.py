@@ -41,46 +41,30 @@ def print_columns(
     rows: Sequence[Sequence[str]],
     *,
     right: slice = slice(0),
-    file: TextIO | None = None,
+    is_error: bool = False,
 ) -> None:
-    """Print rows beneath their header, columns aligned, those of `right` at their right end; the
-    last column has no limit, but on a terminal no line is wider than that, and no word is broken.
+    """Print rows beneath their header, columns aligned, those of `right` at their right end. On a
+    terminal no line is wider than that: the last column is wrapped, or stands below the others.
     Nothing in a cell acts on the terminal."""
     lines = [list(header), *(list(map(one_line, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    room = _room(file)
-    beside = _columns_beside(widths, room)
+    before = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+    room = _room(sys.stderr if is_error else sys.stdout)
+    is_beside = room is None or before + min(widths[-1], _LEAST_LAST) <= room
     for line in lines:
         line[right] = map(str.rjust, line[right], widths[right])
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        if beside == len(cells) - 1:  # the last one alone is wrapped, where it stands
-            before = "".join(f"{cell}  " for cell in cells[:-1])
-            print_wrapped(line[-1], first=before, indent=len(before), file=file)
-            continue
-        print("  ".join(cells[:beside]).rstrip(), file=file)
-        if beside < len(cells):
-            rest = "  ".join([*cells[beside:-1], line[-1]])
-            print_wrapped(rest, first=_INDENT, indent=len(_INDENT), file=file)
+        cells = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
+        first = "".join(f"{cell}  " for cell in cells)
+        if not is_beside:
+            print_wrapped(first.rstrip(), indent=len(_INDENT), is_error=is_error)
+            first = _INDENT
+        print_wrapped(line[-1], first=first, indent=len(first), is_error=is_error)
 
 
-def _columns_beside(widths: Sequence[int], room: int | None) -> int:
-    """Return how many columns stand on a line of their own; the others follow below. With all but
-    the last, that stands beside them, and may be wrapped."""
-    but_last = sum(widths[:-1]) + _GAP * (len(widths) - 1)
-    if room is None or but_last + min(widths[-1], _LEAST_LAST) <= room:
-        return len(widths) - 1
-    beside = len(widths) - 1
-    while beside > 1 and sum(widths[:beside]) + _GAP * (beside - 1) > room:
-        beside -= 1
-    # All that would stand alone is the last one: keep it company.
-    return beside if beside < len(widths) - 1 else beside - 1
-
-
-def print_wrapped(
-    text: str, *, first: str = "", indent: int = 0, file: TextIO | None = None
-) -> None:
+def print_wrapped(text: str, *, first: str = "", indent: int = 0, is_error: bool = False) -> None:
     """Print a text after `first`; on a terminal, lines end between words, and those that follow are
     indented."""
+    file = sys.stderr if is_error else sys.stdout
     room = _room(file)
     if room is None or len(first) + len(text) <= room:
         print(f"{first}{text}".rstrip(), file=file)
@@ -96,9 +80,8 @@ def print_wrapped(
     print("\n".join(wrapped), file=file)
 
 
-def _room(file: TextIO | None) -> int | None:
+def _room(stream: TextIO) -> int | None:
     """Return the columns of the terminal; None where there is none."""
-    stream = sys.stdout if file is None else file
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 

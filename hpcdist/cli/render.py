@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from hpcdist.cli.host import HostCommand
+from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JobOptions, job_options
 from hpcdist.cli.submit import plan, settle_afters
 
 
-@click.command(cls=HostCommand)
+@click.command(cls=JobCommand)
 @job_options()
 def render(*, options: JobOptions) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.

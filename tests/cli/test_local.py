@@ -135,15 +135,11 @@ def test_debug_runs_one_rank_in_this_very_process(hpcdist):
 
 def test_a_debug_run_is_recorded_as_the_one_rank_it_is(hpcdist):
     hpcdist.write("said.py", "import os\nprint('said')\nos.system('echo said too')\n")
-    done = hpcdist("submit", "said.py", "--debug", "--nodes", "3", "--json")
+    done = hpcdist("submit", "said.py", "--debug", "--nodes", "3")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["scheduler"], told["state"], told["exit_code"]) == ("local", "done", 0)
-    assert told["verdict"]["kind"] == "done"
-    assert "said\n" in done.stderr
-    assert "said too\n" in done.stderr
+    assert (done.stdout, "debug run done" in done.stderr) == ("said\nsaid too\n", True)
     (listed,) = json.loads(hpcdist("runs", "--json").stdout)
-    assert listed["run"] == told["run"]
+    assert (listed["scheduler"], listed["state"], listed["exit_code"]) == ("local", "done", 0)
     assert (listed["nodes"], listed["gpus_per_node"]) == (1, 1)
 
 
