@@ -16,7 +16,7 @@ from hpcdist.base.errors import EXIT_CODES, NoSchedulerError, RunNotFoundError, 
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import JobCommand
 from hpcdist.cli.options import JobOptions, job_options, json_option
-from hpcdist.cli.printing import note, paged, print_json, print_wrapped
+from hpcdist.cli.printing import note, print_json, print_wrapped
 
 _INDENT = "    "
 _TERMS = "docs/terms/exit-codes.md"
@@ -45,7 +45,6 @@ class _ExplainCommand(JobCommand):
 @click.command(cls=_ExplainCommand)
 @job_options(metavar="WHAT")
 @json_option
-@paged
 def explain(*, options: JobOptions, as_json: bool) -> None:
     """Say what WHAT means: a job with the options of submit, a key, an exit code, a verdict, a
     word that hpcdist uses, or a run.

@@ -23,7 +23,7 @@ from hpcdist.base.text import (
 )
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import Waiting, note, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import Run, find_run
 
@@ -90,8 +90,9 @@ def profile(
     if now is None or now.step is None:
         note("no step is recorded yet; a script that never calls record.step cannot be profiled")
     request = Request(limit_s=wait_s + _EXTRA_S, ranks=ranks, profiled_steps=steps, wait_s=wait_s)
-    with Waiting(f"{number_of(steps, 'step')} of the ranks") as waiting:
-        answer = ask(run, request, on_wait=waiting.show)
+    what = f"waiting for {number_of(steps, 'step')} of the ranks"
+    with StatusLine() as line:
+        answer = ask(run, request, on_wait=lambda s: line.show(f"{what}: {s:.0f} s"))
     nodes = [node.ranks for node in answer.reports.values() if isinstance(node, NodeProfiles)]
     reports = dict(sorted((rank, one) for ranks in nodes for rank, one in ranks.items()))
     errors = {rank: one.error for rank, one in reports.items() if one.error is not None}

@@ -13,7 +13,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, runs_option
-from hpcdist.cli.printing import local_time, note, paged, print_columns, print_json
+from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import (
     OPEN_STATES,
     continuation,
@@ -36,7 +36,6 @@ _PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "compari
 @click.option("--all", "every", is_flag=True, help="Print a line for every run of a sweep.")
 @json_option
 @click.option("--accounting", is_flag=True, hidden=True)
-@paged
 def runs(*, runs: Path, every: bool, as_json: bool, accounting: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     listed = all_runs(runs)

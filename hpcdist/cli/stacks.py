@@ -13,7 +13,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
 from hpcdist.base.text import UNDEFINED, format_ranges, one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, parse_ranks, run_argument, runs_option
-from hpcdist.cli.printing import Waiting, note, paged, print_columns, print_json, print_wrapped
+from hpcdist.cli.printing import StatusLine, note, print_columns, print_json, print_wrapped
 from hpcdist.machine.command import announce_waits
 from hpcdist.runs.run import find_run
 
@@ -50,7 +50,6 @@ _FRAME_WIDTH = 34
 @host_option
 @runs_option
 @json_option
-@paged
 def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool) -> int:
     """Show where the ranks of a living run are, and who waits for whom.
 
@@ -67,8 +66,10 @@ def stacks(*, run_name: str, ranks: list[int] | None, runs: Path, as_json: bool)
     announce_waits(note)
     run = find_run(runs, run_name)
     request = Request(limit_s=_LIMIT_S, ranks=ranks)
-    with Waiting("the agents") as waiting:
-        answer = ask(run, request, on_wait=waiting.show)
+    with StatusLine() as line:
+        answer = ask(
+            run, request, on_wait=lambda s: line.show(f"waiting for the agents: {s:.0f} s")
+        )
     view = view_stacks(answer, ranks)
     if as_json:
         import msgspec

@@ -14,7 +14,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.host import HostCommand
 from hpcdist.cli.options import host_option, json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import local_time, note, paged, print_json, print_wrapped
+from hpcdist.cli.printing import local_time, note, print_json, print_wrapped
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.machine.command import announce_waits
 from hpcdist.monitor.states import OPEN_STATES, jobs_left, run_conditions, setup_problem
@@ -36,7 +36,6 @@ _SHOWN_RUNS = 10
 @host_option
 @runs_option
 @json_option
-@paged
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 

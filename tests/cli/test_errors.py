@@ -223,3 +223,12 @@ def test_a_full_disk_under_the_output_is_an_error_and_no_traceback(hpcdist, verb
     assert command.returncode == 1
     assert "error: the output cannot be written: No space left on device" in error
     assert "Traceback" not in error
+
+
+def test_with_json_an_error_is_json_too(hpcdist):
+    for words in (["status", "gone"], ["gc", "--older-than", "0d"], ["submit", "gone.py"]):
+        done = hpcdist(*words, "--json")
+        told = json.loads(done.stdout)
+        assert told["exit_code"] == done.returncode == 2
+        assert f"error: {told['error']}\nhint: {told['hint']}\n" == done.stderr
+    assert hpcdist("submit", "gone.py", "--", "--json").stdout == ""
