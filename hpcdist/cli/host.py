@@ -252,7 +252,7 @@ def _work_tree(ctx: click.Context, job: str) -> SnapshotPlan | None:
     wanted = ctx.params["snapshot"]
     if wanted is False:
         return None
-    limit_bytes = limit_bytes_of(ctx.params["snapshot_limit"])
+    limit_bytes = limit_bytes_of(None)
     try:
         plan = plan_snapshot(Path.cwd(), runs=runs_folder(), limit_bytes=limit_bytes)
     except NoWorkTreeError as error:

@@ -32,7 +32,6 @@ _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
     "max_restarts": "launch.max_restarts",
-    "accelerate_config": "accelerate",
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
 _STARTERS = re.compile(r"python[\d.]*|torchrun|accelerate")
@@ -123,9 +122,7 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None = None
-    accelerate_config: str | None = None
     requeue: bool | None = None
-    force: bool = False
     sweeps: tuple[str, ...] = ()
     repeat: int | None = None
     max_parallel: int | None = None
@@ -133,7 +130,6 @@ class JobOptions:
     summary_after: bool = False
     notify: tuple[str, ...] = ()
     snapshot: bool | None = None
-    snapshot_limit: float | None = None
     runs: Path
 
     @property
@@ -201,25 +197,11 @@ _OPTIONS: dict[str, tuple[_Decorator, ...]] = {
             "says]",
             type=click.IntRange(min=1),
         ),
-        _flag(
-            "--accelerate-config",
-            "FILE",
-            "Give the ranks of a script what accelerate launch --config_file FILE would.",
-        ),
         click.option(
             "--snapshot/--no-snapshot",
             default=None,
             help="Run from a copy of the git work tree as it is now. "
             "[default: for scripts on clusters, not with --local]",
-        ),
-        _flag(
-            "--snapshot-limit",
-            "MB",
-            "Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
-            type=click.FloatRange(min=0, min_open=True),
-        ),
-        click.option(
-            "--force", is_flag=True, help="Start a script although it starts ranks (mp.spawn)."
         ),
     ),
     "Size": (
@@ -414,8 +396,6 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
     if options.requeue is not None:
         name = "--requeue" if options.requeue else "--no-requeue"
         flags["launch.requeue"] = Flag(name=name, value=options.requeue)
-    if options.force:
-        flags["force"] = Flag(name="--force", value=True)
     return flags
 
 
@@ -486,9 +466,7 @@ def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
     from hpcdist.submission.workspace import SnapshotRequest
 
-    return SnapshotRequest(
-        wanted=options.snapshot, limit_mb=options.snapshot_limit, runs=options.runs
-    )
+    return SnapshotRequest(wanted=options.snapshot, runs=options.runs)
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

@@ -184,9 +184,10 @@ def summary(
     if not result.comparisons:
         return EXIT_DONE
     try:
-        folder = Path(result.runs[0].path).parent if result.runs else runs
-        for path in write_comparisons(result, folder):
-            note(f"the picture is in {path}")
+        path = result.runs[0].path if result.runs else None
+        folder = Path(path).parent if path else runs
+        for picture in write_comparisons(result, folder):
+            note(f"the picture is in {picture}")
     except OSError as error:
         note(f"the picture cannot be written: {error.strerror}")
     return EXIT_DONE

@@ -111,4 +111,4 @@ def note_on_default_file(program: Path) -> str | None:
             return None
     except OSError:
         return None
-    return f"accelerate launch would read {file}: give --accelerate-config {file} for that"
+    return f"accelerate launch would read {file}: give --set accelerate={file} for that"

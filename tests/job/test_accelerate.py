@@ -60,7 +60,7 @@ def test_a_script_sees_the_same_state_as_under_accelerate_launch(text, tmp_path)
     commands = {
         "theirs": "-m accelerate.commands.launch --config_file config.yaml "
         "--main_process_port 0 train.py",
-        "ours": "-m hpcdist submit train.py --local --accelerate-config config.yaml",
+        "ours": "-m hpcdist submit train.py --local --set accelerate=config.yaml",
     }
     for name, command in commands.items():
         folder = tmp_path / name
@@ -183,7 +183,7 @@ def test_the_default_file_of_accelerate_launch_is_noted(tmp_path, monkeypatch):
     file = tmp_path / "accelerate" / "default_config.yaml"
     file.parent.mkdir()
     file.write_text("mixed_precision: bf16\n")
-    assert f"--accelerate-config {file} for that" in note_on_default_file(program)
+    assert f"--set accelerate={file} for that" in note_on_default_file(program)
     assert note_on_default_file(other) is None
 
 
