@@ -131,20 +131,19 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         "several at once, counted above for each": busy_s - operations_s,
     }
     decimals = column_decimals([time_s / num_steps * 1e3 for _, time_s in shown])
-    rows = [
-        [
-            _cut(name),
-            format_number(calls[name] / num_steps, 1),
-            format_number(time_s / num_steps * 1e3, decimals),
-            format_percent(time_s / wall_s),
-        ]
-        for name, time_s in shown
-    ]
-    rows += [
-        [name, "", format_number(time_s / num_steps * 1e3, decimals), format_percent(share)]
-        for name, time_s in rest.items()
-        if abs(share := time_s / wall_s) >= _LEAST_SHARE
-    ]
+    rest_shown = [each for each in rest.items() if abs(each[1] / wall_s) >= _LEAST_SHARE]
+    rows = []
+    for name, time_s in [*shown, *rest_shown]:
+        # Kernels' names have hundreds of letters.
+        text = one_line(name)
+        rows.append(
+            [
+                text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}...",
+                format_number(calls[name] / num_steps, 1) if name in calls else "",
+                format_number(time_s / num_steps * 1e3, decimals),
+                format_percent(time_s / wall_s),
+            ]
+        )
     print_columns(["OPERATION", "CALLS", "MS", "%"], rows, right=slice(1, None))
     traces = [one.trace for one in reports.values() if one.trace]
     print()
@@ -153,9 +152,3 @@ def _print(run: Run, reports: Mapping[int, StepReport]) -> None:
         print(f"  {one_line(shlex.quote(str(run.path / name)))}")
     if len(traces) > _SHOWN_FILES:
         print(f"  ... and {len(traces) - _SHOWN_FILES} more")
-
-
-def _cut(name: str) -> str:
-    """Return a name that leaves room for its figures: kernels' have hundreds of letters."""
-    text = one_line(name)
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
