@@ -9,6 +9,7 @@ import sys
 import pytest
 from login_node import LoginNode, missing_programs
 from slow_line import SlowLine
+from terminals import Terminal
 
 from hpcdist.base.version import __version__
 
@@ -192,3 +193,25 @@ def test_setup_names_the_pythons_and_modules_that_are_there(call, empty_home, lo
     assert "3.6.8" in err
     assert "modules: python3/3.9 python3/3.11.9" in err
     assert "--load 'module load" in err
+
+
+class OnLaptop:
+    """Starts a command on the laptop."""
+
+    def __init__(self, folder, ssh):
+        self._settings = {"cwd": folder, "env": os.environ | {"HPCDIST_SSH": ssh}}
+
+    def start(self, *arguments, **options):
+        words = [sys.executable, "-m", "hpcdist", *arguments]
+        return subprocess.Popen(words, **self._settings, **options)
+
+
+def test_on_a_terminal_a_command_has_one_at_the_host(login, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TERM", "xterm")
+    login.install()
+    login.profile("")
+    terminal = Terminal(OnLaptop(tmp_path, login.ssh), "logs", "gone", "--host", "login")
+    assert terminal.finish() == 2
+    assert "\x1b[31m" in terminal.shown  # as errors are on a terminal alone
+    assert terminal.shown.count("error:") == 1
