@@ -19,8 +19,7 @@ def begin() -> None:
     _is_served = version is not None
     if version not in (None, __version__):
         print(
-            f"note: this host has hpcdist {__version__}, your machine {version}; bring them "
-            "together with: hpcdist setup HOST",
+            f"note: this host has hpcdist {__version__}, your machine {version}; update one",
             file=sys.stderr,
         )
 

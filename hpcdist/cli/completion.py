@@ -98,7 +98,6 @@ _COMPLETERS: dict[str, _Completer] = {
     **dict.fromkeys(("run_name", "run_names", "first", "second", "after"), _runs),
     **dict.fromkeys(("against", "summary run_names"), _files_and_runs),
     **dict.fromkeys(("cluster", "show name"), _clusters),
-    "setup name": _hosts,
     "host": _hosts,
     "overrides": _keys,
     "explain job_name": _explained,

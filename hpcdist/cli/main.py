@@ -41,7 +41,6 @@ VERBS = {
     "course": "List the exercises of a course on distributed training, or start one.",
     "data": "Make, check and show data sets.",
     "drill": "Try a job for two minutes while things go wrong, before a long run.",
-    "setup": "Install hpcdist on a host, for --host.",
     "cluster": "Show, detect and copy cluster profiles.",
     "doctor": "Check a cluster step by step, and say how to fix what fails.",
     "gc": "Remove checkpoints and copies of code of runs that ended long ago.",

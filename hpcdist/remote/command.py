@@ -31,7 +31,7 @@ from hpcdist.submission.workspace import SUBMIT_DIR_VARIABLE
 Note = Callable[[str], None]
 
 START_FILE = ".local/share/hpcdist/start"
-"""The script in the home there that starts hpcdist, which `hpcdist setup` writes."""
+"""A script in the home there that starts hpcdist, for one that is not on PATH."""
 _LARGE_BYTES = 1_000_000
 """It may take a while to send so much."""
 _UNCLEAR_S = 86400.0

@@ -176,7 +176,7 @@ class Connection:
         if process.returncode == NONE_THERE:
             raise SchedulerError(
                 f"there is no hpcdist at {self.host.name}",
-                hint=f"install it there with: hpcdist setup {self.host.name}",
+                hint="install it there, where your login shell finds it: docs/laptop.md says how",
             )
         return process.returncode, out
 

@@ -181,9 +181,8 @@ def test_no_host_of_a_project_is_called_before_the_user_has_named_it(called, tmp
     assert not list(tmp_path.rglob("hosts.json"))
 
 
-@pytest.mark.parametrize("verb", [("runs", "--host"), ("setup",)], ids=" ".join)
-def test_a_host_of_a_project_is_followed_once_it_was_named(called, verb):
-    called(*verb, "strange.example", code=3)
+def test_a_host_of_a_project_is_followed_once_it_was_named(called):
+    called("runs", "--host", "strange.example", code=3)
     Path("hpcdist.yaml").write_text(ELSEWHERE)
     err, was_called = called("render", "ddp", code=3)
     assert was_called
@@ -330,4 +329,3 @@ def test_the_same_command_twice_at_once_submits_twice(laptop, tmp_path):
 def test_another_version_is_told_with_the_command_that_brings_them_together(laptop):
     _, err = laptop("runs", ssh="false", HPCDIST_SERVED="9.9")
     assert f"note: this host has hpcdist {hpcdist.__version__}, your machine 9.9" in err
-    assert "hpcdist setup" in err
